@@ -23,7 +23,8 @@ batches, such as merging and collecting garbage. Time by the clock stands beside
 
 RocksDB is rocksdict with what makes it fastest here: keys sorted, whole batches, no log, no compression,
 filters, a cache of 512 MiB. A snapshot of it is a flush, nothing is copied, so that only the step `count` is the same
-work as Holdfast's. With checkpoints (`rocksdb-checkpointed`) the whole batch is: what is new is copied and synced, too. Keys of
+work as Holdfast's. With checkpoints (`rocksdb-checkpointed`) the whole batch is: what is new is copied and synced, too; `rocksdb-shuffled` has got its
+keys in no order besides. Keys of
 `rocksdb-hashed` begin with key group and hash besides, as those of whoever can be rescaled. A dictionary stores nothing: it
 is what a function in Python costs at least. Flink gets keys as Java's objects already, and 512 MiB of managed
 memory for RocksDB; its snapshots are incremental there. What a driver does, which is to delete files that no

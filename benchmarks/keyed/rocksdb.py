@@ -1,10 +1,12 @@
 """RocksDB through rocksdict, as well as it goes: whole batches, sorted, nothing logged.
 
-    python -m benchmarks.keyed.rocksdb flushed|checkpointed|hashed DIRECTORY CACHE_BYTES [MEMORY_BYTES]
+    python -m benchmarks.keyed.rocksdb flushed|checkpointed|shuffled|hashed DIRECTORY CACHE_BYTES [MEMORY_BYTES]
 
 Options are those that were fastest here: a filter of 10 bits a key, no compression, 512 MiB of cache. A
 snapshot is a flush, which syncs the table that it writes. Where it is to be a checkpoint, RocksDB makes hard links of
 its files; sorted files that were in no checkpoint are copied and synced, and so are the others, in a single file.
+`shuffled` has such checkpoints, and got its keys in no order, as keys of users come: loaded in order, files don't overlap and
+merging them is moving them.
 `hashed` has such checkpoints, and keys that begin with their key group and hash, as whoever wants to give some of them to
 another subtask has to have: then a load in the order of keys is none in the order of RocksDB, and files overlap.
 
@@ -52,6 +54,7 @@ class RocksDB:
         self, snapshots: str, directory: Path, cache_bytes: int, memory_bytes: int | None = None
     ) -> None:
         self._has_checkpoints = snapshots != "flushed"
+        self._is_shuffled = snapshots == "shuffled"
         self._is_hashed = snapshots == "hashed"
         self._path = str(directory / "rocksdb")
         self._links = directory / "links"
@@ -71,7 +74,7 @@ class RocksDB:
     def fill(self, keys: int, parallelism: int) -> None:
         if parallelism != 1:
             raise NotImplementedError("RocksDB alone has no key groups")
-        for batch in all_keys(keys, self._type):
+        for batch in all_keys(keys, self._type, in_order=not self._is_shuffled):
             ones = np.ones(len(batch.values), np.int64)
             self._put(self._octets(batch.keys), np.stack([ones, batch.values], axis=1))
 

@@ -98,6 +98,9 @@ SIDES = {
     "rocksdb-checkpointed": Side(
         "RocksDB, checkpoints", partial(_rocksdb, "checkpointed"), ("batches", "worst", "access")
     ),
+    "rocksdb-shuffled": Side(
+        "RocksDB, shuffled", partial(_rocksdb, "shuffled"), ("batches", "worst", "access")
+    ),
     "rocksdb-hashed": Side(
         "RocksDB, hashed", partial(_rocksdb, "hashed"), ("batches", "worst", "access")
     ),

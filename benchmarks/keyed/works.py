@@ -91,8 +91,11 @@ class Batches:
             weights = np.arange(1, work.keys + 1, dtype=np.float64) ** -_ZIPF
             self._shares = np.cumsum(weights / weights.sum())
         ranks = np.searchsorted(self._shares, self._random.random(work.rows))
-        prime = next(prime for prime in _PRIMES if work.keys % prime)
-        return np.minimum(ranks, work.keys - 1) * prime % work.keys
+        return np.minimum(ranks, work.keys - 1) * _prime_to(work.keys) % work.keys
+
+
+def _prime_to(count: int) -> int:
+    return next(prime for prime in _PRIMES if count % prime)
 
 
 def numbers_of(path: Path) -> tuple[Longs, Longs]:
@@ -121,10 +124,13 @@ def keys_of(numbers: Longs, type: str) -> pa.Array:
     return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(ends), pa.py_buffer(letters))
 
 
-def all_keys(count: int, type: str, step: int = 1_000_000) -> Iterator[Batch]:
-    """Every key once, with its number for a value; so many at a time."""
+def all_keys(
+    count: int, type: str, step: int = 1_000_000, *, in_order: bool = True
+) -> Iterator[Batch]:
+    """Every key once, with its number for a value; so many at a time, those of a step from everywhere if in no order."""
+    prime = 1 if in_order else _prime_to(count)
     for begin in range(0, count, step):
-        numbers = np.arange(begin, min(count, begin + step))
+        numbers = np.sort(np.arange(begin, min(count, begin + step)) * prime % count)
         yield Batch(keys_of(numbers, type), numbers)
 
 

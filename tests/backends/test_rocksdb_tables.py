@@ -234,6 +234,35 @@ def test_a_damaged_copy_is_deleted_and_fetched_again_by_the_next_attempt(
     assert copy.read_bytes() == whole
 
 
+def test_all_copies_of_a_database_are_fetched_again_if_one_is_damaged(
+    tmp_path: Path, checkpoints: KeyedCheckpoints
+) -> None:
+    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
+    for number in range(3):  # too few files to be merged
+        put(tables.table(NUMBER), range(number, 3000, 3))
+        _, completed = report(tables, checkpoints, number + 1)
+        tables.notify_checkpoint_complete(number + 1)
+    tables.close()
+    assert len(completed.segments) == 3
+    for name, stream in completed.segments.items():
+        with stream.open_input_stream() as source:
+            content = bytearray(source.read())
+        content[len(content) // 3] ^= 1
+        (tmp_path / name).write_bytes(content)
+
+    def restored() -> dict[int, int]:
+        tables = RocksDBStateTables(ALL, [completed], directory=str(tmp_path))
+        try:
+            return held(tables.table(NUMBER))
+        finally:
+            tables.close()
+
+    with pytest.raises(CheckpointCorruptedError, match="and 2 others of this database: try again"):
+        restored()
+    assert os.listdir(tmp_path) == []
+    assert restored() == multiples(range(3000))
+
+
 def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpoints) -> None:
     tables = RocksDBStateTables(ALL, directory=str(tmp_path))
     put(tables.table(NUMBER), range(100))

@@ -56,6 +56,26 @@ class Job:
         tables.close()
         self._check()
 
+    def fill_while_it_waits_for_flushes(self) -> None:
+        """A write waits for a flush just when this fails, in about each second round."""
+        for _ in range(5):
+            tables = self._opened(memory_bytes=4 << 20)
+            with self._is_full():
+                for number in range(1000):
+                    put(tables, range(number * 500, (number + 1) * 500), os.urandom(100))
+            tables.close()
+        self._check()
+
+    def fill_while_it_merges_what_is_small(self) -> None:
+        """What is written would find room, but not what is merged."""
+        tables = self._opened()
+        with full(self._host, 500_000), self._is_full():
+            for number in range(2, 200):
+                put(tables, range(number, ROWS, 100), os.urandom(100))
+                self._snapshot(tables, number)
+        tables.close()
+        self._check()
+
     def fill_before_it_captures(self) -> None:
         tables = self._opened()
         put(tables, range(ROWS), os.urandom(100))
@@ -77,8 +97,8 @@ class Job:
             assert sorted(os.listdir(self._host)) == sorted([*before, BALLAST])
         self._check()
 
-    def _opened(self) -> Any:
-        settings = RocksDBSettings(memory_bytes=1 << 20)
+    def _opened(self, memory_bytes: int = 1 << 20) -> Any:
+        settings = RocksDBSettings(memory_bytes=memory_bytes)
         return open_tables(
             ALL, self._handles, backend="rocksdb", directory=self._host, rocksdb=settings
         )
@@ -132,6 +152,8 @@ if __name__ == "__main__":
     job = Job(*sys.argv[1:])
     job.begin()
     job.fill_while_it_merges()
+    job.fill_while_it_waits_for_flushes()
+    job.fill_while_it_merges_what_is_small()
     job.fill_before_it_captures()
     for room in (300_000, 0):
         job.fill_before_it_opens(room=room, has_copies=False)

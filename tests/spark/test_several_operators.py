@@ -9,6 +9,7 @@ import pytest
 from jobs.inside_spark import count_of_kept_rows
 from jobs.job import Job
 from jobs.operators import AlwaysFails, FailsOnce, Groups, GroupsToldOnDriver
+from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -101,6 +102,19 @@ def test_what_nobody_reads_is_run_by_the_coordinator(job: Job) -> None:
     check_every_row_is_there_once(job, "read")
     assert len(job.ids_held("unread")) == len(job.ids_held("read"))
     assert job.ids_held("without rows") == []
+
+
+def test_a_backend_for_an_operator_that_there_is_not_is_said_once_with_those_that_there_are(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    job.feed(files=2, rows=5)
+    setting = {"spark.holdfast.state.backend": "heap, first=columnar, misspelt=heap"}
+    with session_with(job.spark, setting):
+        job.run(job.chain(job.part(Groups(7), "second"), job.part(Groups(7), "first")))
+    check_every_row_is_there_once(job, "first", "second")
+    (warning,) = (text for text in caplog.messages if "state.backend" in text)
+    assert "set for 'misspelt'" in warning
+    assert "it has 'first', 'second'" in warning
 
 
 def glimpses(first: StatefulOperator, second: StatefulOperator, rows: DataFrame) -> None:

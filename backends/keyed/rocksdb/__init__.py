@@ -8,6 +8,7 @@
     stored_database  such a database, brought to this host
     canonical_form   its rows in segments, which any backend reads
     database         an open database
+    patient_writes   its writes, which wait for flushes and merges
     held_directory   the directory that it is in, which no other process uses
     rocksdb_errors   its errors and the disk's, made ours
     native_metrics   what RocksDB says of itself

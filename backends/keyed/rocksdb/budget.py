@@ -22,6 +22,9 @@ from holdfast.common import ProcessCache
 _MUCH_BYTES = 16 << 20
 """To give back so much takes some milliseconds, and to have filled it has taken a hundred."""
 
+_NEVER = 1 << 30
+"""Files that no level has."""
+
 
 class Memory:
     """Memory that databases share: blocks, indexes, filters, and write buffers.
@@ -86,6 +89,11 @@ def database_options(settings: RocksDBSettings) -> Options:
     options.set_compression_type(getattr(DBCompressionType, settings.compression)())
     # Timers are deleted in the order that they are read in: without this each look passes over all that fired.
     options.add_compact_on_deletion_collector_factory(1000, 500, 0.5)
+    # It waits for flushes alone then, which end; `patient_writes` waits for merges.
+    options.set_level_zero_slowdown_writes_trigger(_NEVER)
+    options.set_level_zero_stop_writes_trigger(_NEVER)
+    options.set_soft_pending_compaction_bytes_limit(0)
+    options.set_hard_pending_compaction_bytes_limit(0)
     if settings.has_metrics:
         options.enable_statistics()
     options.set_skip_stats_update_on_db_open(True)

@@ -12,22 +12,23 @@ import itertools
 import os
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from rocksdict import (
     AccessType,
     Checkpoint,
+    ColumnFamily,
     IngestExternalFileOptions,
     Rdict,
     SstFileWriter,
     WriteBatch,
-    WriteOptions,
 )
 
 from holdfast.backends.keyed.rocksdb.budget import Memory, database_options, memory_of
 from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
 from holdfast.backends.keyed.rocksdb.native_metrics import metrics_of
+from holdfast.backends.keyed.rocksdb.patient_writes import PatientWriter
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 
@@ -39,8 +40,6 @@ _FILE_BYTES = 64 << 20
 """About so large are files that are ingested, as RocksDB's own."""
 
 _FILE_STEP_ROWS = 1 << 12
-_UNLOGGED = WriteOptions()
-_UNLOGGED.disable_wal = True  # type: ignore[assignment,method-assign]  # its stub is wrong
 
 
 class Family:
@@ -58,8 +57,8 @@ class Family:
     def __init__(self, database: Rdict, name: str, settings: RocksDBSettings) -> None:
         self._settings = settings
         self.rows = database.get_column_family(name)
-        self._handle = database.get_column_family_handle(name)
-        self._database = database
+        self._handle: ColumnFamily | None = database.get_column_family_handle(name)
+        self._writer = PatientWriter(database)
         self._path = database.path()
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
@@ -67,16 +66,21 @@ class Family:
         with translated(self._path):
             return self.rows.get(keys) or []  # type: ignore[arg-type]  # its stub wants lists of anything
 
-    def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
-        """Put values, and delete keys."""
-        batch = WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._handle)
-        for key, value in puts:
-            batch.put(key, value)
-        for key in deletes:
-            batch.delete(key)
+    def write(
+        self, keys: Sequence[bytes], values: Sequence[bytes], deletes: Sequence[bytes] = ()
+    ) -> None:
+        """Put a value for each of the keys, and delete keys."""
+
+        def batch() -> WriteBatch:
+            batch = self._batch()
+            for key, value in zip(keys, values, strict=True):
+                batch.put(key, value)
+            for key in deletes:
+                batch.delete(key)
+            return batch
+
         with translated(self._path):
-            self._database.write(batch, _UNLOGGED)
+            self._writer.write(self.rows, batch)
 
     def ingest(self, rows: Iterable[tuple[bytes, bytes]], directory: str) -> None:
         """Add rows that ascend by key, as files: what is there of their keys doesn't count any more.
@@ -98,8 +102,14 @@ class Family:
 
     def delete_range(self, first: bytes, end: bytes) -> None:
         """Delete the keys `first` <= key < `end`, without reading them."""
+
+        def batch() -> WriteBatch:
+            batch = self._batch()
+            batch.delete_range(first, end)
+            return batch
+
         with translated(self._path):
-            self.rows.delete_range(first, end, _UNLOGGED)
+            self._writer.write(self.rows, batch)
 
     def ranges(self, ranges: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         """The keys and values of ranges `first` <= key < `end`, as they are now."""
@@ -114,6 +124,17 @@ class Family:
                     yield key, rows.value()
                     rows.next()
                 rows.status()  # a damaged block ends the rows, too
+
+    def close(self) -> None:
+        """Let go of the database, which is not closed before; an error of who uses this later. Never raises."""
+        self._handle = None
+        with suppress(Exception):  # it flushes, see `_closed`
+            self.rows.close()
+
+    def _batch(self) -> WriteBatch:
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._handle)
+        return batch
 
 
 def _write_sorted(
@@ -177,7 +198,9 @@ class Database:
             name.removeprefix(_PREFIX): Family(self._database, name, settings)
             for name in names - {_DEFAULT}
         }
-        self._close = weakref.finalize(self, _closed, self._database, memory, holder)
+        self._close = weakref.finalize(
+            self, _closed, self._database, self._families, memory, holder
+        )
 
     @property
     def names(self) -> frozenset[str]:
@@ -214,11 +237,15 @@ class Database:
 
     def close(self) -> None:
         """Close it, and delete its directory if it has one of its own. May be called twice."""
-        self._families = {}
         self._close()
 
 
-def _closed(database: Rdict, memory: Memory, holder: HeldDirectory | None) -> None:
+def _closed(
+    database: Rdict, families: dict[str, Family], memory: Memory, holder: HeldDirectory | None
+) -> None:
+    for family in families.values():
+        family.close()
+    families.clear()
     with suppress(Exception):  # it flushes, which a full disk or damage prevents, and nobody needs
         database.close()
     memory.leave()

@@ -1,6 +1,8 @@
 """Errors of RocksDB and of the disk, made ours. Which they are RocksDB says in the text alone.
 
-A copy that RocksDB says is damaged is deleted, so that the next attempt fetches it from storage.
+Where RocksDB says that a file is damaged, the host's copies of all files of that database are deleted, and the next
+attempt fetches them from storage: RocksDB names only the first one that it meets, and what has damaged that may have
+damaged others.
 """
 
 import errno
@@ -45,33 +47,45 @@ def translated(directory: str) -> Iterator[None]:
 
 def _error_for(error: Exception, directory: str) -> CheckpointError | None:
     text = str(error)
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    if is_full or any(words in text for words in _FULL):
+        return StorageFullError(f"no room left for RocksDB's files ({text})", directory)
     if isinstance(error, OSError) or text.startswith("IO error"):
-        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        if is_full or any(words in text for words in _FULL):
-            return StorageFullError(f"no room left for RocksDB's files ({text})", directory)
         return StorageUnavailableError(f"RocksDB: {text}", directory)
     if text.startswith("Corruption"):
-        copies = _deleted_copies(text)
-        ending = "".join(f"; the host's copy {copy} is deleted: try again" for copy in copies)
-        return CheckpointCorruptedError(f"RocksDB: {text}{ending}", directory)
+        return CheckpointCorruptedError(f"RocksDB: {text}{_without_copies(text)}", directory)
     return None
 
 
-def _deleted_copies(text: str) -> list[str]:
-    """Delete the copies of the sorted files that an error of RocksDB names. Never raises.
+def _without_copies(text: str) -> str:
+    """Delete the host's copies of a database if an error of RocksDB names a damaged file that is among them. Never raises.
 
     Returns:
-        Where they were. Their names are among the names of stored files; those that RocksDB gives are of its directory.
+        What to say of it. Copies have the names of stored files; those that RocksDB gives are of its directory.
     """
+    named = _SORTED_FILE.search(text)
+    if named is None:
+        return ""
     deleted: list[str] = []
-    for path in _SORTED_FILE.findall(text):
-        directory = os.path.dirname(os.path.dirname(os.path.dirname(path)))
-        with suppress(OSError):
-            damaged = os.stat(path)
-            with os.scandir(directory) as entries:
-                copies = [entry for entry in entries if entry.inode() == damaged.st_ino]
-            for copy in copies:
-                if os.path.samestat(copy.stat(), damaged):
-                    os.unlink(copy)
-                    deleted.append(copy.path)
-    return deleted
+    with suppress(OSError):
+        copies = _copies_of(os.path.dirname(named[0]))
+        if named[0] in copies:
+            for file in (named[0], *(copies.keys() - {named[0]})):
+                os.unlink(copies[file])
+                deleted.append(copies[file])
+    if not deleted:
+        return ""
+    others = f", and {len(deleted) - 1} others of this database" if len(deleted) > 1 else ""
+    return f"; the host's copy {deleted[0]} is deleted{others}: try again"
+
+
+def _copies_of(database: str) -> dict[str, str]:
+    """Where the host's copies are of the sorted files of a database, by the files' paths."""
+    with os.scandir(database) as entries:
+        files = {entry.inode(): entry.path for entry in entries if entry.name.endswith(".sst")}
+    with os.scandir(os.path.dirname(os.path.dirname(database))) as entries:
+        return {
+            files[entry.inode()]: entry.path
+            for entry in entries
+            if entry.inode() in files and os.path.samefile(entry, files[entry.inode()])
+        }

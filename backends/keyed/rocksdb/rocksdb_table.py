@@ -84,14 +84,14 @@ class RocksDBTable:
             values = fold_behind(before, values, present & appended, self._spec)
         deleted = operations == Operation.DELETE
         if deleted.all():
-            self._family.write((), keys)
+            self._family.write((), (), keys)
             return
         rows = self._values_of(values, len(keys))
         if not deleted.any():
-            self._family.write(zip(keys, rows, strict=True))
+            self._family.write(keys, rows)
             return
-        kept = itertools.compress(zip(keys, rows, strict=True), ~deleted)
-        self._family.write(kept, itertools.compress(keys, deleted))
+        kept_keys, kept_rows = (list(itertools.compress(each, ~deleted)) for each in (keys, rows))
+        self._family.write(kept_keys, kept_rows, list(itertools.compress(keys, deleted)))
 
     def rows_between(
         self,
@@ -122,7 +122,7 @@ class RocksDBTable:
             rows = self._values_of(chunk.values, len(keys), chunk.times_ms)
             for at in range(0, len(keys), _WRITE_ROWS):
                 step = slice(at, at + _WRITE_ROWS)
-                self._family.write(zip(keys[step], rows[step], strict=True))
+                self._family.write(keys[step], rows[step])
 
     def everything(self, step_rows: int = 1 << 16) -> Iterator[TableRows]:
         """All rows, also those whose time is over."""
@@ -143,7 +143,7 @@ class RocksDBTable:
                 keys = late
             times = self._keys.decode(late)[-1].to_numpy() if late else np.empty(0, np.int64)
             late = list(itertools.compress(late, times <= time_ms))
-            self._family.write((), keys[: len(keys) - len(times)] + late)
+            self._family.write((), (), keys[: len(keys) - len(times)] + late)
 
     def earliest_time(self) -> int | None:
         places = {int.from_bytes(key[:_KEY_BYTES], "big") for key in self._first_keys()}
@@ -172,7 +172,7 @@ class RocksDBTable:
         living = self._lives(self._values.heads([value for _, value in rows]))
         expired = [key for key, _ in itertools.compress(rows, ~living)]
         if expired:
-            self._family.write((), expired)
+            self._family.write((), (), expired)
         return rows[-1][0] if len(rows) == _SWEPT_ROWS else b""
 
     def _keys_of(self, identities: Identities) -> list[bytes]:

@@ -1,7 +1,7 @@
 """One run of a query with state, from its start until it stops or fails."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -95,6 +95,7 @@ class QueryRun:
         engine.check(settings)
         job_id = settings.job_id or query.query_id
         check_apart(query.checkpoint_location, settings.checkpoint_dir, job_id)
+        _warn_of_unknown(settings, operators)
         settings.stores.use()
         storage = settings.open_storage()
         sinks = checkpointed_sinks(process, operators)
@@ -264,6 +265,25 @@ def _logged(offsets: str | None, batch_id: int, query: RunningQuery) -> str:
         )
         raise CheckpointNotFoundError(message, query.checkpoint_location)
     return offsets
+
+
+def _warn_of_unknown(settings: Settings, operators: Mapping[str, Operator]) -> None:
+    """Say it if a backend is set for an operator that there is not.
+
+    It is no error: queries of a session have the same settings, and operators may come back later.
+    """
+    unknown = [uid for uid, _ in settings.state_backend.by_operator if uid not in operators]
+    if unknown:
+        _log.warning(
+            "spark.holdfast.state.backend is set for %s: this query has no such operator; it has %s. "
+            "Correct or remove it, unless another query of the session has the operator",
+            _listed(unknown),
+            _listed(operators),
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))
 
 
 def _sweep_of(settings: Settings, job_id: str) -> Callable[[], object] | None:
