@@ -41,6 +41,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StreamStateHandle,
 )
+from holdfast.locations.storages import CheckpointStorageLocation
 
 _ROCKSDB = RocksDBSettings(memory_bytes=512 << 20)  # as for RocksDB alone
 TOTALS = pa.struct([pa.field("count", pa.int64()), pa.field("sum", pa.int64())])
@@ -72,6 +73,7 @@ class Holdfast:
         self._access = storage.create_checkpoint_storage("benchmark")
         self._access.initialize_base_locations_for_checkpoint()
         self._checkpoint_id = 0
+        self._location: CheckpointStorageLocation | None = None
         self._handles: list[SegmentsStateHandle] = []
         self._unused: list[StreamStateHandle] = []
         self._backends: list[KeyedStateBackend] = []
@@ -99,11 +101,14 @@ class Holdfast:
         self.delete_unused()
 
     def delete_unused(self) -> None:
-        """Delete what no checkpoint needs, which is the driver's business."""
+        """Delete what no checkpoint needs, and make the directory of the next, which is the driver's business."""
         for stream in self._unused:
             stream.discard_state()
         self._unused = []
         self._link_copies()
+        if self._location is None:
+            number = self._checkpoint_id + 1
+            self._location = self._access.initialize_location_for_checkpoint(number)
 
     @property
     def only_backend(self) -> KeyedStateBackend:
@@ -164,7 +169,9 @@ class Holdfast:
     def snapshot(self) -> Figures:
         phases = Phases()
         self._checkpoint_id += 1
-        location = self._access.initialize_location_for_checkpoint(self._checkpoint_id)
+        location, self._location = self._location, None
+        if location is None:
+            location = self._access.initialize_location_for_checkpoint(self._checkpoint_id)
         parts = [backend.snapshot(self._checkpoint_id, location) for backend in self._backends]
         phases.end("capture")
         states = [part.run() for part in parts]
