@@ -168,7 +168,7 @@ class ColumnarStateTables:
         for segment in (new, merged):
             if segment.writer.sections:
                 segment.writer.finish()
-                self._store.add(segment.name, segment.parts)
+                self._store.add(segment.name, segment.parts, segment.checksum.finish())
         for name, manifest in manifests.items():  # nothing fails from here on
             self._tables[name].commit(manifest)
         whole = self._manifest()
