@@ -1,5 +1,6 @@
 """Keyed state of a checkpoint that a backend has written: a key looked up, older types read, checked, written anew."""
 
+import json
 import os
 import pickle
 from collections.abc import Callable
@@ -189,12 +190,17 @@ class TestOneKey:
         self, local_directory: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         pointer = written(
-            local_directory, lengths, names=[7, 8], key=pa.schema([("n", pa.int64())])
+            local_directory, lengths, names=[7, 8, None], key=pa.schema([("n", pa.int64())])
         )
-        assert main(["cat", pointer, "op", "lengths", "--key", "n=8", "--json"]) == 0
-        assert capsys.readouterr().out.count("\n") == 1
+        for key, n in (("n=8", 8), ("n", None)):
+            assert main(["cat", pointer, "op", "lengths", "--key", key, "--json"]) == 0
+            (row,) = capsys.readouterr().out.splitlines()
+            assert json.loads(row)["n"] == n
         assert main(["cat", pointer, "op", "lengths", "--key", "n=9"]) == 0
         assert "nothing is kept for that key" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            main(["cat", pointer, "op", "lengths", "--key", "=8"])
+        assert "neither NAME=VALUE nor NAME" in capsys.readouterr().err
 
 
 class TestOlderTypes:

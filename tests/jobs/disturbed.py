@@ -80,24 +80,31 @@ class Twins(Watched):
 
 @dataclass(frozen=True, slots=True)
 class HoldsRows:
-    """For `mapInArrow`: the first task in the batch that gets here waits."""
+    """For `mapInArrow`: each task in the batch waits when it gets here."""
 
     signals: Signals
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if self.signals.give("waits", str(os.getpid())):
-            self.signals.wait("go")
+        task = TaskContext.get()
+        assert task is not None
+        self.signals.give(f"waits {task.partitionId()}")
+        self.signals.wait("go")
         yield from batches
 
 
 @dataclass(frozen=True, slots=True)
 class ShufflingSink:
-    """Has a shuffle between the operator and its write, behind which a task waits."""
+    """Has a shuffle between the operator and its write, behind which two tasks wait.
+
+    Both have to: a task that is done needs no rows any more, and one that waits may have fetched all of its rows. With
+    a core for each executor each has a task, so whichever is lost takes rows and a task that needs them.
+    """
 
     signals: Signals
+    waits = ("waits 0", "waits 1")
 
     def __call__(self, job: Job, rows: DataFrame, batch_id: int) -> None:
-        rows = rows.repartition(2)
+        rows = rows.repartition(len(self.waits))
         if batch_id == BATCH:
             rows = rows.mapInArrow(HoldsRows(self.signals), rows.schema)
         job.write(rows, batch_id)
@@ -108,6 +115,7 @@ class WaitingSink:
     """Waits in the batch before it writes, once."""
 
     signals: Signals
+    waits = ("waits",)
 
     def __call__(self, job: Job, rows: DataFrame, batch_id: int) -> None:
         if batch_id == BATCH and self.signals.give("waits"):

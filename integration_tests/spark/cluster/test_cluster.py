@@ -72,7 +72,7 @@ def test_rows_that_are_lost_behind_the_operator_cost_a_restart(
 ) -> None:
     sink = WaitingSink(signals) if persist else ShufflingSink(signals)
     on_cluster.start(fed_job, Watched(GROUP, signals), sink, persist=persist)
-    signals.wait("waits")
+    signals.wait(*sink.waits)
     kill_tree(executor_of(int(signals.wait("had 0"))))
     signals.give("go")
     error = on_cluster.error()

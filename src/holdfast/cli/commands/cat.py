@@ -53,8 +53,8 @@ def add_to(commands: "Commands") -> None:
         "--key",
         action="append",
         type=_named_value,
-        metavar="NAME=VALUE",
-        help="only the rows of this key, without reading others; once for each of its columns",
+        metavar="NAME[=VALUE]",
+        help="only the rows of this key, without reading others; once for each of its columns; NAME alone is null",
     )
     command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
     add_rows(command)
@@ -124,8 +124,8 @@ def _state_cell(name: str, value: Any) -> str:
     return cell_text(value)
 
 
-def _named_value(text: str) -> tuple[str, str]:
+def _named_value(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither NAME=VALUE nor NAME, for null")
+    return name, value if equals else None
