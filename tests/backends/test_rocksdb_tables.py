@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from holdfast.backends.keyed import (
     readable_handles,
 )
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb.database import Database
 from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import (
@@ -170,6 +172,16 @@ def test_rows_are_scaled_out_without_being_read_and_in_again(
     joined = RocksDBStateTables(ALL, parts, directory=QUICK_DISK)
     assert held(joined.table(NUMBER)) == multiples(range(1000))
     joined.close()
+
+
+def test_a_range_of_keys_is_deleted_in_its_own_state_alone(tmp_path: Path) -> None:
+    keys = [bytes([number]) for number in range(9)]
+    with closing(Database(str(tmp_path / "db"), RocksDBSettings())) as database:
+        for name in ("a", "b"):
+            database.family(name).write(keys, keys)
+        database.family("a").delete_range(keys[2], keys[7])
+        assert database.family("a").get(keys) == [*keys[:2], *5 * [None], *keys[7:]]
+        assert database.family("b").get(keys) == keys
 
 
 def test_a_damaged_file_is_an_error_that_names_it(
