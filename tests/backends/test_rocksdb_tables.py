@@ -18,6 +18,7 @@ from jobs.quick_disk import QUICK_DISK
 from holdfast.backends.keyed import (
     BackendName,
     Keys,
+    Operation,
     RocksDBSettings,
     StateTable,
     StateTables,
@@ -166,11 +167,35 @@ def test_rows_are_scaled_out_without_being_read_and_in_again(
         half = RocksDBStateTables(groups, parts_of([whole], groups), directory=QUICK_DISK)
         reported, completed = report(half, checkpoints, number)
         assert whole.segments.keys() & reported.segments.keys()
-        put(half.table(NUMBER), range(0))
         parts.append(completed)
         half.close()
     joined = RocksDBStateTables(ALL, parts, directory=QUICK_DISK)
     assert held(joined.table(NUMBER)) == multiples(range(1000))
+    joined.close()
+
+
+def test_rows_that_one_subtask_deletes_do_not_come_back_from_files_of_another(
+    checkpoints: KeyedCheckpoints,
+) -> None:
+    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
+    put(tables.table(NUMBER), range(1000))
+    _, whole = report(tables, checkpoints, 1)
+    tables.close()
+    parts = []
+    kept: dict[int, int] = {}
+    for number, groups in enumerate((KeyGroupRange(0, 2), KeyGroupRange(3, 7)), 2):
+        half = RocksDBStateTables(groups, parts_of([whole], groups), directory=QUICK_DISK)
+        table = half.table(NUMBER)
+        if number == 2:
+            for rows in list(table.scan()):
+                table.write(rows.identities, rows.values, Operation.DELETE)
+        kept |= held(table)
+        _, completed = report(half, checkpoints, number)
+        parts.append(completed)
+        half.close()
+    assert 0 < len(kept) < 1000
+    joined = RocksDBStateTables(ALL, parts, directory=QUICK_DISK)
+    assert held(joined.table(NUMBER)) == kept
     joined.close()
 
 
