@@ -19,7 +19,7 @@ from holdfast.backends.sections import (
     WrittenState,
     WrittenStates,
 )
-from holdfast.backends.serializers import Serializer, column
+from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
 from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
@@ -242,7 +242,7 @@ def _stored_rows(
 ) -> pa.Table:
     schema = pa.schema(
         [
-            column(column_name, serializer.storage_type, serializer.stored)
+            serializer.field(column_name)
             for column_name, serializer in zip(stored, serializers, strict=True)
         ]
     )

@@ -205,6 +205,7 @@ class KeyedStateBackend:
 
     def specs(self) -> Mapping[str, TableSpec]:
         """The specification of each state's table, by the state's name; timers are among them."""
+        self._states.check_open()
         return self._tables.specs()
 
     def advance_time(self, now_ms: int) -> None:
@@ -281,7 +282,10 @@ class KeyedStateBackend:
         self._tables.notify_checkpoint_aborted(checkpoint_id)
 
     def close(self) -> None:
-        """Let go of memory and files; what was not written back is lost. May be called twice."""
+        """Let go of memory and files; what was not written back is lost. May be called twice.
+
+        Who uses the backend or one of its states from now on is refused by `InvalidRequestError`.
+        """
         self._states.close()
         self._tables.close()
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,32 @@ class StateDefault:
 
     def __str__(self) -> str:
         return f"default {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class StateFunction:
+    """The function of a state that was asked for.
+
+    A function in Python is the same as another one of the same code: each run of a `def` or `lambda` makes a new
+    object. What is no such function is told apart by its type and name.
+    """
+
+    identity: tuple[Any, ...]
+    name: str = dataclasses.field(compare=False)
+
+    @classmethod
+    def of(cls, function: Any) -> "StateFunction":
+        """What tells the function apart from others."""
+        while isinstance(function, partial):
+            function = function.func
+        name = getattr(function, "__name__", type(function).__name__)
+        code = getattr(function, "__code__", None)
+        if code is None:
+            return cls((type(function), name), name)
+        return cls((code,), f"{name} of line {code.co_firstlineno}")
+
+    def __str__(self) -> str:
+        return f"function {self.name}"
 
 
 def shown(schema: pa.Schema) -> str:
@@ -64,6 +91,12 @@ def check_kind(stored: TableSpec, spec: TableSpec) -> None:
     before: str = stored.kind
     now: str = spec.kind
     if before == now:
+        if (stored.namespace, stored.sub_key, stored.folds) == (
+            spec.namespace,
+            spec.sub_key,
+            spec.folds,
+        ):
+            return
         before, now = (
             f"{known.kind} state with namespaces {shown(known.namespace)}, map keys "
             f"{shown(known.sub_key)} and folds {list(known.folds)}"

@@ -17,6 +17,7 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.keyed.compatibility import (
     StateDefault,
+    StateFunction,
     check_hashable,
     check_kind,
     check_same,
@@ -49,12 +50,12 @@ from holdfast.backends.keyed.states import (
 )
 from holdfast.backends.keyed.table import Fold, StateKind, StateTables, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.serializers import column
 from holdfast.errors import InvalidRequestError
 
 TIMERS = "_timers/"
 """Begins the names of timers, which no other state may have."""
 
+_CLOSED = "the backend is closed"
 _NO_COLUMNS = pa.schema([])
 _State = TypeVar("_State", bound=OfCurrentKey[Any, Any])
 
@@ -88,6 +89,7 @@ class KnownStates:
         self._hash_of = hash_of
         self._context = context
         self._states: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        self._is_closed = False
 
     def __iter__(self) -> Iterator[OfCurrentKey[Any, Any]]:
         """The states that were asked for."""
@@ -95,6 +97,7 @@ class KnownStates:
 
     def names(self) -> frozenset[str]:
         """Names of all states, restored ones included; timers are none."""
+        self.check_open()
         names = {*self._tables.specs(), *self._states}
         return frozenset(name for name in names if not name.startswith(TIMERS))
 
@@ -131,7 +134,7 @@ class KnownStates:
         name = descriptor.name
         form = ValueForm(name, descriptor.value_serializer)
         serializer = descriptor.key_serializer
-        sub_key = pa.schema([column("key", serializer.storage_type, serializer.stored)])
+        sub_key = pa.schema([serializer.field("key")])
 
         def make() -> MapState:
             check_hashable(f"state {name!r}: the map key", sub_key)
@@ -164,7 +167,7 @@ class KnownStates:
                 columns = FoldingColumns(rows, functions)
             return ReducingState(columns, function, self._context)
 
-        known = functions or "a function"
+        known = functions or StateFunction.of(function)
         asked = ("reducing", known, form.serializer, namespace, descriptor.ttl)
         return self._state(descriptor.name, namespace, asked, make)
 
@@ -184,7 +187,7 @@ class KnownStates:
                 return AggregatingState(columns, function, self._context)
             return AggregatingState(AverageColumns(rows), Average(), self._context)
 
-        known = function if is_known else "a function"
+        known = function if is_known else StateFunction.of(function)
         asked = ("aggregating", known, form.serializer, namespace, descriptor.ttl)
         return self._state(descriptor.name, namespace, asked, make)
 
@@ -201,6 +204,7 @@ class KnownStates:
 
     def earliest_timer(self, prefix: str) -> int | None:
         """The time of the earliest timer whose name begins so, whether it was asked for or not; None if none is left."""
+        self.check_open()
         times = [
             self.timers(name, spec.namespace).earliest()
             for name, spec in self._tables.specs().items()
@@ -213,16 +217,25 @@ class KnownStates:
         if not name.startswith(TIMERS):
             _, state = self._states.pop(name, (None, None))
             if state is not None:
-                state.drop()
+                state.close(f"state {name!r} was dropped; ask the backend for it again")
             self._tables.drop(name)
 
     def settle(self) -> None:
         """Write back what was changed by the current key. Raises `InvalidRequestError`."""
+        self.check_open()
         for state in self:
             state.settle()
 
+    def check_open(self) -> None:
+        """Raise `InvalidRequestError` after `close`."""
+        if self._is_closed:
+            raise InvalidRequestError(_CLOSED)
+
     def close(self) -> None:
-        """Forget all states."""
+        """Forget all states; who has one still is refused."""
+        self._is_closed = True
+        for state in self:
+            state.close(_CLOSED)
         self._states.clear()
 
     def _state(
@@ -233,6 +246,7 @@ class KnownStates:
         make: Callable[[], _State],
     ) -> _State:
         """A state that was asked for before, or a new one."""
+        self.check_open()
         known = self._states.get(name)
         if known is not None:
             before, state = known

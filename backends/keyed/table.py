@@ -72,6 +72,18 @@ class TableSpec:
         """The id columns: key, namespace, sub key."""
         return (*self.key, *self.namespace, *self.sub_key)
 
+    def equals(self, other: "TableSpec") -> bool:
+        """Whether both are stored alike: with what serializers store of themselves, which `==` leaves out."""
+        return self == other and all(
+            mine.equals(its, check_metadata=True)
+            for mine, its in (
+                (self.values, other.values),
+                (self.sub_key, other.sub_key),
+                (self.key, other.key),
+                (self.namespace, other.namespace),
+            )
+        )
+
 
 @dataclass(frozen=True)
 class Identities:

@@ -7,7 +7,7 @@ Source:
     Spark, HashExpression and InterpretedHashFunction.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,8 @@ def hashes_of(columns: Sequence[pa.Array], function: HashFunction, seed: np.gene
 
 def check_hashed(kind: pa.DataType) -> None:
     """Refuse a type that can't be part of a key. Raises `InvalidRequestError`."""
+    if kind.id in _WAYS:
+        return
     if pa.types.is_struct(kind):
         for field in kind:
             check_hashed(field.type)
@@ -118,22 +120,15 @@ def _hashed(column: pa.Array, function: HashFunction, hashes: Hashes) -> Hashes:
 
 def _way_of(kind: pa.DataType) -> Callable[[pa.Array, HashFunction, Hashes], Hashes]:
     """How a column of a type is hashed, without regard to nulls."""
+    way = _WAYS.get(kind.id)
+    if way is not None:
+        return way
     of = pa.types
-    if of.is_boolean(kind) or of.is_int8(kind) or of.is_int16(kind) or of.is_int32(kind):
-        return _with_ints
-    if of.is_date32(kind):
-        return _with_ints
-    if of.is_int64(kind) or ((of.is_timestamp(kind) or of.is_duration(kind)) and kind.unit == "us"):
+    if (of.is_timestamp(kind) or of.is_duration(kind)) and kind.unit == "us":
         return _with_longs
-    if of.is_float32(kind) or of.is_float64(kind):
-        return _with_floats
     if of.is_decimal128(kind):
         small = kind.precision <= _MOST_DIGITS_OF_A_LONG
         return _with_small_decimals if small else _with_large_decimals
-    if of.is_string(kind) or of.is_binary(kind):
-        return _with_bytes
-    if of.is_large_string(kind) or of.is_large_binary(kind):
-        return _with_bytes
     way_out = "cast it"
     if of.is_map(kind):
         way_out = (
@@ -217,3 +212,16 @@ def _with_lists(column: pa.Array, function: HashFunction, hashes: Hashes) -> Has
         elements = column.values.take(pa.array(starts[rows] + position))
         hashes[rows] = _hashed(elements, function, hashes[rows])
     return hashes
+
+
+_WAYS: Mapping[int, Callable[[pa.Array, HashFunction, Hashes], Hashes]] = {
+    kind.id: way
+    for way, kinds in (
+        (_with_ints, (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.date32())),
+        (_with_longs, (pa.int64(),)),
+        (_with_floats, (pa.float32(), pa.float64())),
+        (_with_bytes, (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())),
+    )
+    for kind in kinds
+}
+"""How columns are hashed whose type has no parameters, by the number that Arrow has for the type."""

@@ -29,7 +29,6 @@ from holdfast.backends.sections import (
 from holdfast.backends.serializers import (
     Outcome,
     Serializer,
-    column,
     migrated_column,
     stored_in,
 )
@@ -380,10 +379,7 @@ def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializ
 
 def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.Schema:
     return pa.schema(
-        [
-            column(name, serializer.storage_type, serializer.stored)
-            for name, serializer in zip(names, serializers, strict=True)
-        ]
+        [serializer.field(name) for name, serializer in zip(names, serializers, strict=True)]
     )
 
 

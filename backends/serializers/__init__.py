@@ -11,7 +11,7 @@ from holdfast.backends.serializers.message_pack import packed
 from holdfast.backends.serializers.pickled import Pickled
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.backends.serializers.serializer_choice import ElementType, serializer_of
-from holdfast.backends.serializers.stored_form import Kind, StoredSerializer, column, stored_in
+from holdfast.backends.serializers.stored_form import Kind, StoredSerializer, stored_in
 
 __all__ = [
     "ElementType",
@@ -22,7 +22,6 @@ __all__ = [
     "Serializer",
     "StoredSerializer",
     "change_of",
-    "column",
     "migrated_column",
     "packed",
     "serializer_of",

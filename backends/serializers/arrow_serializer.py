@@ -62,6 +62,9 @@ class ArrowSerializer(Serializer):
     def stored(self) -> StoredSerializer:
         return StoredSerializer("arrow", str(self._type))
 
+    def field(self, name: str) -> pa.Field:
+        return pa.field(name, self._type)  # its type says all
+
     def encode(self, values: Elements) -> list[pa.Array]:
         if type(values) is list and set(map(type, values)) == {self._native}:
             chunks = self._of_natives(values)

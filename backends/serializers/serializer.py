@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import Elements
 from holdfast.backends.serializers.compatibility import Compatibility
-from holdfast.backends.serializers.stored_form import StoredSerializer
+from holdfast.backends.serializers.stored_form import StoredSerializer, column
 
 
 class Serializer(ABC):
@@ -28,6 +28,10 @@ class Serializer(ABC):
     @abstractmethod
     def stored(self) -> StoredSerializer:
         """The description of this serializer that is stored with the elements."""
+
+    def field(self, name: str) -> pa.Field:
+        """A column of elements, which says how they were written."""
+        return column(name, self.storage_type, self.stored)
 
     def __eq__(self, other: object) -> bool:
         """Whether they store elements in the same way."""

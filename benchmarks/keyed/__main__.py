@@ -21,6 +21,9 @@ batches, such as merging and collecting garbage. Time by the clock stands beside
 - `rescale`: two subtasks become three: opened, and the first batch looked up.
 - `limit`: a state four times as large as the memory that the process may use, its mapped files included.
 
+`holdfast-reopened` opens its state anew with each batch, as a task of Spark does in a worker that has run one before; the
+others keep theirs open.
+
 RocksDB is rocksdict with what makes it fastest here: keys sorted, whole batches, no log, no compression,
 filters, a cache of 512 MiB. A snapshot of it is a flush, nothing is copied, so that only the step `count` is the same
 work as Holdfast's. With checkpoints (`rocksdb-checkpointed`) the whole batch is: what is new is copied and synced, too; `rocksdb-shuffled` has got its

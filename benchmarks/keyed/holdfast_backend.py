@@ -1,9 +1,10 @@
 """Our own keyed backend, through what operators call.
 
-    python -m benchmarks.keyed.holdfast_backend columnar|heap|rocksdb value|reducing DIRECTORY
+    python -m benchmarks.keyed.holdfast_backend columnar|heap|rocksdb value|reducing DIRECTORY [reopened]
 
 Totals are a value that is looked up and put, or a reducing state, which adds without looking. A snapshot
-goes to a storage in files, synced, as a subtask's does; all but heap tables keep local copies of shared files besides.
+goes to a storage in files, synced, as a subtask's does; all but heap tables keep local copies of shared files besides. Reopened
+is the state with each batch, as Spark's tasks do it: from the checkpoint before, in a process that keeps its files mapped.
 """
 
 import pickle
@@ -40,6 +41,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StreamStateHandle,
 )
+from holdfast.locations.storages import CheckpointStorageLocation
 
 _ROCKSDB = RocksDBSettings(memory_bytes=512 << 20)  # as for RocksDB alone
 TOTALS = pa.struct([pa.field("count", pa.int64()), pa.field("sum", pa.int64())])
@@ -53,19 +55,25 @@ class Holdfast:
         tables: Which backend.
         state: What totals are: `value` or `reducing`.
         directory: For checkpoints, and local copies.
+        is_reopened: Whether each batch that is counted begins with the state of the last snapshot, opened anew.
     """
 
     _batch: Batch
     _shares: list[tuple[KeyedStateBackend, Batch]]
 
-    def __init__(self, tables: BackendName, state: str, directory: Path) -> None:
+    def __init__(
+        self, tables: BackendName, state: str, directory: Path, *, is_reopened: bool = False
+    ) -> None:
         self._tables_name = tables
         self._is_reducing = state == "reducing"
         self._directory = directory
+        self._is_reopened = is_reopened
+        self._workspace = Workspace()
         storage = FileSystemCheckpointStorage(f"file://{directory}/checkpoints")
         self._access = storage.create_checkpoint_storage("benchmark")
         self._access.initialize_base_locations_for_checkpoint()
         self._checkpoint_id = 0
+        self._location: CheckpointStorageLocation | None = None
         self._handles: list[SegmentsStateHandle] = []
         self._unused: list[StreamStateHandle] = []
         self._backends: list[KeyedStateBackend] = []
@@ -93,11 +101,14 @@ class Holdfast:
         self.delete_unused()
 
     def delete_unused(self) -> None:
-        """Delete what no checkpoint needs, which is the driver's business."""
+        """Delete what no checkpoint needs, and make the directory of the next, which is the driver's business."""
         for stream in self._unused:
             stream.discard_state()
         self._unused = []
         self._link_copies()
+        if self._location is None:
+            number = self._checkpoint_id + 1
+            self._location = self._access.initialize_location_for_checkpoint(number)
 
     @property
     def only_backend(self) -> KeyedStateBackend:
@@ -107,6 +118,11 @@ class Holdfast:
 
     def count(self) -> Figures:
         phases = Phases()
+        if self._is_reopened:
+            self._close()
+            self._open(1)
+            self.only_backend.get_state(_TOTALS)
+            phases.end("open")
         backend = self.only_backend
         keys = backend.keys([self._batch.keys])
         phases.end("group")
@@ -153,7 +169,9 @@ class Holdfast:
     def snapshot(self) -> Figures:
         phases = Phases()
         self._checkpoint_id += 1
-        location = self._access.initialize_location_for_checkpoint(self._checkpoint_id)
+        location, self._location = self._location, None
+        if location is None:
+            location = self._access.initialize_location_for_checkpoint(self._checkpoint_id)
         parts = [backend.snapshot(self._checkpoint_id, location) for backend in self._backends]
         phases.end("capture")
         states = [part.run() for part in parts]
@@ -172,8 +190,8 @@ class Holdfast:
         return phases.figures
 
     def reopen(self, parallelism: int) -> None:
-        for backend in self._backends:
-            backend.close()
+        self._close()
+        self._workspace = Workspace()  # as a new process
         self._open(parallelism)
 
     def leave(self) -> None:
@@ -223,9 +241,12 @@ class Holdfast:
         backend = self.only_backend
         return {"fired": len(backend.event_time_timers().columns.fire(until_ms))}
 
+    def _close(self) -> None:
+        for backend in self._backends:
+            backend.close()
+
     def _open(self, parallelism: int) -> None:
-        """Backends of the last snapshot, or empty, as a new process has them: what it opens serves all its subtasks."""
-        self._workspace = Workspace()
+        """Backends of the last snapshot, or empty: what the process opens serves all its subtasks."""
         self._ranges = [
             KeyGroupRange(
                 KEY_GROUPS * index // parallelism, KEY_GROUPS * (index + 1) // parallelism - 1
@@ -287,12 +308,13 @@ class Holdfast:
             self._unused += [stream for name, stream in handle.segments.items() if name not in used]
 
 
+_TOTALS = ValueStateDescriptor("totals", TOTALS)
 _SUM = ValueStateDescriptor("sum", pa.int64())
 _ENTRIES = MapStateDescriptor("entries", pa.int64(), pa.int64())
 
 
 def _value(backend: KeyedStateBackend) -> ValueColumns:
-    return backend.get_state(ValueStateDescriptor("totals", TOTALS)).columns
+    return backend.get_state(_TOTALS).columns
 
 
 def _reducing(backend: KeyedStateBackend) -> FoldingColumns:
@@ -316,4 +338,5 @@ def _numbers(totals: pa.StructArray) -> tuple[Longs, Longs]:
 
 
 if __name__ == "__main__":
-    serve(Holdfast(cast("BackendName", sys.argv[1]), sys.argv[2], Path(sys.argv[3])))
+    name, state, directory, *reopened = sys.argv[1:]
+    serve(Holdfast(cast("BackendName", name), state, Path(directory), is_reopened=bool(reopened)))

@@ -56,8 +56,9 @@ def _python(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"benchmarks.keyed.{module}", *arguments]
 
 
-def _holdfast(tables: str, state: str, setting: Setting) -> list[str]:
-    return _python("holdfast_backend", tables, state, str(setting.directory))
+def _holdfast(tables: str, state: str, setting: Setting, *, reopened: str = "") -> list[str]:
+    last = [reopened] if reopened else []
+    return _python("holdfast_backend", tables, state, str(setting.directory), *last)
 
 
 def _rocksdb(snapshots: str, setting: Setting) -> list[str]:
@@ -77,6 +78,11 @@ SIDES = {
         "Holdfast",
         partial(_holdfast, "columnar", "value"),
         ("batches", "worst", "access", "maps", "timers", "rescale", "limit"),
+    ),
+    "holdfast-reopened": Side(
+        "Holdfast, reopened",
+        partial(_holdfast, "columnar", "value", reopened="reopened"),
+        ("batches", "worst"),
     ),
     "holdfast-reducing": Side(
         "Holdfast, reducing", partial(_holdfast, "columnar", "reducing"), ("batches",)

@@ -18,7 +18,6 @@ from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import readable_state, stored_states
 from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.serializers import column
 from holdfast.cli.command_line import main
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -136,7 +135,7 @@ def test_what_is_needed_to_read_a_state_can_be_sent_to_a_task(write: Write) -> N
 
 def test_values_that_serializers_wrote_are_read_as_what_they_hold(write: Write) -> None:
     serializer = ListStateDescriptor("points", Point).serializer
-    values = pa.schema([column("value", serializer.storage_type, serializer.stored)])
+    values = pa.schema([serializer.field("value")])
     spec = TableSpec("points", "value", USER, values)
     pointer = write({0: {"points": (spec, [("ann", {"x": 7})])}})
     (row,) = holdfast.read_state(pointer).to_pylist()

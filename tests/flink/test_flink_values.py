@@ -335,16 +335,31 @@ def test_a_list_of_unknown_values_hides_no_other_state(place: int, tmp_path: Pat
         assert savepoint.read_state("job", name).column("value").to_pylist() == values
 
 
-def heap_states(tmp_path: Path, behind: bytes = b"") -> flink.FlinkSavepoint:
+OF_GROUP_0, OF_GROUP_1 = 312, 13
+"""Keys that Flink's hash deals to these of 128 groups."""
+
+
+def heap_states(
+    tmp_path: Path,
+    behind: bytes = b"",
+    *,
+    secret: bytes = i2(3) + i4(1) + i2(0),
+    are_all_full: bool = False,
+) -> flink.FlinkSavepoint:
     """Four states, of which the second and the third are of an unknown class, and what stands behind them."""
     snapshots = [LONG.snapshot, UNKNOWN, UNKNOWN, LONG.snapshot]
     names = ["first", "unknown", "other", "last"]
     infos = [keyed_info(name, "VALUE", kind) for name, kind in zip(names, snapshots, strict=True)]
-    key = b"\0" + i8(3)
-    contents = [i8(9), i2(3) + i4(1) + i2(0), b"\0\3\0", i8(4)]
-    group = b"".join(i2(state) + each([key + value]) for state, value in enumerate(contents))
-    empty = b"".join(i2(state) + each([]) for state in range(4))
-    groups = [i4(0) + empty, i4(1) + group + behind]
+    contents = [i8(9), secret, b"\0\3\0", i8(4)]
+
+    def full(key: int) -> bytes:
+        entry = b"\0" + i8(key)
+        return b"".join(i2(state) + each([entry + value]) for state, value in enumerate(contents))
+
+    first = b"".join(i2(state) + each([]) for state in range(4))
+    if are_all_full:
+        first = full(OF_GROUP_0) + behind
+    groups = [i4(0) + first, i4(1) + full(OF_GROUP_1) + behind]
     return keyed(tmp_path, keyed_description(LONG.snapshot, infos), groups)
 
 
@@ -357,6 +372,25 @@ def test_on_the_heap_states_behind_unknown_ones_are_found(tmp_path: Path) -> Non
             savepoint.read_state("job", name)
     with pytest.raises(InvalidRequestError, match="canonical"):
         savepoint.read_state("job", "first", as_bytes=True)
+
+
+def test_on_the_heap_states_are_found_if_no_group_is_empty(tmp_path: Path) -> None:
+    savepoint = heap_states(tmp_path, are_all_full=True)
+    for name, value in (("first", 9), ("last", 4)):
+        assert savepoint.read_state("job", name).column("value").to_pylist() == [value] * 2
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        i2(3) + each([b"\0" + i8(OF_GROUP_0) + i8(1)]),  # a key that belongs to another group
+        i2(3) + each([b"\0" + i8(OF_GROUP_1)]),  # which doesn't end where the group does
+        i2(3) + i4(0),
+    ],
+)
+def test_on_the_heap_values_that_look_like_a_state_are_none(tmp_path: Path, secret: bytes) -> None:
+    savepoint = heap_states(tmp_path, secret=secret)
+    assert savepoint.read_state("job", "last").column("value").to_pylist() == [4]
 
 
 def test_on_the_heap_an_unknown_state_spoils_those_that_do_not_end_where_the_group_does(

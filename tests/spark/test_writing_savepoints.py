@@ -198,7 +198,10 @@ def test_a_base_is_copied_with_all_that_is_not_named(job: Job, tmp_path: Path) -
     run_all_kinds(job, rows=10)
     pointer = job.latest().location.external_pointer  # a checkpoint will do, too
     copy = write_savepoint(
-        f"file://{tmp_path}/copy", {("new", "s"): pa.table({"value": [1]})}, base=pointer
+        f"file://{tmp_path}/copy",
+        {("new", "s"): pa.table({"value": [1]})},
+        base=pointer,
+        operators={"new": NewOperator()},
     )
     for name in ("list", "union", "rules"):
         assert holdfast.read_state(copy, "operator", name).equals(
@@ -222,7 +225,7 @@ def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(
 ) -> None:
     location = Path(one_operator(tmp_path).complete().removeprefix("file://"))
     target = tmp_path / "copy"
-    state = {("new", "s"): pa.table({"value": [1]})}
+    state = {("operator", "s"): pa.table({"value": [1]})}
     file = max(
         location.iterdir(), key=lambda path: path.stat().st_size * (path.name != "_metadata")
     )
@@ -244,6 +247,10 @@ def test_what_can_not_be_written_is_refused(tmp_path: Path) -> None:
         write_savepoint(target, {}, base=base, operators={"operator": NewOperator(3)})
     with pytest.raises(InvalidRequestError, match="can't be removed"):
         write_savepoint(target, {("operator", "none"): None}, base=base)
+    with pytest.raises(InvalidRequestError, match=r"has \['operator'\]; did you mean 'operator'\?"):
+        write_savepoint(target, {("operatro", "list"): table}, base=base)
+    with pytest.raises(InvalidRequestError, match=r"'new' is not in the base, .* operators="):
+        write_savepoint(target, {("new", "list"): None}, base=base)
     with pytest.raises(InvalidRequestError, match="type list"):
         write_savepoint(target, {("new", "s"): [1, 2]})
     with pytest.raises(InvalidRequestError, match="no one Arrow type"):

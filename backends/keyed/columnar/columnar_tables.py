@@ -67,7 +67,9 @@ class ColumnarStateTables:
         self._policy = policy or MergePolicy()
         self._workspace = workspace or Workspace()
         self._restored = dict(read_manifest(handles, key_groups).tables)
-        streams = {name: stream for handle in handles for name, stream in handle.segments.items()}
+        streams: dict[str, StreamStateHandle] = {}
+        for handle in handles:
+            streams.update(handle.segments)
         self._store = SegmentStore(directory, self._workspace, streams)
         self._tables: dict[str, ColumnarTable] = {}
         self._now_ms = 0
@@ -78,15 +80,17 @@ class ColumnarStateTables:
         self._pending: dict[int, set[str]] = {}  # names of segments, by checkpoint
 
     def table(self, spec: TableSpec, migration: Migration | None = None) -> ColumnarTable:
-        stored = StoredSpec.of(spec)
         table = self._tables.get(spec.name)
         if table is not None:
-            if StoredSpec.of(table.spec) != stored:
+            if not table.spec.equals(spec):
                 message = f"state {spec.name!r} is {table.spec} already, and can't be {spec} too"
                 raise InvalidRequestError(message)
             return table
         manifest = self._restored.get(spec.name)
-        manifest = TableManifest((stored,)) if manifest is None else manifest.with_spec(stored)
+        if manifest is None:
+            manifest = TableManifest((StoredSpec.of(spec),))
+        elif not manifest.spec.equals(spec):
+            manifest = manifest.with_spec(StoredSpec.of(spec))
         table = ColumnarTable(
             spec,
             manifest,
@@ -164,7 +168,7 @@ class ColumnarStateTables:
         for segment in (new, merged):
             if segment.writer.sections:
                 segment.writer.finish()
-                self._store.add(segment.name, segment.parts)
+                self._store.add(segment.name, segment.parts, segment.checksum.finish())
         for name, manifest in manifests.items():  # nothing fails from here on
             self._tables[name].commit(manifest)
         whole = self._manifest()

@@ -14,7 +14,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.handles import ByteStreamStateHandle, ChecksumBuilder, StreamStateHandle
+from holdfast.locations.handles import ByteStreamStateHandle, Checksum, StreamStateHandle
 
 _log = logging.getLogger(__name__)
 
@@ -75,18 +75,15 @@ class SegmentStore:
             self._segments[name] = segment
         return segment
 
-    def add(self, name: str, parts: Sequence[BytesLike]) -> None:
-        """Store a new segment; in memory if the disk doesn't take it."""
+    def add(self, name: str, parts: Sequence[BytesLike], checksum: Checksum) -> None:
+        """Store a new segment, whose parts have this checksum; in memory if the disk doesn't take it."""
         size = sum(memoryview(part).nbytes for part in parts)
         if size <= IN_MEMORY_BYTES or not self._has_file(name, parts):
             segment = Segment.of_bytes(b"".join(parts), name)
             if size <= IN_MEMORY_BYTES:
                 self._workspace.keep(segment)
         else:
-            checksum = ChecksumBuilder()
-            for part in parts:
-                checksum.update(part)
-            segment = Segment.open(self._path(name), name, checksum.finish())
+            segment = Segment.open(self._path(name), name, checksum)
             self._workspace.keep(segment)
         self._segments[name] = segment
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from holdfast.backends.keyed.heap.heap_table import HeapTable, Rows, steps_of
 from holdfast.backends.keyed.segments import (
     RestoredTable,
-    StoredSpec,
     migration_of,
     read_tables,
     write_tables,
@@ -69,7 +68,7 @@ class HeapStateTables:
         mixed = self._mixed.get(spec.name)
         known = self._tables.get(spec.name)
         if known is not None and spec.name in self._asked:
-            if StoredSpec.of(known.spec) != StoredSpec.of(spec):
+            if not known.spec.equals(spec):
                 message = f"state {spec.name!r} is {known.spec} already, and can't be {spec} too"
                 raise InvalidRequestError(message)
             return known

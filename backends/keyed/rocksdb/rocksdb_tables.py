@@ -91,7 +91,7 @@ class RocksDBStateTables:
         mixed = self._mixed.get(spec.name)
         known = self._tables.get(spec.name)
         if known is not None and spec.name in self._asked:
-            if StoredSpec.of(known.spec) != StoredSpec.of(spec):
+            if not known.spec.equals(spec):
                 message = f"state {spec.name!r} is {known.spec} already, and can't be {spec} too"
                 raise InvalidRequestError(message)
             return known

@@ -50,7 +50,10 @@ _Time = Annotated[int, msgspec.Meta(ge=NEVER, le=MOST)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=float(1 << 62))]
 
 
-class Slice(msgspec.Struct, frozen=True, array_like=True):
+# A batch makes hundreds of slices, none of which can lead to itself: `gc=False` spares the collector the walk through them.
+
+
+class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The rows of a section with `first` <= sort key < `end`.
 
     Attributes:
@@ -90,7 +93,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True):
         return self.rows * self.row_bytes
 
 
-class Run(msgspec.Struct, frozen=True, array_like=True):
+class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Slices that don't overlap, ascending.
 
     Attributes:
@@ -118,7 +121,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         return Run(self.level, slices) if slices else None
 
 
-class TableManifest(msgspec.Struct, frozen=True):
+class TableManifest(msgspec.Struct, frozen=True, gc=False):
     """A table in a manifest.
 
     Attributes:
@@ -150,7 +153,11 @@ class TableManifest(msgspec.Struct, frozen=True):
 
         Where that is all of them the sweep goes on from where it is: it would begin anew with each batch otherwise.
         """
-        if all(first <= piece.first and piece.end <= end for piece in self.slices()):
+        if all(
+            first <= run.slices[0].first and run.slices[-1].end <= end
+            for run in self.runs
+            if run.slices
+        ):
             return self
         parts = (run.within(first, end) for run in self.runs)
         runs = tuple(part for part in parts if part is not None)
@@ -208,7 +215,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
     def segments(self) -> set[str]:
         """The names of all segments that count."""
-        return {piece.segment for table in self.tables.values() for piece in table.slices()}
+        return {
+            piece.segment
+            for table in self.tables.values()
+            for run in table.runs
+            for piece in run.slices
+        }
 
     def within(self, first: int, end: int) -> "Manifest":
         """The rows whose sort keys are in a range. Touches no segment."""
@@ -217,6 +229,8 @@ class Manifest(msgspec.Struct, frozen=True):
     @classmethod
     def union(cls, parts: Sequence["Manifest"]) -> "Manifest":
         """The tables of all parts, no two of which have rows of one key group. Touches no segment."""
+        if len(parts) == 1:
+            return parts[0]
         names = dict.fromkeys(name for part in parts for name in part.tables)
         return cls(
             {
@@ -290,16 +304,18 @@ def _check(name: str, table: TableManifest) -> None:
         raise ValueError(message)
     for spec in table.specs:
         spec.spec()
+    specs, has_timers = len(table.specs), table.specs[0].kind == "timers"
     for run in table.runs:
         before = 0
         for piece in run.slices:
-            if not before <= piece.first < piece.end or piece.end > END:
-                message = f"table {name!r} has a slice from {piece.first} to {piece.end}"
+            first, end = piece.first, piece.end
+            if not before <= first < end <= END:
+                message = f"table {name!r} has a slice from {first} to {end}"
                 raise ValueError(message)
-            if piece.spec >= len(table.specs):
-                message = f"table {name!r} has {len(table.specs)} specs, and no spec {piece.spec}"
+            if piece.spec >= specs:
+                message = f"table {name!r} has {specs} specs, and no spec {piece.spec}"
                 raise ValueError(message)
-            if piece.dead_up_to_ms != NEVER and table.specs[0].kind != "timers":
+            if piece.dead_up_to_ms != NEVER and not has_timers:
                 message = f"table {name!r} has no timers, and a slice without some"
                 raise ValueError(message)
-            before = piece.end
+            before = end

@@ -308,17 +308,24 @@ def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRa
     first, end = sort_key_range(key_groups)
     parts = []
     for handle in handles:
-        with handle.manifest.open_input_stream() as stream:
-            content = bytes(read_exactly(stream, handle.manifest.size))
+        content = _content_of(handle.manifest)
         location = location_of(handle.manifest)
         manifest = decode_manifest(content, location)
-        missing = manifest.segments() - handle.segments.keys()
-        if missing:
+        named = manifest.segments()
+        if not handle.segments.keys() >= named:
+            missing = named - handle.segments.keys()
             message = f"manifest names segments {sorted(missing)}, which its handle doesn't lead to"
             raise CheckpointCorruptedError(message, location)
         low, high = sort_key_range(KeyGroupRange(*handle.key_groups))
         parts.append(manifest.within(max(first, low), min(end, high)))
     return Manifest.union(parts)
+
+
+def _content_of(stream: StreamStateHandle) -> bytes:
+    if type(stream) is ByteStreamStateHandle:
+        return stream.data
+    with stream.open_input_stream() as source:
+        return bytes(read_exactly(source, stream.size))
 
 
 def load_segment(name: str, handle: StreamStateHandle) -> Segment:

@@ -79,6 +79,7 @@ class Pages(Generic[_Page]):
         self._hash_of = rows.hash_of
         self._context = context
         self._make: Callable[[Keys], _Page] | None = make
+        self._why = ""
         self._pages: dict[Namespace, _Page] = {}
 
     def current(self) -> _Page:
@@ -110,15 +111,15 @@ class Pages(Generic[_Page]):
         for page in pages.values():
             page.store()
 
-    def close(self) -> None:
-        """Forget all pages; no more are made."""
+    def close(self, why: str) -> None:
+        """Forget all pages; no more are made, for this reason."""
         self._pages = {}
         self._make = None
+        self._why = why
 
     def refuse(self) -> NoReturn:
-        """Refuse to use the state. Raises `InvalidRequestError`."""
-        message = f"state {self._name!r} was dropped; ask the backend for it again"
-        raise InvalidRequestError(message)
+        """Refuse to use the state, after `close`. Raises `InvalidRequestError`."""
+        raise InvalidRequestError(self._why)
 
 
 def namespace_of(name: str, namespace: Sequence[Any], schema: pa.Schema) -> list[pa.Scalar]:

@@ -62,10 +62,10 @@ class OfCurrentKey(Generic[_Page, _Columns]):
         self._turn_to(None)
         self._pages.store()
 
-    def drop(self) -> None:
-        """Forget what has changed: the state's table is gone, and who uses the state from now on is refused."""
+    def close(self, why: str) -> None:
+        """Forget what has changed: the state's table is gone, and who uses the state from now on is told why."""
         self._turn_to(None)
-        self._pages.close()
+        self._pages.close(why)
         self._columns.rows.settle = self._pages.refuse
 
     def _current(self) -> tuple[_Page, int]:

@@ -1,6 +1,7 @@
 """The rows of a state, as all kinds of state use them: values in and out of its table."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,16 @@ class CheckedRows:
         self.hash_of = hash_of
         self.settle: Callable[[], None] = _nothing
         self._key_groups = key_groups
-        self._fields = (*table.spec.key, *table.spec.namespace)
 
     @property
     def name(self) -> str:
         """The state's name."""
         return self.table.spec.name
+
+    @cached_property
+    def _fields(self) -> tuple[pa.Field, ...]:
+        """The columns that keys have to have."""
+        return (*self.table.spec.key, *self.table.spec.namespace)
 
     def begin(self, keys: Keys) -> None:
         """Check keys, and write back what was changed by the current key. Raises what `check` does."""

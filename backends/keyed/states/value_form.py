@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError
 from holdfast.backends.keyed.table import Flags, TableSpec
-from holdfast.backends.serializers import Serializer, column, migrated_column
+from holdfast.backends.serializers import Serializer, migrated_column
 from holdfast.errors import InvalidRequestError
 
 
@@ -26,13 +26,11 @@ class ValueForm:
         self._what = what
         self.serializer = serializer
         self.type = serializer.storage_type
-        field = column("value", self.type, serializer.stored)
-        names = [inner.name for inner in self.type] if pa.types.is_struct(self.type) else []
-        self.is_struct = bool(names) and len(set(names)) == len(names)
+        field = serializer.field("value")
+        parts = list(self.type) if pa.types.is_struct(self.type) else []
+        self.is_struct = bool(parts) and len({part.name for part in parts}) == len(parts)
         self.schema = (
-            pa.schema(list(self.type), metadata=field.metadata)
-            if self.is_struct
-            else pa.schema([field])
+            pa.schema(parts, metadata=field.metadata) if self.is_struct else pa.schema([field])
         )
 
     def columns_of(self, values: pa.Array) -> tuple[pa.Array, ...]:

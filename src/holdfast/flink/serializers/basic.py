@@ -21,7 +21,7 @@ from holdfast.flink.serializers.serializer import (
     counted,
     sliced,
 )
-from holdfast.flink.serializers.texts import read_string, text_column
+from holdfast.flink.serializers.texts import read_string, read_string_value, text_column
 
 _NO_INT, _NO_LONG = -(1 << 31), -(1 << 63)
 _NANOS = 1_000_000_000
@@ -183,6 +183,8 @@ CHAR = Serializer(pa.string(), _read_char, 2, hash_codes=hash_codes.of_texts)
 STRING = Serializer(
     pa.string(), read_string, packed_column=text_column, hash_codes=hash_codes.of_texts
 )
+STRING_VALUE = Serializer(pa.string(), read_string_value)
+"""`StringValueSerializer`, which has no null, and so no place for it in its lengths."""
 BIG_INTEGER = Serializer(pa.string(), _read_big_integer)
 BIG_DECIMAL = Serializer(pa.string(), _read_big_decimal)
 DATE = Serializer(pa.timestamp("ms", "UTC"), _read_millis, 8)
@@ -191,6 +193,8 @@ INSTANT = Serializer(pa.timestamp("ns", "UTC"), _read_instant, 12)
 LOCAL_DATE = Serializer(pa.date32(), _read_local_date, 6)
 LOCAL_TIME = Serializer(pa.time64("ns"), _read_local_time, 7)
 LOCAL_DATE_TIME = Serializer(pa.timestamp("ns"), _read_local_date_time, 13)
+NULL_VALUE = Serializer(pa.null(), lambda _data, position: (None, position), 0)
+"""`NullValueSerializer`, whose values take no bytes."""
 NOTHING = Serializer(pa.null(), _read_nothing, 0, 1, _no_column)
 TIME_WINDOW = Serializer(
     pa.struct([("start", pa.int64()), ("end", pa.int64())]),

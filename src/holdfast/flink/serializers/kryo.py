@@ -1,11 +1,11 @@
-"""Collections of the JDK as Kryo 2.24 writes them, in Flink 1: a POJO's field of type `List` is one of them there. `kryo_5` is of Flink 2.
+"""Objects of the JDK as Kryo 2.24 writes them, in Flink 1: a POJO's field of type `List` is one of them there. `kryo_5` is of Flink 2.
 
     value    varint 0 null | 1, varint number, [name of the class if the number is new] | n + 2 a registered class;
              [varint 1 a new object | n + 2 one that was there before]; its content
-    content  of a collection: varint size, values; of a map: varint size, pairs of values
+    content  of a collection: varint size, values; of a map: varint size, pairs of values; `kryo_objects` has the others
 
 What is in them the savepoint doesn't say before, so that they are read as JSON. No class is loaded: names are compared
-with those below, and any other can't be read.
+with tables, and any other can't be read.
 
 Source:
     Kryo 2.24, DefaultClassResolver, MapReferenceResolver, Output.writeString, CollectionSerializer, MapSerializer.
@@ -14,10 +14,8 @@ Source:
 import json
 import math
 import struct
-import uuid
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -26,54 +24,26 @@ from holdfast.backends.keys import java_hash
 from holdfast.flink.serializers.serializer import Serializer, not_readable, sliced, unreadable
 
 MOST_NESTED = 32
-ARRAY_LIST = "java.util.Arrays$ArrayList"
 _MOST_REPEATED = 1 << 24
 """Bytes of what is referred to: a few bytes could stand for any number of others."""
 
-_IMMUTABLE = "java.util.ImmutableCollections$"
-WITHOUT_NULLS = {f"{_IMMUTABLE}{name}" for name in ("List12", "ListN", "SubList", "Set12", "SetN")}
-"""Collections that refuse nulls."""
-_COLLECTIONS = {
-    *WITHOUT_NULLS,
-    "java.util.ArrayDeque",
-    "java.util.ArrayList",
-    ARRAY_LIST,
-    "java.util.HashSet",
-    "java.util.LinkedHashSet",
-    "java.util.LinkedList",
-    "java.util.Stack",
-    "java.util.Vector",
-    "java.util.concurrent.CopyOnWriteArrayList",
-}
-_SORTED_COLLECTIONS = {"java.util.TreeSet"}
-_MAPS = {
-    f"{_IMMUTABLE}Map1",
-    f"{_IMMUTABLE}MapN",
-    "java.util.HashMap",
-    "java.util.Hashtable",
-    "java.util.LinkedHashMap",
-    "java.util.concurrent.ConcurrentHashMap",
-}
-_SORTED_MAPS = {"java.util.TreeMap"}
-_SINGLE = {"java.util.Collections$SingletonList", "java.util.Collections$SingletonSet"}
-_SINGLE_MAP = "java.util.Collections$SingletonMap"
-_EMPTY: dict[str, Any] = {
-    "java.util.Collections$EmptyList": [],
-    "java.util.Collections$EmptyMap": {},
-    "java.util.Collections$EmptySet": [],
-}
 _DECLARED = {
-    *_COLLECTIONS,
-    *_SORTED_COLLECTIONS,
-    *_MAPS,
-    *_SORTED_MAPS,
-    *_EMPTY,
-    *_SINGLE,
-    _SINGLE_MAP,
     "java.io.Serializable",
+    "java.lang.Boolean",
+    "java.lang.Byte",
+    "java.lang.CharSequence",
+    "java.lang.Character",
     "java.lang.Comparable",
+    "java.lang.Double",
+    "java.lang.Float",
+    "java.lang.Integer",
     "java.lang.Iterable",
+    "java.lang.Long",
+    "java.lang.Number",
     "java.lang.Object",
+    "java.lang.Short",
+    "java.lang.String",
+    "java.time.ZoneId",
     "java.util.AbstractCollection",
     "java.util.AbstractList",
     "java.util.AbstractMap",
@@ -82,42 +52,66 @@ _DECLARED = {
     "java.util.Deque",
     "java.util.List",
     "java.util.Map",
+    "java.util.Map$Entry",
     "java.util.NavigableMap",
     "java.util.NavigableSet",
     "java.util.Queue",
     "java.util.Set",
     "java.util.SortedMap",
     "java.util.SortedSet",
+    "java.util.TimeZone",
+    "java.util.concurrent.ConcurrentMap",
 }
-"""What types can be declared as whose values may be any of these classes."""
-_REGISTERED = {73: ARRAY_LIST, 80: "java.net.URI", 82: "java.util.UUID"}
+"""What types can be declared as whose values are of classes that can be read."""
+_REGISTERED = {
+    73: "java.util.Arrays$ArrayList",
+    74: "java.util.BitSet",
+    75: "java.util.PriorityQueue",
+    76: "java.util.regex.Pattern",
+    77: "java.sql.Date",
+    78: "java.sql.Time",
+    79: "java.sql.Timestamp",
+    80: "java.net.URI",
+    82: "java.util.UUID",
+    83: "java.util.Locale",
+}
 """Classes that Flink has told Kryo of, by their numbers."""
-_DECLARED_NUMBER = 85
-"""The number of the class that a job has declared: Flink tells Kryo of it first."""
+_FIRST_OF_JOB = 85
+"""The number of the class that a job has declared: Flink tells Kryo of it first, and then of those that the job has registered."""
 
 
 TOPIC_PARTITION = pa.struct([("topic", pa.string()), ("partition", pa.int32())])
 """As what a partition of Kafka is read, of which the consumer before `KafkaSource` keeps the offset."""
 
+_STRING_CLASS = "java.lang.String"
 _KAFKA_PARTITION = "org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition"
 
 
-def kryo_of(java_class: str, graph_of: "type[KryoGraph] | None" = None) -> Serializer:
+def kryo_of(
+    java_class: str,
+    graph_of: "type[KryoGraph]",
+    registered: Sequence[str] = (),
+    foreign: frozenset[str] = frozenset(),
+) -> Serializer:
     """The serializer of a type that Flink leaves to Kryo.
 
     Args:
         java_class: The type as it was declared.
-        graph_of: What reads the values; None for those of Kryo 2.24.
+        graph_of: What reads the values, `KryoGraph` or one of another Kryo.
+        registered: The classes that Kryo was told of, the declared one first.
+        foreign: The classes that have a serializer of the job's own.
     """
-    if graph_of is None and java_class == _KAFKA_PARTITION:
+    if graph_of.VERSION == 2 and java_class == _KAFKA_PARTITION:
         return Serializer(TOPIC_PARTITION, _read_topic_partition)
-    graph_of = graph_of or KryoGraph
-    is_text = java_class in graph_of.TEXTS
-    if not is_text and java_class not in _DECLARED | graph_of.OTHERS:
+    is_text = java_class in graph_of.TEXTS or java_class == _STRING_CLASS
+    if java_class in foreign or not (
+        is_text or java_class in _DECLARED or java_class in graph_of.OBJECTS
+    ):
         return unreadable(f"{java_class} (by Kryo)")
+    classes = Classes(tuple(registered) or (java_class,), foreign)
 
     def read(data: bytes, position: int) -> tuple[str | None, int]:
-        graph = graph_of(data, position, java_class)
+        graph = graph_of(data, position, classes)
         value = graph.value(0)
         if value is None or is_text:
             return value, graph.position
@@ -128,7 +122,7 @@ def kryo_of(java_class: str, graph_of: "type[KryoGraph] | None" = None) -> Seria
 
 def _read_topic_partition(data: bytes, position: int) -> tuple[dict[str, Any] | None, int]:
     """Read a partition of Kafka: its hash code, its number and its topic, in the order of the fields' names."""
-    graph = KryoGraph(data, position, _KAFKA_PARTITION)
+    graph = KryoGraph(data, position, Classes((_KAFKA_PARTITION,)))
     kind = graph.varint()
     if kind == 0:
         return None, graph.position
@@ -150,19 +144,33 @@ def _hash_code(topic: str, partition: int) -> int:
     return code - (code >> 31 << 32)
 
 
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Classes that a job has told Kryo of.
+
+    Attributes:
+        registered: The classes that have a number, in order.
+        foreign: The classes that have a serializer of the job's own.
+    """
+
+    registered: tuple[str, ...]
+    foreign: frozenset[str] = frozenset()
+
+
 class KryoGraph:
     """A value and all that is in it, with what Kryo remembers meanwhile."""
 
+    VERSION = 2
     ORDER = ">"
     TEXTS: "ClassVar[Mapping[str, Callable[[Any], str | None]]]"
     """What reads objects of a class that are read as texts."""
-    OTHERS: ClassVar[frozenset[str]] = frozenset()
-    """Classes that only this Kryo has a serializer for."""
+    OBJECTS: "ClassVar[Mapping[str, Callable[[Any, int], Any]]]"
+    """What reads objects of other classes, at a depth."""
 
-    def __init__(self, data: bytes, position: int, declared: str) -> None:
+    def __init__(self, data: bytes, position: int, classes: Classes) -> None:
         self._data = data
         self.position = position
-        self._declared = declared
+        self._classes = classes
         self._names: list[str] = []
         self._objects: list[tuple[Any, int]] = []
         self._repeated = 0
@@ -182,7 +190,10 @@ class KryoGraph:
 
     def _registered(self, number: int) -> str:
         """The class that Kryo was told of as its number so and so."""
-        java_class = self._declared if number == _DECLARED_NUMBER else _REGISTERED.get(number)
+        registered = self._classes.registered
+        if 0 <= number - _FIRST_OF_JOB < len(registered):
+            return registered[number - _FIRST_OF_JOB]
+        java_class = _REGISTERED.get(number)
         if java_class is None:
             raise not_readable(f"the class that Kryo knows as number {number}")
         return java_class
@@ -194,7 +205,15 @@ class KryoGraph:
         if depth > MOST_NESTED:
             message = "collections stand in each other without end"
             raise ValueError(message)
-        reference = self.varint()
+        if java_class and (java_class in self._classes.foreign or not self._knows(java_class)):
+            raise not_readable(f"{java_class} (by Kryo)")
+        return self.referred(java_class, depth, self.varint())
+
+    def _knows(self, java_class: str) -> bool:
+        return java_class in self.TEXTS or java_class in self.OBJECTS
+
+    def referred(self, java_class: str, depth: int, reference: int) -> Any:
+        """Read an object that is new, or what a reference says that was there before."""
         if reference != 1:
             return self._before(reference - 2)
         number = len(self._objects)
@@ -249,38 +268,30 @@ class KryoGraph:
         """Read what stands in an object of a class."""
         if java_class in self.TEXTS:
             return self.TEXTS[java_class](self)
-        if java_class in _EMPTY:
-            return _EMPTY[java_class]
-        if java_class in _SINGLE:
-            return [self.value(depth + 1)]
-        if java_class in self.OTHERS:
-            return self.value(depth + 1)
-        if java_class == _SINGLE_MAP:
-            return self._pairs(1, depth)
-        if java_class in _MAPS or java_class in _SORTED_MAPS:
-            return self._pairs(self.size_of_map(java_class, depth), depth)
-        if java_class in _COLLECTIONS or java_class in _SORTED_COLLECTIONS:
-            return self.elements(java_class, depth)
-        raise not_readable(f"{java_class} (by Kryo)")
+        return self.OBJECTS[java_class](self, depth)
 
-    def size_of_map(self, java_class: str, depth: int) -> int:
+    def text_or_null(self, depth: int) -> Any:
+        """Read a text whose class was said before, or nothing."""
+        reference = self.varint()
+        return None if reference == 0 else self.referred("", depth, reference)
+
+    def size_of_map(self, depth: int, *, is_sorted: bool) -> int:
         """Read what stands before the entries of a map."""
-        self.check_comparator(java_class, depth)
+        if is_sorted:
+            self.check_comparator(depth)
         return self.checked(self.varint())
 
-    def elements(self, java_class: str, depth: int) -> list[Any]:
+    def elements(self, depth: int, *, is_sorted: bool = False, has_nulls: bool = True) -> list[Any]:  # noqa: ARG002  # Kryo 5 has marks for nulls
         """Read a collection."""
-        self.check_comparator(java_class, depth)
+        if is_sorted:
+            self.check_comparator(depth)
         size = self.checked(self.varint())
-        if java_class == ARRAY_LIST:
-            self.class_of(self.varint())  # of the array behind the list
         return [self.value(depth + 1) for _ in range(size)]
 
-    def check_comparator(self, java_class: str, depth: int) -> None:
+    def check_comparator(self, depth: int) -> None:
         """Read by what a sorted collection is sorted, which must be nothing of the job."""
-        is_sorted = java_class in _SORTED_MAPS or java_class in _SORTED_COLLECTIONS
-        if is_sorted and self.value(depth + 1) is not None:
-            raise not_readable(f"a comparator of {java_class} (by Kryo)")
+        if self.value(depth + 1) is not None:
+            raise not_readable("a comparator (by Kryo)")
 
     def checked(self, size: int) -> int:
         """The size, if there are as many bytes. Raises ValueError."""
@@ -290,7 +301,7 @@ class KryoGraph:
             raise ValueError(message)
         return size
 
-    def _pairs(self, size: int, depth: int) -> Any:
+    def pairs(self, size: int, depth: int) -> Any:
         """Read the entries of a map: a dictionary, or pairs if not all keys are texts."""
         pairs = [(self.value(depth + 1), self.value(depth + 1)) for _ in range(size)]
         if all(isinstance(key, str) for key, _ in pairs):
@@ -346,20 +357,25 @@ class KryoGraph:
         return first >= 0x80, number
 
     def varint(self) -> int:
-        """Read a number that is not negative."""
+        """Read a number of at most 64 bits, without a sign: its ninth byte has eight of them."""
         value = shift = 0
         while True:
             byte = self._data[self.position]
             self.position += 1
+            if shift == _LAST_SHIFT:
+                return value | byte << shift
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 return value
-            if shift > 63:
-                message = "a number has no end"
-                raise ValueError(message)
+
+    def signed(self, bits: int) -> int:
+        """Read a number of so many bits of which few bytes are written if it is small and not negative."""
+        value = self.varint()
+        return value - (1 << bits) if value >> (bits - 1) else value
 
 
+_LAST_SHIFT = 56
 _UNFINISHED = object()
 _BY_NAME, _STRING = 1, 3
 NUMBERS: dict[int, Callable[[KryoGraph], Any]] = {
@@ -373,34 +389,3 @@ NUMBERS: dict[int, Callable[[KryoGraph], Any]] = {
     10: lambda graph: graph.fixed("d"),
 }
 """What reads the classes that Kryo knows from the beginning, by what stands for them."""
-
-
-def _big_decimal(graph: KryoGraph) -> str:
-    value = graph.big_integer()
-    digits = tuple(map(int, str(abs(value))))
-    return str(Decimal((int(value < 0), digits, -graph.integer())))
-
-
-def _local_date(graph: KryoGraph) -> str:
-    day, month, year = graph.fixed("h"), graph.fixed("h"), graph.integer()
-    return date(year, month, day).isoformat()
-
-
-def _millis(graph: KryoGraph) -> str:
-    return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=graph.varint())).isoformat()
-
-
-def uuid_of(high: int, low: int) -> str:
-    """The UUID of two numbers of 64 bits."""
-    most = (1 << 64) - 1
-    return str(uuid.UUID(int=(high & most) << 64 | low & most))
-
-
-KryoGraph.TEXTS = {
-    "java.math.BigDecimal": _big_decimal,
-    "java.math.BigInteger": lambda graph: str(graph.big_integer()),
-    "java.net.URI": KryoGraph.text,
-    "java.time.LocalDate": _local_date,
-    "java.util.Date": _millis,
-    "java.util.UUID": lambda graph: uuid_of(graph.integer(), graph.integer()),
-}

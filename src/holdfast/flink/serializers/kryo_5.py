@@ -12,29 +12,40 @@ Source:
 """
 
 from datetime import date
+from functools import partial
 from typing import Any
 
-from holdfast.flink.serializers.kryo import WITHOUT_NULLS, KryoGraph, uuid_of
+from holdfast.flink.serializers.kryo import KryoGraph
+from holdfast.flink.serializers.kryo_objects import (
+    ARRAY_LIST,
+    SORTED_MAP,
+    duration_text,
+    instant_text,
+    map_of,
+    offset_text,
+    time_text,
+    uuid_of,
+)
 
-_NANOS = 1_000_000_000
+_WHOLE_OFFSET, _QUARTER_S = 127, 900
 
 
 class Kryo5Graph(KryoGraph):
     """A value and all that is in it, with what Kryo remembers meanwhile."""
 
+    VERSION = 5
     ORDER = "<"
-    OTHERS = frozenset({"java.util.Optional"})
 
-    def size_of_map(self, java_class: str, depth: int) -> int:
-        """Read what stands before the entries of a map."""
+    def size_of_map(self, depth: int, *, is_sorted: bool) -> int:
         size = self.checked(self.varint() - 1)
-        self.check_comparator(java_class, depth)
+        if is_sorted:
+            self.check_comparator(depth)
         return size
 
-    def elements(self, java_class: str, depth: int) -> list[Any]:
-        """Read a collection."""
+    def elements(self, depth: int, *, is_sorted: bool = False, has_nulls: bool = True) -> list[Any]:
         are_of_one_class, size_and_one = self.flagged()
-        self.check_comparator(java_class, depth)
+        if is_sorted:
+            self.check_comparator(depth)
         kind = self.varint() if are_of_one_class else None
         if kind == 0:  # all are null, and take no bytes
             self.repeat(size_and_one - 1)
@@ -43,7 +54,7 @@ class Kryo5Graph(KryoGraph):
         if kind is None:
             return [self.value(depth + 1) for _ in range(size)]
         element = self.class_of(kind)
-        has_nulls = java_class not in WITHOUT_NULLS and self.fixed("?")
+        has_nulls = has_nulls and self.fixed("?")
         values = []
         for _ in range(size):
             is_null = has_nulls and self.next_is_null()
@@ -54,7 +65,7 @@ class Kryo5Graph(KryoGraph):
 
 
 def _local_date(graph: Kryo5Graph) -> str:
-    return date(graph.varint(), graph.fixed("b"), graph.fixed("b")).isoformat()
+    return date(graph.signed(32), graph.fixed("b"), graph.fixed("b")).isoformat()
 
 
 def _local_time(graph: Kryo5Graph) -> str:
@@ -67,9 +78,7 @@ def _local_time(graph: Kryo5Graph) -> str:
             break
     else:
         parts[3] = graph.varint()
-    hour, minute, second, nanos = parts
-    fraction = f".{nanos:09}" if nanos else ""
-    return f"{hour:02}:{minute:02}:{second:02}{fraction}"
+    return time_text(*parts)
 
 
 def _local_date_time(graph: Kryo5Graph) -> str:
@@ -77,28 +86,70 @@ def _local_date_time(graph: Kryo5Graph) -> str:
     return f"{day}T{_local_time(graph)}"
 
 
-def _duration(graph: Kryo5Graph) -> str:
-    """Read a length of time, as its seconds."""
-    seconds, nanos = graph.fixed("q"), graph.varint()
-    whole = seconds + (
-        1 if seconds < 0 and nanos else 0
-    )  # nanoseconds count upwards from the second below
-    nanos = _NANOS - nanos if seconds < 0 and nanos else nanos
-    sign = "-" if seconds < 0 else ""
-    fraction = f".{nanos:09}".rstrip("0") if nanos else ""
-    return f"PT{sign}{abs(whole)}{fraction}S"
+def _offset(graph: Kryo5Graph) -> str:
+    """Read a distance from UTC, in quarters of an hour if it is whole in them."""
+    quarters = graph.fixed("b")
+    return offset_text(graph.fixed("i") if quarters == _WHOLE_OFFSET else _QUARTER_S * quarters)
+
+
+def _offset_date_time(graph: Kryo5Graph) -> str:
+    time = _local_date_time(graph)
+    return f"{time}{_offset(graph)}"
 
 
 def _zoned(graph: Kryo5Graph) -> str:
     return f"{_local_date_time(graph)}[{graph.text()}]"
 
 
+def _period(graph: Kryo5Graph) -> str:
+    years, months, days = graph.signed(32), graph.signed(32), graph.signed(32)
+    return f"P{years}Y{months}M{days}D"
+
+
+def _month_day(graph: Kryo5Graph) -> str:
+    month, day = graph.fixed("b"), graph.fixed("b")
+    return f"--{month:02}-{day:02}"
+
+
+def _year_month(graph: Kryo5Graph) -> str:
+    year, month = graph.signed(32), graph.fixed("b")
+    return f"{year:04}-{month:02}"
+
+
+def _pattern(graph: Kryo5Graph) -> str | None:
+    pattern = graph.text()
+    graph.varint()  # its flags
+    return pattern
+
+
+def _locale(graph: Kryo5Graph) -> str:
+    """Read language, country and variant."""
+    return "_".join(part for part in [graph.text() for _ in range(3)] if part)
+
+
 Kryo5Graph.TEXTS = {
     **KryoGraph.TEXTS,
-    "java.time.Duration": _duration,
+    "java.net.URL": KryoGraph.text,
+    "java.time.Duration": lambda graph: duration_text(graph.fixed("q"), graph.signed(32)),
+    "java.time.Instant": lambda graph: instant_text(graph.signed(64), graph.signed(32)),
     "java.time.LocalDate": _local_date,
     "java.time.LocalDateTime": _local_date_time,
     "java.time.LocalTime": _local_time,
+    "java.time.MonthDay": _month_day,
+    "java.time.OffsetDateTime": _offset_date_time,
+    "java.time.Period": _period,
+    "java.time.YearMonth": _year_month,
+    "java.time.ZoneOffset": _offset,
+    "java.time.ZoneRegion": KryoGraph.text,
     "java.time.ZonedDateTime": _zoned,
+    "java.util.Locale": _locale,
     "java.util.UUID": lambda graph: uuid_of(graph.fixed("q"), graph.fixed("q")),
+    "java.util.regex.Pattern": _pattern,
+}
+
+Kryo5Graph.OBJECTS = {
+    **KryoGraph.OBJECTS,
+    ARRAY_LIST: lambda graph, depth: graph.elements(depth),
+    SORTED_MAP: partial(map_of, is_sorted=True),
+    "java.time.Year": lambda graph, _depth: graph.signed(32),
 }

@@ -17,7 +17,7 @@ from holdfast.errors import CheckpointCorruptedError
 from holdfast.flink.binary import DataInput, damaged, read_java_object
 from holdfast.flink.serializers import basic, cep, composite, flink_classes, sql
 from holdfast.flink.serializers.avro import avro_of
-from holdfast.flink.serializers.kryo import kryo_of
+from holdfast.flink.serializers.kryo import KryoGraph, kryo_of
 from holdfast.flink.serializers.kryo_5 import Kryo5Graph
 from holdfast.flink.serializers.logical_types import element_type, logical_type
 from holdfast.flink.serializers.serializer import Serializer, reading, unreadable
@@ -25,6 +25,8 @@ from holdfast.flink.serializers.texts import read_string
 
 MOST_NESTED = 32
 
+_BY_KRYO_ITSELF = bytes(4)
+"""The end of a registration without a serializer of the job's own."""
 _COMPOSITE_MAGIC, _NESTED_MAGIC, _MAP_MAGIC = 911108, 1333245, 0x4F2C69A3D70
 
 _BASE = "org.apache.flink.api.common.typeutils.base."
@@ -67,7 +69,8 @@ def _simple() -> dict[str, Serializer]:
         "Char": basic.CHAR,
         "CharValue": basic.CHAR,
         "String": basic.STRING,
-        "StringValue": basic.STRING,
+        "StringValue": basic.STRING_VALUE,
+        "NullValue": basic.NULL_VALUE,
         "BigInt": basic.BIG_INTEGER,
         "BigDec": basic.BIG_DECIMAL,
         "Date": basic.DATE,
@@ -251,15 +254,25 @@ def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
     if version != 2:
         raise UnknownSnapshotError(java_class)
     name = source.utf()
-    for _ in range(3):  # classes and serializers that Kryo was told of
+    registered: list[str] = []
+    foreign: set[str] = set()
+    for part in range(3):  # classes that Kryo was told of, and serializers of others
         if source.read_long() != _MAP_MAGIC:
             raise damaged("a map of serializers doesn't begin as it should")
         for _ in range(source.count(4)):
-            source.utf()
-            for _ in range(2):
-                if source.byte():
-                    source.take(source.count())
-    return kryo_of(name, None if source.is_of_flink_1 else Kryo5Graph)
+            known = source.utf()
+            if source.byte():
+                source.take(source.count())
+            has_own = part > 0
+            if source.byte():
+                registration = source.take(source.count())
+                has_own = has_own or not registration.endswith(_BY_KRYO_ITSELF)
+            if part == 0:
+                registered.append(known)
+            if has_own:
+                foreign.add(known)
+    graph = KryoGraph if source.is_of_flink_1 else Kryo5Graph
+    return kryo_of(name, graph, registered, frozenset(foreign))
 
 
 def _enum(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:

@@ -31,7 +31,17 @@ def read_string(data: bytes, position: int) -> tuple[str | None, int]:
         length, position = _length(data, position - 1)
     if not length:
         return None, position
-    length -= 1
+    return _units(data, position, length - 1)
+
+
+def read_string_value(data: bytes, position: int) -> tuple[str, int]:
+    """Read a text that can't be null, as `StringValue` writes itself. Raises ValueError and IndexError."""
+    length, position = _length(data, position)
+    return _units(data, position, length)
+
+
+def _units(data: bytes, position: int, length: int) -> tuple[str, int]:
+    """So many units of UTF-16, and the position behind them."""
     end = position + length
     units = data[position:end]
     if units.isascii() and len(units) == length:

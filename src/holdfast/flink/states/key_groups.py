@@ -4,12 +4,34 @@ Source:
     Flink, KeyGroupRangeAssignment.assignToKeyGroup.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keys import flink_key_groups
 from holdfast.flink.binary import damaged
 from holdfast.flink.serializers import Serializer
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroup:
+    """A key group of an operator.
+
+    Attributes:
+        number: The number of the group, from 0.
+        max_parallelism: How many key groups there are.
+    """
+
+    number: int
+    max_parallelism: int
+
+    def has(self, key: Serializer, keys: pa.Array) -> bool:
+        """Whether all keys belong to it, of known hash codes."""
+        if key.hash_codes is None:
+            return True
+        groups = flink_key_groups(key.hash_codes(keys), self.max_parallelism)
+        return bool((groups == self.number).all())
 
 
 def check_key_groups(rows: pa.RecordBatch, key: Serializer, max_parallelism: int) -> None:

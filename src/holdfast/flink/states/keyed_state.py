@@ -18,7 +18,8 @@ from holdfast.flink.serializers import reading
 from holdfast.flink.states.canonical import check_group, entries_of
 from holdfast.flink.states.descriptions import KeyedDescription, keyed_description
 from holdfast.flink.states.entries import EntryReader
-from holdfast.flink.states.heap import heap_columns
+from holdfast.flink.states.heap import heap_columns, order_of_empty
+from holdfast.flink.states.key_groups import KeyGroup
 
 _LOOKED_AT = 3  # groups that say which form all are in
 
@@ -65,10 +66,12 @@ class KeyGroups:
             if not groups:
                 return
             if self._is_heap(stream, groups):
+                order = self._order(stream, groups)
                 for group, start, end in groups:
                     with reading(f"key group {group}"):
                         data = stream.read(start, end)
-                        columns = heap_columns(data, group, self.description, state)
+                        place = KeyGroup(group, self.max_parallelism)
+                        columns = heap_columns(data, place, self.description, state, order)
                     if columns is not None:
                         yield group, columns
                 return
@@ -82,6 +85,13 @@ class KeyGroups:
                         columns = reader.columns(group, entries)
                 if columns is not None:
                     yield group, columns
+
+    def _order(self, stream: StateStream, groups: list[tuple[int, int, int]]) -> tuple[int, ...]:
+        """In which order the heap backend has written the states, as the smallest group shows; empty if it doesn't."""
+        if self.description.is_compressed:
+            return ()
+        _, start, end = min(groups, key=lambda group: group[2] - group[1])
+        return order_of_empty(stream.read(start, end), len(self.description.states))
 
     def _is_heap(self, stream: StateStream, groups: list[tuple[int, int, int]]) -> bool:
         """Whether the groups are in the form of the heap backend, which the handle doesn't say."""

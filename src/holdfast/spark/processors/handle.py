@@ -7,13 +7,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from holdfast.backends.keyed import KeyedListState, MapState, ValueState
 from holdfast.spark.processors import errors
-from holdfast.spark.processors.current_key import CurrentKey
 from holdfast.spark.processors.declarations import Declaration, Declarations, Kind, Schema
-from holdfast.spark.processors.list_variable import ListVariable
-from holdfast.spark.processors.map_variable import MapVariable
-from holdfast.spark.processors.processor_timers import ProcessorTimers
-from holdfast.spark.processors.value_types import struct_type
-from holdfast.spark.processors.value_variable import ValueVariable
+from holdfast.spark.processors.state import (
+    ListVariable,
+    MapVariable,
+    ProcessorTimers,
+    ValueVariable,
+)
+from holdfast.spark.processors.turns import CurrentKey
+from holdfast.spark.processors.values import struct_type
 
 Variable = ValueVariable | ListVariable | MapVariable
 StoredState = ValueState | KeyedListState | MapState

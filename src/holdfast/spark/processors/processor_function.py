@@ -16,15 +16,7 @@ from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.operator import BroadcastState
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.operators import StatefulFunction
-from holdfast.spark.processors.current_key import inverse
 from holdfast.spark.processors.declarations import SchemaParser
-from holdfast.spark.processors.input_of_keys import (
-    InputOfKeys,
-    InputSettings,
-    RowsOfKeys,
-    values_in_rows,
-)
-from holdfast.spark.processors.key_order import Turns, ascending
 from holdfast.spark.processors.modes import (
     TIME_MODES,
     TimeMode,
@@ -32,8 +24,15 @@ from holdfast.spark.processors.modes import (
     checked_time_mode,
 )
 from holdfast.spark.processors.processor_run import ProcessorRun, declared_by, timers_of
-from holdfast.spark.processors.rows_out import RowsOut
-from holdfast.spark.processors.value_types import struct_type
+from holdfast.spark.processors.rows import (
+    InputOfKeys,
+    InputSettings,
+    RowsOfKeys,
+    RowsOut,
+    values_in_rows,
+)
+from holdfast.spark.processors.turns import Turns, ascending, inverse
+from holdfast.spark.processors.values import struct_type
 
 Flavour = Literal["row", "pandas"]
 
@@ -174,21 +173,21 @@ class ProcessorFunction(StatefulFunction):
     def _key_values(self, column: pa.Array) -> list[Any]:
         if self._flavour == "row":
             return values_in_rows(column, self._settings.time_zone)
-        from holdfast.spark.processors.frames_of_keys import values_in_frames  # noqa: PLC0415  # pandas is slow to import
+        from holdfast.spark.processors.frames import values_in_frames  # noqa: PLC0415  # pandas is slow to import
 
         return values_in_frames(column, self._settings.time_zone)
 
     def _input(self, table: pa.Table, turns: Turns) -> InputOfKeys:
         if self._flavour == "row":
             return RowsOfKeys(table, turns, self._settings)
-        from holdfast.spark.processors.frames_of_keys import FramesOfKeys  # noqa: PLC0415  # pandas is slow to import
+        from holdfast.spark.processors.frames import FramesOfKeys  # noqa: PLC0415  # pandas is slow to import
 
         return FramesOfKeys(table, turns, self._settings)
 
     def _output(self) -> Any:
         if self._flavour == "row":
             return RowsOut(self.output_schema)
-        from holdfast.spark.processors.frames_of_keys import FramesOut  # noqa: PLC0415  # pandas is slow to import
+        from holdfast.spark.processors.frames import FramesOut  # noqa: PLC0415  # pandas is slow to import
 
         return FramesOut(self.output_schema, self._settings)
 

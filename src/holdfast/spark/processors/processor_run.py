@@ -22,7 +22,6 @@ from holdfast.backends.descriptors import (
 from holdfast.backends.keyed import KeyedStateBackend, Keys, TimerService
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.processors import errors
-from holdfast.spark.processors.current_key import CurrentKey, Numbers, inverse
 from holdfast.spark.processors.declarations import (
     Declaration,
     Declarations,
@@ -30,12 +29,10 @@ from holdfast.spark.processors.declarations import (
     SchemaParser,
 )
 from holdfast.spark.processors.handle import ProcessorHandle, StoredState
-from holdfast.spark.processors.key_order import ascending
-from holdfast.spark.processors.many_objects import many_objects
 from holdfast.spark.processors.modes import TimeMode
-from holdfast.spark.processors.processor_timers import ProcessorTimers
-from holdfast.spark.processors.rows import row_maker
-from holdfast.spark.processors.value_types import struct_type
+from holdfast.spark.processors.state import ProcessorTimers
+from holdfast.spark.processors.turns import CurrentKey, Numbers, ascending, inverse
+from holdfast.spark.processors.values import many_objects, row_maker, struct_type
 
 _MOST_MS = timedelta.max // timedelta(milliseconds=1)
 

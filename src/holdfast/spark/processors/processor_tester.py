@@ -14,10 +14,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.processors.column_objects import objects_of
 from holdfast.spark.processors.handle import Variable
 from holdfast.spark.processors.modes import check_output_mode, checked_time_mode
 from holdfast.spark.processors.processor_run import ProcessorRun, declared_by
+from holdfast.spark.processors.values import objects_of
 
 _GROUPS = 128
 

@@ -1,7 +1,7 @@
 """Operators of a savepoint that is written: operators of its base, and new operators."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,9 +68,13 @@ def operators_of(
         raise InvalidRequestError(message)
     uids = {uid for uid, _ in states}
     for uid in sorted(new.keys() - uids):
-        nearest = difflib.get_close_matches(uid, uids, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out, or give it one"
+        hint = _meant(uid, uids) or "leave it out, or give it one"
         raise InvalidRequestError(f"operators= names {uid!r}, of which there is no state; {hint}")
+    # A new operator of a base is named twice: else a misspelt uid would be the state of an operator that nobody runs.
+    for uid in sorted(uids - known.keys() - new.keys()) if known else ():
+        hint = " ".join(filter(None, [_meant(uid, known), "a new operator is named in operators="]))
+        message = f"operator {uid!r} is not in the base, which has {sorted(known)}; {hint}"
+        raise InvalidRequestError(message)
     operators = dict(known)
     operators |= {uid: operator.without_state() for uid, operator in new.items()}
     for (uid, name), rows in states.items():
@@ -81,3 +85,9 @@ def operators_of(
             raise InvalidRequestError(message)
         operators.setdefault(uid, NewOperator().without_state())
     return operators
+
+
+def _meant(uid: str, uids: Collection[str]) -> str:
+    """A question for a uid that may be misspelt; empty if none is like it."""
+    nearest = difflib.get_close_matches(uid, uids, n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else ""

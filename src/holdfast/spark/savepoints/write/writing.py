@@ -58,8 +58,8 @@ def write_savepoint(
             or a `pyarrow.Table`, with the columns that `read_state` gives; or `StateRows`, which says
             more about them. None removes the state.
         base: A savepoint or checkpoint to begin with; it is only read.
-        operators: Operators in `states` that are not in `base`, by uid; by default with one subtask
-            and no key.
+        operators: New operators in `states`, by uid. With `base` each that is not in it is named here; without,
+            an operator that is left out has one subtask and no key.
 
     Returns:
         Pointer to the savepoint: the URI of its directory.

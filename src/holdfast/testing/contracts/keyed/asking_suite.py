@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.testing.contracts.keyed.folding_suite import Words
 from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
 from holdfast.testing.contracts.keyed.keyed_suite import ALL, GROUPS
 from holdfast.testing.contracts.keyed.state_suite import (
@@ -24,6 +26,10 @@ from holdfast.testing.contracts.keyed.state_suite import (
     WINDOW,
     StateSuite,
 )
+
+
+class _OtherWords(Words):
+    pass
 
 
 class AskingSuite(StateSuite):
@@ -55,6 +61,58 @@ class AskingSuite(StateSuite):
             backend.get_state(ValueStateDescriptor("d", float, default=2.5))
         with pytest.raises(InvalidRequestError, match="timers"):
             backend.get_state(ValueStateDescriptor("_timers/event/timers", int))
+
+    def test_two_functions_for_a_state_are_refused_and_the_same_one_is_not(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        def adding() -> Callable[[int, int], int]:
+            return lambda a, b: a + b
+
+        def reducing(function: Callable[[int, int], int]) -> object:
+            return backend.get_reducing_state(ReducingStateDescriptor("r", function, int))
+
+        state = reducing(adding())
+        assert reducing(adding()) is state
+        for other in (max, partial(max), lambda a, b: a * b):
+            with pytest.raises(
+                StateMigrationError, match=r"function <lambda> of line \d+, int64 before"
+            ):
+                reducing(other)
+        for _ in range(2):
+            backend.get_aggregating_state(AggregatingStateDescriptor("a", Words()))
+        with pytest.raises(StateMigrationError, match=r"function Words, .* before"):
+            backend.get_aggregating_state(AggregatingStateDescriptor("a", _OtherWords()))
+
+    def test_a_closed_backend_refuses_all_that_it_is_asked(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        keys = self.keys(backend, "a")
+        value = backend.get_state(ValueStateDescriptor("v", int))
+        entries = backend.get_map_state(MapStateDescriptor("m", str, int))
+        timers = backend.event_time_timers()
+        backend.begin_batch(keys)
+        backend.set_current_key(0)
+        value.update(1)
+        for _ in range(2):
+            backend.close()
+        calls: list[Callable[[], object]] = [
+            value.value,
+            lambda: value.update(2),
+            lambda: value.columns.get(keys),
+            lambda: value.columns.put(keys, [1]),
+            lambda: entries.columns.items(keys),
+            lambda: timers.fire(1),
+            lambda: backend.get_state(ValueStateDescriptor("v", int)),
+            lambda: backend.begin_batch(keys),
+            lambda: backend.advance_time(1),
+            lambda: backend.snapshot(1, checkpoints.location(1)),
+            backend.state_names,
+            backend.specs,
+            backend.next_timers,
+        ]
+        for call in calls:
+            with pytest.raises(InvalidRequestError, match="the backend is closed"):
+                call()
 
     def test_values_are_migrated_and_what_cannot_be_is_refused_when_it_is_asked_for(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints

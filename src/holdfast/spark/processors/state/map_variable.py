@@ -13,11 +13,10 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState as SparkMapState
 
 from holdfast.backends.keyed import MapEntries, MapState, Operation
-from holdfast.spark.processors.current_key import CurrentKey, Numbers
-from holdfast.spark.processors.many_objects import many_objects
-from holdfast.spark.processors.reading_ahead import ReadingAhead
-from holdfast.spark.processors.state_variable import StateVariable
-from holdfast.spark.processors.value_types import Structs
+from holdfast.spark.processors.state.reading_ahead import ReadingAhead
+from holdfast.spark.processors.state.state_variable import StateVariable
+from holdfast.spark.processors.turns import CurrentKey, Numbers
+from holdfast.spark.processors.values import Structs, many_objects
 
 _Values = tuple[Any, ...]
 _Entries = dict[Any, tuple[_Values, _Values]]

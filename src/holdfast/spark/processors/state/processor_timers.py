@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed import KeyedStateBackend, Operation, TimerService
 from holdfast.spark.processors import errors
-from holdfast.spark.processors.current_key import CurrentKey, Numbers, inverse
+from holdfast.spark.processors.turns import CurrentKey, Numbers, inverse
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from holdfast.backends.arrow import order_of
-from holdfast.spark.processors.current_key import Numbers
+from holdfast.spark.processors.turns.current_key import Numbers
 
 
 def ascending(columns: Sequence[pa.Array]) -> Numbers:

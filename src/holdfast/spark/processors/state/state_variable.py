@@ -5,8 +5,8 @@ from typing import Any
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors import errors
-from holdfast.spark.processors.current_key import CurrentKey
-from holdfast.spark.processors.value_types import NoValueError, Structs
+from holdfast.spark.processors.turns import CurrentKey
+from holdfast.spark.processors.values import NoValueError, Structs
 
 
 class StateVariable:

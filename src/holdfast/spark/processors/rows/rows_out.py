@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.processors.value_types import struct_type
+from holdfast.spark.processors.values import struct_type
 
 _MOST_WAITING = 1 << 13
 

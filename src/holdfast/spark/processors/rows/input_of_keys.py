@@ -8,10 +8,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from holdfast.backends.arrow import mapped_type
-from holdfast.spark.processors.column_objects import objects_of
-from holdfast.spark.processors.key_order import Turns
-from holdfast.spark.processors.many_objects import many_objects
-from holdfast.spark.processors.rows import row_maker
+from holdfast.spark.processors.turns import Turns
+from holdfast.spark.processors.values import many_objects, objects_of, row_maker
 
 _BLOCK = 1 << 14
 """So many rows are made objects at a time."""

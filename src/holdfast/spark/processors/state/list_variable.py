@@ -10,11 +10,10 @@ from pyspark.sql.streaming.stateful_processor import ListState as SparkListState
 from holdfast.backends.arrow import offsets_of
 from holdfast.backends.keyed import KeyedListState, Operation
 from holdfast.spark.processors import errors
-from holdfast.spark.processors.current_key import CurrentKey
-from holdfast.spark.processors.many_objects import many_objects
-from holdfast.spark.processors.reading_ahead import ReadingAhead
-from holdfast.spark.processors.state_variable import StateVariable
-from holdfast.spark.processors.value_types import Structs
+from holdfast.spark.processors.state.reading_ahead import ReadingAhead
+from holdfast.spark.processors.state.state_variable import StateVariable
+from holdfast.spark.processors.turns import CurrentKey
+from holdfast.spark.processors.values import Structs, many_objects
 
 _Elements = list[tuple[Any, ...]]
 

@@ -2,7 +2,7 @@
 
 from typing import Generic, TypeVar
 
-from holdfast.spark.processors.current_key import CurrentKey, Numbers
+from holdfast.spark.processors.turns import CurrentKey, Numbers
 
 _T = TypeVar("_T")
 

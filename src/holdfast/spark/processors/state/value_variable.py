@@ -6,10 +6,9 @@ import numpy as np
 from pyspark.sql.streaming.stateful_processor import ValueState as SparkValueState
 
 from holdfast.backends.keyed import ValueState
-from holdfast.spark.processors.current_key import CurrentKey
-from holdfast.spark.processors.many_objects import many_objects
-from holdfast.spark.processors.state_variable import StateVariable
-from holdfast.spark.processors.value_types import Structs
+from holdfast.spark.processors.state.state_variable import StateVariable
+from holdfast.spark.processors.turns import CurrentKey
+from holdfast.spark.processors.values import Structs, many_objects
 
 _UNREAD: Any = object()
 

@@ -1,0 +1,71 @@
+"""Dates, instants, times without a zone, and durations."""
+
+import datetime as dt
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from holdfast.spark.processors.values.column_objects import objects_of
+from holdfast.spark.processors.values.value_type import NoValueError, ValueType, plain
+
+_Time = TypeVar("_Time", dt.date, dt.datetime, dt.timedelta)
+
+
+class _TimeType(ValueType):
+    """A type whose values are times of some class of `datetime`."""
+
+    def _time(self, value: Any, kind: type[_Time]) -> _Time:
+        """The value as an object of the class. Raises `NoValueError`, for NaT, too."""
+        time = plain(value)
+        if not isinstance(time, kind) or time != time:  # noqa: PLR0124  # NaT
+            raise NoValueError(value, self.name)
+        return time
+
+
+class Dates(_TimeType):
+    def canonical(self, value: Any) -> Any:
+        if value is None or type(value) is dt.date:
+            return value
+        date = self._time(value, dt.date)
+        return dt.date(date.year, date.month, date.day)
+
+
+class Timestamps(_TimeType):
+    """Instants; processors get them without a zone, as the clocks of the worker's zone show them."""
+
+    def canonical(self, value: Any) -> Any:
+        if value is None:
+            return None
+        return _local(_instant(self._time(value, dt.datetime)))
+
+    def column(self, values: list[Any]) -> pa.Array:
+        numbers = [None if value is None else _instant(value) for value in values]
+        return pa.array(numbers, pa.int64()).view(self.arrow)
+
+    def objects(self, column: pa.Array) -> list[Any]:
+        numbers = objects_of(column.view(pa.int64()))
+        return [None if number is None else _local(number) for number in numbers]
+
+
+def _instant(time: dt.datetime) -> int:
+    """Microseconds since 1970; a time without a zone is one of the process's zone."""
+    return int(time.replace(microsecond=0).timestamp()) * 1_000_000 + time.microsecond
+
+
+def _local(instant: int) -> dt.datetime:
+    seconds, microseconds = divmod(instant, 1_000_000)
+    return dt.datetime.fromtimestamp(seconds).replace(microsecond=microseconds)  # noqa: DTZ006
+
+
+class LocalTimestamps(_TimeType):
+    def canonical(self, value: Any) -> Any:
+        if value is None:
+            return None
+        return self._time(value, dt.datetime).replace(tzinfo=None)
+
+
+class Durations(_TimeType):
+    def canonical(self, value: Any) -> Any:
+        if value is None or type(value) is dt.timedelta:
+            return value
+        return self._time(value, dt.timedelta)

@@ -1,0 +1,92 @@
+"""Objects of the JDK that Flink leaves to Kryo, and classes that only the job can read."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from contracts.flink_kinds import RUNTIME, Kind, framed_map, snapshot, utf
+from contracts.flink_savepoints import Subtask, list_states, metadata
+from hypothesis import strategies as st
+
+from holdfast import flink
+from holdfast.errors import UnreadableStateError
+
+DATA = Path(__file__).parents[1] / "data" / "flink"
+BY_KRYO = bytes(4)
+BY_THE_JOB = bytes(3) + b"\1" + utf("job.Lists")
+FLINK_1, FLINK_2 = 4, 6
+"""Versions of the metadata."""
+
+
+def described(java_class: str, **registered: bytes) -> bytes:
+    """What a savepoint says of Kryo: the declared type, and classes of `java.util` with what writes them."""
+    classes = {java_class: BY_KRYO} | {f"java.util.{name}": how for name, how in registered.items()}
+    entries = {name: utf(name) + how for name, how in classes.items()}
+    content = utf(java_class) + framed_map(entries) + framed_map({}) * 2
+    return snapshot(f"{RUNTIME}kryo.KryoSerializerSnapshot", 2, content)
+
+
+def read(directory: Path, serializer: bytes, values: list[bytes], version: int) -> list[Any]:
+    kind = Kind(serializer, pa.string(), lambda data: data, st.none())
+    subtasks = {"job": {0: Subtask(operator=list_states({"v": (kind, values)}))}}
+    (directory / "_metadata").write_bytes(metadata(subtasks, version=version))
+    table = flink.open(directory).read_state("job", "v")
+    read_values: list[Any] = table.column("value").to_pylist()
+    return read_values
+
+
+@pytest.mark.parametrize(("flink_version", "version"), [("1.20", FLINK_1), ("2.3", FLINK_2)])
+def test_objects_as_a_real_flink_has_written_them_are_read(
+    flink_version: str, version: int, tmp_path: Path
+) -> None:
+    lines = (DATA / f"kryo-{flink_version}.txt").read_text(encoding="utf-8").splitlines()
+    objects = [line.split("\t") for line in lines]
+    values = [bytes.fromhex(digits) for _, digits in objects]
+    expected = [None if json == "None" else json for json, _ in objects]
+    assert read(tmp_path, described("java.lang.Object"), values, version) == expected
+
+
+@pytest.mark.parametrize(
+    ("java_class", "data", "value"),
+    [
+        ("java.lang.String", b"\x03\x01g\xb3", "g3"),
+        ("java.lang.Long", b"\x09\x06", "3"),
+        ("[I", b"W\x01\x03\x02\x06", "[1, 3]"),
+        ("java.util.UUID", b"W\x01\x02\x06", "00000000-0000-0001-0000-000000000003"),
+        ("java.util.concurrent.atomic.AtomicLong", b"W\x01\x06", "3"),
+        ("java.util.Optional", b"W\x01\x03\x01o\xb3", '"o3"'),
+    ],
+)
+def test_objects_of_a_declared_type_are_read(
+    java_class: str, data: bytes, value: str, tmp_path: Path
+) -> None:
+    assert read(tmp_path, described(java_class), [data], FLINK_1) == [value]
+
+
+def test_classes_that_a_job_has_registered_are_known_by_their_numbers(tmp_path: Path) -> None:
+    serializer = described("java.lang.Object", LinkedHashMap=BY_KRYO, ArrayList=BY_THE_JOB)
+    assert read(tmp_path, serializer, [b"X\x01\x01\x03\x01\x82k\x09\x0d"], FLINK_1) == ['{"k": -7}']
+
+
+@pytest.mark.parametrize("version", [FLINK_1, FLINK_2])
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (b"Y\x01\x01\x03\x01\x81", "java.util.ArrayList"),
+        (b"\x01\x00java.util.ArrayLis\xf4\x01\x00", "java.util.ArrayList"),
+        (b"\x01\x00job.Colo\xf2\x03", "job.Color"),  # an enum, which Kryo 5 has no mark before
+        (b"Z\x01", "number 88"),
+    ],
+)
+def test_a_class_that_only_the_job_can_read_is_named(
+    data: bytes, name: str, version: int, tmp_path: Path
+) -> None:
+    serializer = described("java.lang.Object", LinkedHashMap=BY_KRYO, ArrayList=BY_THE_JOB)
+    with pytest.raises(UnreadableStateError, match=name):
+        read(tmp_path, serializer, [data], version)
+
+
+def test_a_declared_type_with_a_serializer_of_the_job_is_bytes(tmp_path: Path) -> None:
+    serializer = described("java.util.Map", Map=BY_THE_JOB)
+    assert read(tmp_path, serializer, [b"W\x01\x02"], FLINK_1) == [b"W\x01\x02"]
