@@ -199,6 +199,19 @@ def test_rows_that_one_subtask_deletes_do_not_come_back_from_files_of_another(
     joined.close()
 
 
+def test_a_closed_backend_has_let_go_of_its_files_whoever_has_its_tables_still(
+    tmp_path: Path,
+) -> None:
+    tables = RocksDBStateTables(ALL, directory=str(tmp_path))
+    table = tables.table(NUMBER)
+    put(table, range(10))
+    tables.close()
+    files = [os.path.realpath(entry) for entry in os.scandir("/proc/self/fd")]
+    assert not [file for file in files if file.startswith(str(tmp_path))]
+    with pytest.raises(InvalidRequestError, match="the backend is closed"):
+        table.get(keys_of(range(10)).identities)
+
+
 def test_a_range_of_keys_is_deleted_in_its_own_state_alone(tmp_path: Path) -> None:
     keys = [bytes([number]) for number in range(9)]
     with closing(Database(str(tmp_path / "db"), RocksDBSettings())) as database:
