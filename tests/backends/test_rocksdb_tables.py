@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from jobs.quick_disk import QUICK_DISK
 from holdfast.backends.keyed import (
     BackendName,
     Keys,
+    Operation,
     RocksDBSettings,
     StateTable,
     StateTables,
@@ -26,6 +28,7 @@ from holdfast.backends.keyed import (
     readable_handles,
 )
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb.database import Database
 from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import (
@@ -164,12 +167,59 @@ def test_rows_are_scaled_out_without_being_read_and_in_again(
         half = RocksDBStateTables(groups, parts_of([whole], groups), directory=QUICK_DISK)
         reported, completed = report(half, checkpoints, number)
         assert whole.segments.keys() & reported.segments.keys()
-        put(half.table(NUMBER), range(0))
         parts.append(completed)
         half.close()
     joined = RocksDBStateTables(ALL, parts, directory=QUICK_DISK)
     assert held(joined.table(NUMBER)) == multiples(range(1000))
     joined.close()
+
+
+def test_rows_that_one_subtask_deletes_do_not_come_back_from_files_of_another(
+    checkpoints: KeyedCheckpoints,
+) -> None:
+    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
+    put(tables.table(NUMBER), range(1000))
+    _, whole = report(tables, checkpoints, 1)
+    tables.close()
+    parts = []
+    kept: dict[int, int] = {}
+    for number, groups in enumerate((KeyGroupRange(0, 2), KeyGroupRange(3, 7)), 2):
+        half = RocksDBStateTables(groups, parts_of([whole], groups), directory=QUICK_DISK)
+        table = half.table(NUMBER)
+        if number == 2:
+            for rows in list(table.scan()):
+                table.write(rows.identities, rows.values, Operation.DELETE)
+        kept |= held(table)
+        _, completed = report(half, checkpoints, number)
+        parts.append(completed)
+        half.close()
+    assert 0 < len(kept) < 1000
+    joined = RocksDBStateTables(ALL, parts, directory=QUICK_DISK)
+    assert held(joined.table(NUMBER)) == kept
+    joined.close()
+
+
+def test_a_closed_backend_has_let_go_of_its_files_whoever_has_its_tables_still(
+    tmp_path: Path,
+) -> None:
+    tables = RocksDBStateTables(ALL, directory=str(tmp_path))
+    table = tables.table(NUMBER)
+    put(table, range(10))
+    tables.close()
+    files = [os.path.realpath(entry) for entry in os.scandir("/proc/self/fd")]
+    assert not [file for file in files if file.startswith(str(tmp_path))]
+    with pytest.raises(InvalidRequestError, match="the backend is closed"):
+        table.get(keys_of(range(10)).identities)
+
+
+def test_a_range_of_keys_is_deleted_in_its_own_state_alone(tmp_path: Path) -> None:
+    keys = [bytes([number]) for number in range(9)]
+    with closing(Database(str(tmp_path / "db"), RocksDBSettings())) as database:
+        for name in ("a", "b"):
+            database.family(name).write(keys, keys)
+        database.family("a").delete_range(keys[2], keys[7])
+        assert database.family("a").get(keys) == [*keys[:2], *5 * [None], *keys[7:]]
+        assert database.family("b").get(keys) == keys
 
 
 def test_a_damaged_file_is_an_error_that_names_it(

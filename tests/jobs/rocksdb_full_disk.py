@@ -57,7 +57,7 @@ class Job:
         self._check()
 
     def fill_while_it_waits_for_flushes(self) -> None:
-        """A write waits for a flush just when this fails, in about each second round."""
+        """Often a write waits for a flush just when this fails: in a third of the rounds, where it was looked at."""
         for _ in range(5):
             tables = self._opened(memory_bytes=4 << 20)
             with self._is_full():

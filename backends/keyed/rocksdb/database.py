@@ -72,7 +72,8 @@ class Family:
         """Put a value for each of the keys, and delete keys."""
 
         def batch() -> WriteBatch:
-            batch = self._batch()
+            batch = WriteBatch(raw_mode=True)
+            batch.set_default_column_family(self._handle)
             for key, value in zip(keys, values, strict=True):
                 batch.put(key, value)
             for key in deletes:
@@ -104,8 +105,8 @@ class Family:
         """Delete the keys `first` <= key < `end`, without reading them."""
 
         def batch() -> WriteBatch:
-            batch = self._batch()
-            batch.delete_range(first, end)
+            batch = WriteBatch(raw_mode=True)
+            batch.delete_range(first, end, self._handle)  # the batch's default isn't for ranges
             return batch
 
         with translated(self._path):
@@ -130,11 +131,6 @@ class Family:
         self._handle = None
         with suppress(Exception):  # it flushes, see `_closed`
             self.rows.close()
-
-    def _batch(self) -> WriteBatch:
-        batch = WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._handle)
-        return batch
 
 
 def _write_sorted(
