@@ -8,7 +8,13 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import plain_floats
 from holdfast.backends.keyed.columns import take_arrow
-from holdfast.backends.keyed.grouping import Grouping, Positions, encoded_if_repeated, grouped
+from holdfast.backends.keyed.grouping import (
+    Grouping,
+    Positions,
+    encoded_if_repeated,
+    grouped,
+    sorts_by_vectors,
+)
 from holdfast.backends.keyed.table import Identities, SortKeys
 from holdfast.backends.keys import (
     KeyGroupRange,
@@ -92,7 +98,7 @@ class Keys:
             message = f"{len(hashes)} hashes were given for the keys of {len(groups)} rows"
             raise InvalidRequestError(message)
         sort_keys = groups.view(_U) << _U(_HASH_BITS) | hashes >> _U(64 - _HASH_BITS)
-        rows = grouped(sort_keys, arrays, are_spread=True)
+        rows = grouped(sort_keys, arrays, by_counting=not sorts_by_vectors())
         firsts = rows.firsts
         return cls(sort_keys.take(firsts), [take_arrow(array, firsts) for array in arrays], rows)
 

@@ -204,10 +204,10 @@ def test_what_can_be_no_key_is_refused() -> None:
         Keys.of([], 128)
 
 
-@pytest.mark.parametrize("are_spread", [True, False])
+@pytest.mark.parametrize("by_counting", [True, False])
 @pytest.mark.parametrize("spread", [0, 3, 40, 1000])
 def test_rows_whose_sort_keys_differ_in_few_bits_of_many_are_told_apart(
-    spread: int, *, are_spread: bool
+    spread: int, *, by_counting: bool
 ) -> None:
     random = np.random.default_rng(spread)
     rows = 3000
@@ -215,7 +215,7 @@ def test_rows_whose_sort_keys_differ_in_few_bits_of_many_are_told_apart(
     sort_keys[: 2 * spread] = sort_keys[0] // 16 * 16 + random.integers(
         0, 16, 2 * spread, dtype=np.uint64
     )
-    grouping = grouped(sort_keys, [pa.array(sort_keys)], are_spread=are_spread)
+    grouping = grouped(sort_keys, [pa.array(sort_keys)], by_counting=by_counting)
     distinct, firsts = np.unique(sort_keys, return_index=True)
     assert sort_keys[grouping.order].tolist() == np.sort(sort_keys).tolist()
     assert grouping.firsts.tolist() == firsts.tolist()

@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,9 @@ from jobs.keyed import KeyedJob
 from jobs.keyed_operators import Totals
 
 from holdfast.backends.keyed.columnar.segment_store import SegmentStore
-from holdfast.backends.keyed.segments import Segment
+from holdfast.backends.keyed.segments import Segment, segment_bytes
+from holdfast.backends.keyed.segments import trailer as trailer_module
+from holdfast.backends.keyed.segments.trailer import Trailer
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.warm_state import LocalSegments, WarmSettings
 from holdfast.testing import ManualClock
@@ -176,6 +179,29 @@ def test_no_worker_keeps_small_segments_that_no_checkpoint_needs(host: Host) -> 
         gc.collect()
         open_segments.append(sum(type(thing) is Segment for thing in gc.get_objects()))
     assert max(open_segments[30:]) <= max(open_segments[:20])
+
+
+def test_a_worker_that_is_used_again_does_not_verify_what_it_has_written(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified: list[int] = []
+
+    def flaw_of_blocks(
+        trailer: Trailer, numbers: Sequence[int], blocks: Iterable[memoryview]
+    ) -> str | None:
+        verified.extend(numbers)
+        return trailer_module.flaw_of_blocks(trailer, numbers, blocks)
+
+    monkeypatch.setattr(segment_bytes, "flaw_of_blocks", flaw_of_blocks)
+    host.worker_bytes = LARGE
+    host.start()
+    for _ in range(3):
+        host.run()
+    assert verified == []
+    host.worker_bytes = 0  # as a new worker has it
+    host.start()
+    host.run()
+    assert verified
 
 
 def test_there_are_no_more_copies_than_are_allowed_and_without_them_it_works(host: Host) -> None:

@@ -41,7 +41,7 @@ class NewSegment:
     Attributes:
         name: The segment's name.
         parts: The segment's bytes.
-        checksum: Of these bytes.
+        checksum: Takes the checksum of the bytes.
     """
 
     name: str = field(default_factory=new_segment_name)
