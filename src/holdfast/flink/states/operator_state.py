@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.binary import damaged, decompress_streams
 from holdfast.flink.metadata import OperatorHandle, StateFiles, StateStream
-from holdfast.flink.serializers import Serializer, only_as_bytes, reading
+from holdfast.flink.serializers import Serializer, only_as_bytes
 from holdfast.flink.states.descriptions import OperatorDescription, StateInfo, operator_description
 from holdfast.flink.states.entries import decoded
 
@@ -79,18 +79,14 @@ class OperatorStates:
             return
         with files.open(self.handle.stream) as stream:
             for data, starts, ends in self._elements(stream, offsets):
-                with reading(f"state {name!r}"):
-                    if mode != _BROADCAST:
-                        value = only_as_bytes() if as_bytes else info.value
-                        places = zip(starts, ends, strict=True)
-                        columns = [decoded(value, [data[start:end] for start, end in places])]
-                    elif as_bytes:
-                        raise InvalidRequestError(
-                            "values of a broadcast state can't be had as bytes"
-                        )
-                    else:
-                        columns = _broadcast(data, starts, serializers)
-                yield columns
+                if mode != _BROADCAST:
+                    value = only_as_bytes() if as_bytes else info.value
+                    places = zip(starts, ends, strict=True)
+                    yield [decoded(value, [data[start:end] for start, end in places])]
+                elif as_bytes:
+                    raise InvalidRequestError("values of a broadcast state can't be had as bytes")
+                else:
+                    yield _broadcast(data, starts, serializers)
 
     def _elements(
         self, stream: StateStream, offsets: Sequence[int]
