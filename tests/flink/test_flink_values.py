@@ -100,6 +100,15 @@ def test_an_element_may_take_many_compressed_chunks(tmp_path: Path) -> None:
     assert len(savepoint.read_state("job", "none")) == 0
 
 
+def test_elements_without_bytes_are_read(tmp_path: Path) -> None:
+    name = f"{BASE}NullValueSerializer$NullValueSerializerSnapshot"
+    nulls = Kind(snapshot(name), pa.null(), lambda _: b"", st.none())
+    handle = list_states({"longs": (LONG, [1, 2]), "nulls": (nulls, [None] * 3)})
+    savepoint = opened(tmp_path, Subtask(operator=handle))
+    assert savepoint.read_state("job", "nulls").num_rows == 3
+    assert savepoint.read_state("job", "longs").column("value").to_pylist() == [1, 2]
+
+
 KEYS = [(LONG, 1), (INT, 2), (STRING, "k"), (tuple_of(STRING, LONG), {"f0": "k", "f1": 3})]
 """Kinds of keys, each with the key of two other states."""
 

@@ -94,8 +94,7 @@ class OperatorStates:
         """Bytes, and where in them elements begin and at most end."""
         positions = _positions(self.handle, stream.size)
         if not self.description.is_compressed:
-            behind = dict(itertools.pairwise(positions))
-            ends = [behind[offset] for offset in offsets]
+            ends = _ends(offsets, dict(itertools.pairwise(positions)))
             for block in _blocks(offsets, ends):
                 first = min(offsets[block])
                 data = stream.read(first, max(ends[block]))
@@ -109,11 +108,19 @@ class OperatorStates:
         except KeyError as error:
             raise damaged("an element doesn't begin at a compressed chunk") from error
         place = dict(zip(positions, places, strict=True))
-        behind = dict(zip(positions[:-1], places[1:], strict=True))
         starts = [place[offset] for offset in offsets]
-        ends = [behind[offset] for offset in offsets]
+        ends = _ends(starts, dict(itertools.pairwise(places)))
         for block in _blocks(starts, ends):
             yield whole.data, starts[block], ends[block]
+
+
+def _ends(starts: Sequence[int], behind: dict[int, int]) -> list[int]:
+    """Where elements end that begin here, by the next place where something begins; some have no bytes."""
+    nexts = [*starts[1:], -1]
+    return [
+        start if start == later else behind.get(start, start)
+        for start, later in zip(starts, nexts, strict=True)
+    ]
 
 
 def _blocks(starts: Sequence[int], ends: Sequence[int]) -> Iterator[slice]:
