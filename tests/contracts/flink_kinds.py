@@ -3,12 +3,15 @@
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
 BASE = "org.apache.flink.api.common.typeutils.base."
+SCALA = "org.apache.flink.api.scala.typeutils."
 RUNTIME = "org.apache.flink.api.java.typeutils.runtime."
 TTL = "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot"
 TIMER = "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot"
@@ -119,6 +122,34 @@ def _local_time(nanos: int) -> bytes:
     return struct.pack(">bbbi", seconds // 3600, seconds // 60 % 60, seconds % 60, nano)
 
 
+def _big_decimal(text: str) -> bytes:
+    sign, digits, exponent = Decimal(text).as_tuple()
+    unscaled = "".join(map(str, digits))
+    assert isinstance(exponent, int)
+    return _big_integer(f"{'-' if sign else ''}{unscaled}") + i4(-exponent)
+
+
+def _local_date_time(nanos: int) -> bytes:
+    days, rest = divmod(nanos, 86400 * 10**9)
+    day = date(1970, 1, 1) + timedelta(days=days)
+    return struct.pack(">ibb", day.year, day.month, day.day) + _local_time(rest)
+
+
+def _string_value(text: str) -> bytes:
+    units = memoryview(text.encode("utf-16-le")).cast("H")
+    return varint(len(units)) + b"".join(map(varint, units))
+
+
+def _array(name: str, element: Kind) -> Kind:
+    """Arrays of numbers, which Java has in one piece."""
+    return Kind(
+        simple(f"array.{name}PrimitiveArray"),
+        pa.list_(element.type),
+        lambda values: each([element.encode(value) for value in values]),
+        st.lists(element.values, max_size=3),
+    )
+
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 _NANOS = st.integers(-(10**18), 10**18)
 LONG = _number("Long", "q", pa.int64(), _integers(64))
@@ -133,22 +164,47 @@ TIME_WINDOW = Kind(
     True,
 )
 
+BOOLEAN = _number("Boolean", "?", pa.bool_(), st.booleans())
+SHORT = _number("Short", "h", pa.int16(), _integers(16))
+FLOAT = _number("Float", "f", pa.float32(), st.floats(width=32, allow_nan=False))
+DOUBLE = _number("Double", "d", pa.float64(), st.floats(allow_nan=False))
+CHAR = Kind(
+    simple("Char"),
+    pa.string(),
+    lambda text: text.encode("utf-16-be"),
+    st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]),
+    True,
+)
+
 SIMPLE = [
     LONG,
     INT,
     STRING,
-    _number("Boolean", "?", pa.bool_(), st.booleans()),
+    BOOLEAN,
     _number("Byte", "b", pa.int8(), _integers(8)),
-    _number("Short", "h", pa.int16(), _integers(16)),
-    _number("Float", "f", pa.float32(), st.floats(width=32, allow_nan=False)),
-    _number("Double", "d", pa.float64(), st.floats(allow_nan=False)),
+    SHORT,
+    FLOAT,
+    DOUBLE,
+    CHAR,
+    Kind(simple("StringValue"), pa.string(), _string_value, TEXTS),
     Kind(
-        simple("Char"),
+        simple("BigDec"),
         pa.string(),
-        lambda text: text.encode("utf-16-be"),
-        st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]),
-        True,
+        _big_decimal,
+        st.decimals(allow_nan=False, allow_infinity=False).map(
+            lambda number: str(number or abs(number))
+        ),
     ),
+    Kind(simple("SqlDate"), pa.timestamp("ms", "UTC"), i8, _integers(62), True),
+    Kind(simple("SqlTime"), pa.timestamp("ms", "UTC"), i8, _integers(62), True),
+    Kind(simple("LocalDateTime"), pa.timestamp("ns"), _local_date_time, _NANOS, True),
+    _array("Boolean", BOOLEAN),
+    _array("Short", SHORT),
+    _array("Int", INT),
+    _array("Float", FLOAT),
+    _array("Double", DOUBLE),
+    _array("Char", CHAR),
+    TIME_WINDOW,
     Kind(simple("BigInt"), pa.string(), _big_integer, st.integers().map(str)),
     Kind(
         simple("Instant"),
@@ -380,6 +436,101 @@ def with_last_access(inner: Kind) -> Kind:
     )
 
 
+def option_of(value: Kind) -> Kind:
+    """What Scala has for what may not be there."""
+    return Kind(
+        composite(f"{SCALA}ScalaOptionSerializerSnapshot", value.snapshot),
+        value.type,
+        lambda content: b"\0" if content is None else b"\1" + value.encode(content),
+        st.none() | value.values,
+    )
+
+
+def buffered(value: Kind) -> Kind:
+    """What joins by intervals keep of a row."""
+    return Kind(
+        composite(
+            "org.apache.flink.streaming.api.operators.co.IntervalJoinOperator"
+            "$BufferEntrySerializerSnapshot",
+            value.snapshot,
+        ),
+        pa.struct([("value", value.type), ("was_joined", pa.bool_())]),
+        lambda entry: bytes([entry["was_joined"]]) + value.encode(entry["value"]),
+        st.fixed_dictionaries({"value": value.values, "was_joined": st.booleans()}),
+    )
+
+
+def of_either_stream(first: Kind, second: Kind) -> Kind:
+    """What windows that join two streams keep of a row."""
+
+    def encode(value: dict[str, Any]) -> bytes:
+        if value["one"] is not None:
+            return b"\1" + first.encode(value["one"])
+        return b"\2" + second.encode(value["two"])
+
+    return Kind(
+        composite(
+            "org.apache.flink.streaming.api.datastream.CoGroupedStreams$UnionSerializerSnapshot",
+            first.snapshot,
+            second.snapshot,
+        ),
+        pa.struct([("one", first.type), ("two", second.type)]),
+        encode,
+        st.builds(lambda value: {"one": value, "two": None}, first.values)
+        | st.builds(lambda value: {"one": None, "two": value}, second.values),
+    )
+
+
+def stream_element(value: Kind) -> Kind:
+    """Rows of a stream, with or without a time, and watermarks."""
+
+    def encode(element: dict[str, Any]) -> bytes:
+        if element["kind"] == "watermark":
+            return b"\2" + i8(element["timestamp"])
+        if element["timestamp"] is None:
+            return b"\1" + value.encode(element["value"])
+        return b"\0" + i8(element["timestamp"]) + value.encode(element["value"])
+
+    def element(kind: str, timestamp: int | None, content: Any) -> dict[str, Any]:
+        return {"kind": kind, "timestamp": timestamp, "value": content}
+
+    return Kind(
+        composite(
+            "org.apache.flink.streaming.runtime.streamrecord.StreamElementSerializer"
+            "$StreamElementSerializerSnapshot",
+            value.snapshot,
+        ),
+        pa.struct([("kind", pa.string()), ("timestamp", pa.int64()), ("value", value.type)]),
+        encode,
+        st.builds(element, st.just("record"), st.none() | _integers(64), value.values)
+        | st.builds(element, st.just("watermark"), _integers(64), st.none()),
+    )
+
+
+def linked_list_of(element: Kind) -> Kind:
+    """Lists of the Table API, with a bit for each element that is null."""
+
+    def encode(values: list[Any]) -> bytes:
+        bits = "".join("1" if value is None else "0" for value in values)
+        size = (len(bits) + 7) // 8
+        mask = int(bits.ljust(8 * size, "0") or "0", 2).to_bytes(size, "big")
+        there = [element.encode(value) for value in values if value is not None]
+        return i4(len(values)) + mask + b"".join(there)
+
+    return Kind(
+        composite(
+            "org.apache.flink.table.runtime.typeutils.LinkedListSerializer"
+            "$LinkedListSerializerSnapshot",
+            element.snapshot,
+            outer=b"\1",
+            outer_version=3,
+        ),
+        pa.list_(element.type),
+        encode,
+        st.lists(st.none() | element.values, max_size=9),
+    )
+
+
 def _composed(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
     # Either, and what may be null, of values that are never null themselves.
     whole = st.sampled_from(SIMPLE)
@@ -394,6 +545,11 @@ def _composed(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
         st.builds(either_of, whole, whole),
         st.builds(nullable, whole),
         st.builds(with_last_access, kinds),
+        st.builds(option_of, whole),
+        st.builds(buffered, kinds),
+        st.builds(of_either_stream, whole, whole),
+        st.builds(stream_element, whole),
+        st.builds(linked_list_of, whole),
     )
 
 

@@ -20,6 +20,7 @@ from contracts.flink_kinds import (
     i8,
     kafka_split,
     map_of,
+    pojo_snapshot,
     row_of,
     snapshot,
     string,
@@ -386,6 +387,43 @@ def test_copies_of_broadcast_state_that_differ_are_said(tmp_path: Path) -> None:
     assert not [lost for lost in alike.read().lost if "broadcast" in lost]
     unlike = flink.FlinkStateImport.of(opened(tmp_path, copy(1), copy(2))).read()
     assert [lost for lost in unlike.lost if "broadcast state job/rules" in lost]
+
+
+def test_a_broadcast_state_that_cant_be_read_is_lost_alone(tmp_path: Path) -> None:
+    options = {"OPERATOR_STATE_DISTRIBUTION_MODE": "BROADCAST"}
+    unknown = pojo_snapshot("a.Rule", {"f": snapshot("com.acme.Field", 1)})
+    serializers = {"KEY_SERIALIZER": STRING.snapshot, "VALUE_SERIALIZER": unknown}
+    described = i4(5) + i2(0) + i2(1) + info("rules", 2, options=options, serializers=serializers)
+    rules = operator_handle(described, {"rules": (2, [each([string("a") + b"\2"])])})
+    group = group_of(java_hash_of_long(7))
+    [keyed_state] = [keyed("VALUE", LONG, group, [(7, i8(1))]).keyed]
+    savepoint = opened(tmp_path, Subtask(operator=rules, keyed=keyed_state))
+    target = f"file://{tmp_path}/imported"
+    with pytest.raises(UnreadableStateError, match=r"'rules': values of com\.acme.*--allow-loss"):
+        flink.import_savepoint(savepoint, target)
+    pointer = flink.import_savepoint(savepoint, target, allow_loss=True)
+    assert [row["state"] for row in states(pointer).to_pylist()] == ["v"]
+
+
+def test_timers_that_are_named_are_imported_once(
+    of_real_job: dict[str, flink.FlinkSavepoint],
+) -> None:
+    names = ["value", "_timer_state/event_user-timers"]
+    moved = {("keyed-long", name): ("totals", name) for name in names}
+    planned = flink.FlinkStateImport.of(of_real_job["heap/canonical"], moved)
+    assert sum("event time" in kept for kept in planned.kept) == 1
+
+
+def test_all_states_whose_time_to_live_is_to_be_said_are_named(
+    of_real_job: dict[str, flink.FlinkSavepoint],
+) -> None:
+    savepoint = of_real_job["heap/canonical"]
+    states_of = savepoint.states("ttl").to_pylist()
+    names = [row["state"] for row in states_of if row["has_ttl"]]
+    moved = {("ttl", name): ("ttl", name) for name in names}
+    assert len(names) > 1
+    with pytest.raises(InvalidRequestError, match=", ".join(f"ttl/{name}" for name in names)):
+        flink.FlinkStateImport.of(savepoint, moved)
 
 
 def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Objects of the JDK that Flink leaves to Kryo, and classes that only the job can read."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +8,25 @@ import pyarrow as pa
 import pytest
 from contracts.flink_kinds import RUNTIME, Kind, framed_map, snapshot, utf
 from contracts.flink_savepoints import Subtask, list_states, metadata
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import flink
-from holdfast.errors import UnreadableStateError
+from holdfast.errors import CheckpointError, UnreadableStateError
 
 DATA = Path(__file__).parents[1] / "data" / "flink"
 BY_KRYO = bytes(4)
 BY_THE_JOB = bytes(3) + b"\1" + utf("job.Lists")
 FLINK_1, FLINK_2 = 4, 6
 """Versions of the metadata."""
+OBJECTS = {
+    version: [
+        line.split("\t")
+        for line in (DATA / f"kryo-{version}.txt").read_text(encoding="utf-8").splitlines()
+    ]
+    for version in ("1.20", "2.3")
+}
+"""By the version of Flink, objects as JSON, and their bytes in hexadecimal digits."""
 
 
 def described(java_class: str, **registered: bytes) -> bytes:
@@ -40,8 +50,7 @@ def read(directory: Path, serializer: bytes, values: list[bytes], version: int) 
 def test_objects_as_a_real_flink_has_written_them_are_read(
     flink_version: str, version: int, tmp_path: Path
 ) -> None:
-    lines = (DATA / f"kryo-{flink_version}.txt").read_text(encoding="utf-8").splitlines()
-    objects = [line.split("\t") for line in lines]
+    objects = OBJECTS[flink_version]
     values = [bytes.fromhex(digits) for _, digits in objects]
     expected = [None if json == "None" else json for json, _ in objects]
     assert read(tmp_path, described("java.lang.Object"), values, version) == expected
@@ -85,6 +94,29 @@ def test_a_class_that_only_the_job_can_read_is_named(
     serializer = described("java.lang.Object", LinkedHashMap=BY_KRYO, ArrayList=BY_THE_JOB)
     with pytest.raises(UnreadableStateError, match=name):
         read(tmp_path, serializer, [data], version)
+
+
+@given(
+    version=st.sampled_from(["1.20", "2.3"]),
+    cut=st.booleans(),
+    data=st.data(),
+)
+def test_damaged_objects_are_values_or_errors_and_nothing_else(
+    version: str,
+    cut: bool,  # noqa: FBT001
+    data: st.DataObject,
+    tmp_path: Path,
+) -> None:
+    digits = data.draw(st.sampled_from(OBJECTS[version]))[1]
+    damaged = bytearray.fromhex(digits)
+    place = data.draw(st.integers(0, len(damaged) - 1))
+    if cut:
+        del damaged[place:]
+    else:
+        damaged[place] = data.draw(st.integers(0, 255))
+    metadata_version = FLINK_1 if version == "1.20" else FLINK_2
+    with suppress(CheckpointError):
+        read(tmp_path, described("java.lang.Object"), [bytes(damaged)], metadata_version)
 
 
 def test_a_declared_type_with_a_serializer_of_the_job_is_bytes(tmp_path: Path) -> None:

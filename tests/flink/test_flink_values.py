@@ -100,6 +100,32 @@ def test_an_element_may_take_many_compressed_chunks(tmp_path: Path) -> None:
     assert len(savepoint.read_state("job", "none")) == 0
 
 
+def test_elements_without_bytes_are_read(tmp_path: Path) -> None:
+    name = f"{BASE}NullValueSerializer$NullValueSerializerSnapshot"
+    nulls = Kind(snapshot(name), pa.null(), lambda _: b"", st.none())
+    handle = list_states({"longs": (LONG, [1, 2]), "nulls": (nulls, [None] * 3)})
+    savepoint = opened(tmp_path, Subtask(operator=handle))
+    assert savepoint.read_state("job", "nulls").num_rows == 3
+    assert savepoint.read_state("job", "longs").column("value").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("form", ["list", "canonical"])
+def test_a_map_with_a_null_key_is_said_to_have_that(form: str, tmp_path: Path) -> None:
+    kind = map_of(STRING, LONG)
+    pairs = [(None, 1), ("a", 2)]
+    if form == "list":
+        savepoint = opened(tmp_path, Subtask(operator=list_states({"v": (kind, [pairs])})))
+    else:
+        group = canonical_group(
+            {0: [(b"\0" + i8(1) + b"\0" + string(name), b"\0" + i8(n)) for name, n in pairs]}
+        )
+        described = keyed_description(LONG.snapshot, [keyed_info("v", "MAP", kind.snapshot)])
+        savepoint = keyed(tmp_path, described, [group])
+    with pytest.raises(UnreadableStateError, match=r"key that is null.*--bytes"):
+        savepoint.read_state("job", "v")
+    assert savepoint.read_state("job", "v", as_bytes=True).num_rows == 1
+
+
 KEYS = [(LONG, 1), (INT, 2), (STRING, "k"), (tuple_of(STRING, LONG), {"f0": "k", "f1": 3})]
 """Kinds of keys, each with the key of two other states."""
 

@@ -1,11 +1,11 @@
 """Which states of a savepoint of Flink become which of ours, and what is lost. Reads descriptions, and broadcast state."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from holdfast.backends.keys import MAX_PARALLELISM
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import InvalidRequestError, UnreadableStateError
 from holdfast.flink.kafka_offsets import SOURCES
 from holdfast.flink.operator_ids import operator_id
 from holdfast.flink.savepoint import FlinkSavepoint
@@ -150,10 +150,7 @@ class _Sorting:
             places = [place for place in left if self._is(place, row)]
             for place in places:
                 target = left.pop(place)
-                if row["failure"]:
-                    message = f"state {'/'.join(place)} can't be read: {row['failure']}"
-                    raise InvalidRequestError(message)
-                self._take(row, label, place, target)
+                self._take_named(row, place, target)
                 if row["kind"].startswith("keyed"):
                     targets.setdefault(label, set()).add(target[0])
             if not places and row["state"] and not self._is_of_timers(row):
@@ -176,6 +173,14 @@ class _Sorting:
         for row in filter(self._is_of_timers, self._states):
             for uid in sorted(targets.get(row["operator"], ())):
                 self._take_timers(row, uid, timers=timers)
+
+    def _take_named(self, row: Mapping[str, Any], place: Place, target: Place) -> None:
+        """Take a state; timers come along with the others of their operator. Raises `InvalidRequestError`."""
+        if row["failure"]:
+            message = f"state {'/'.join(place)} can't be read: {row['failure']}"
+            raise InvalidRequestError(message)
+        if not self._is_of_timers(row):
+            self._take(row, row["operator"], place, target)
 
     def _is(self, place: Place, row: Mapping[str, Any]) -> bool:
         """Whether a state is the one that is named so."""
@@ -250,24 +255,22 @@ def _unequal_copies(savepoint: FlinkSavepoint, sorting: _Sorting) -> Iterator[st
     for each in sorting.moved:
         if each.kind != "broadcast":
             continue
-        operator, state = each.source
-        copies: Iterable[list[str]] = (
-            sorted(
-                map(
-                    repr,
-                    savepoint.read_state(
-                        operator, state, kind="broadcast", subtask=subtask
-                    ).to_pylist(),
-                )
-            )
-            for subtask in range(
-                min(sorting.operators[each.operator]["parallelism"], MAX_PARALLELISM)
-            )
-        )
-        if len({tuple(copy) for copy in copies if copy}) > 1:
+        subtasks = range(min(sorting.operators[each.operator]["parallelism"], MAX_PARALLELISM))
+        try:
+            copies = [_copy(savepoint, each.source, subtask) for subtask in subtasks]
+        except UnreadableStateError:
+            continue  # whoever reads the state says so
+        if len({copy for copy in copies if copy}) > 1:
             yield (
-                f"what subtasks have otherwise in broadcast state {operator}/{state}: the first subtask's copy is imported"
+                f"what subtasks have otherwise in broadcast state {'/'.join(each.source)}: the first subtask's copy is imported"
             )
+
+
+def _copy(savepoint: FlinkSavepoint, source: Place, subtask: int) -> tuple[str, ...]:
+    """A subtask's copy of a broadcast state, in an order of its own."""
+    operator, state = source
+    rows = savepoint.read_state(operator, state, kind="broadcast", subtask=subtask)
+    return tuple(sorted(map(repr, rows.to_pylist())))
 
 
 def _domain_and_service(state: str) -> tuple[str, str]:

@@ -36,6 +36,7 @@ from holdfast.locations.storages import CheckpointStorageLocation, FileSystemChe
 _log = logging.getLogger(__name__)
 
 _JOB = "flink"
+_WAY_OUT = "allow_loss=True or --allow-loss goes on without"
 
 
 def import_savepoint(
@@ -199,8 +200,7 @@ class FlinkStateImport:
         """Look at the savepoint. Arguments and errors are those of `import_savepoint`."""
         plan = ImportPlan.of(savepoint, states, timers=timers)
         if plan.refused and not allow_loss:
-            way_out = "allow_loss=True or --allow-loss goes on without"
-            raise UnreadableStateError(f"{'; '.join(plan.refused)}; {way_out}")
+            raise UnreadableStateError(f"{'; '.join(plan.refused)}; {_WAY_OUT}")
         if not plan.moved:
             raise InvalidRequestError(f"no state would be imported: {'; '.join(plan.lost)}")
         by_key = [each for each in plan.moved if each.is_keyed]
@@ -209,15 +209,20 @@ class FlinkStateImport:
         _check_known("descriptors", descriptors or {}, {each.target for each in by_key})
         _check_known("types", types or {}, {each.source for each in by_key})
         _check_known("key", key or {}, {each.target[0] for each in by_key})
-        for each in by_key:
-            is_said = each.source in (ttl_ms or {}) or each.target in (descriptors or {})
-            if each.has_ttl and not is_said:
-                message = (
-                    f"values of state {each.source[1]!r} have a time to live, of which Flink stores no length: say it, "
-                    "ttl_ms={(operator, state): 3_600_000} or --ttl OPERATOR/STATE=3600000, or that they live for "
-                    "ever, with None or never"
-                )
-                raise InvalidRequestError(message)
+        unsaid = [
+            "/".join(each.source)
+            for each in by_key
+            if each.has_ttl
+            and each.source not in (ttl_ms or {})
+            and each.target not in (descriptors or {})
+        ]
+        if unsaid:
+            message = (
+                f"values of {', '.join(unsaid)} have a time to live, of which Flink stores no length: say it, "
+                "ttl_ms={(operator, state): 3_600_000} or --ttl OPERATOR/STATE=3600000, or that they live for "
+                "ever, with None or never"
+            )
+            raise InvalidRequestError(message)
         return cls(
             savepoint=savepoint,
             plan=plan,
@@ -251,7 +256,7 @@ class FlinkStateImport:
                 count = self._add(operators[each.target[0]], each, file)
             except UnreadableStateError as error:
                 if not self.allow_loss:
-                    raise
+                    raise UnreadableStateError(f"{error.args[0]}; {_WAY_OUT}") from error
                 lost.append(str(error))
                 continue
             if told is not None:

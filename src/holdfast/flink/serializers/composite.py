@@ -23,6 +23,7 @@ from holdfast.flink.serializers.serializer import (
     Serializer,
     counted,
     not_readable,
+    null_key,
     sliced,
     unreadable,
 )
@@ -86,6 +87,8 @@ def map_of(key: Serializer, value: Serializer) -> Serializer:
         pairs = []
         for _ in range(count):
             name, position = read_key(data, position)
+            if name is None:
+                raise null_key()
             content = None
             is_null = data[position]
             position += 1

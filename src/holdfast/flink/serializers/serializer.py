@@ -121,6 +121,12 @@ def not_readable(java_class: str) -> UnreadableStateError:
     return UnreadableStateError(message)
 
 
+def null_key() -> UnreadableStateError:
+    """The error of a map with a key that is null, which Java has and Arrow hasn't."""
+    message = "a map has a key that is null, which Arrow can't have; take its bytes: as_bytes=True, or --bytes"
+    return UnreadableStateError(message)
+
+
 @contextmanager
 def reading(what: str) -> Iterator[None]:
     """Make `CheckpointCorruptedError` of what Python raises of bytes that make no value.

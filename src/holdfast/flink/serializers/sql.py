@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.flink.serializers import basic
-from holdfast.flink.serializers.serializer import Read, Serializer, counted, sliced
+from holdfast.flink.serializers.serializer import Read, Serializer, counted, null_key, sliced
 
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 _LITTLE_INT = struct.Struct("<I")
@@ -221,7 +221,10 @@ def map_of(key: SqlSerializer, value: SqlSerializer) -> SqlSerializer:
     def pairs(data: bytes) -> list[tuple[Any, Any]]:
         (size,) = _LITTLE_INT.unpack_from(data)
         keys, position = sliced(data, _LITTLE_INT.size, size)
-        return list(zip(_elements(keys, key), _elements(data[position:], value), strict=True))
+        names = _elements(keys, key)
+        if None in names:
+            raise null_key()
+        return list(zip(names, _elements(data[position:], value), strict=True))
 
     return _sized(pa.map_(key.type, value.type), pairs)
 

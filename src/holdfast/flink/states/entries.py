@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.flink.binary import damaged
-from holdfast.flink.serializers import Packed, Rows, Serializer, not_readable
+from holdfast.flink.serializers import Packed, Rows, Serializer, not_readable, null_key
 from holdfast.flink.states.descriptions import StateInfo
 
 _SEPARATOR = 0x2C
@@ -213,6 +213,8 @@ class EntryReader:
         columns = self._key_columns(group, list(numbers))
         items = _decoded_or_null(user_value, contents)
         keys = decoded(user_key, names)
+        if keys.null_count:
+            raise null_key()
         order = np.argsort(owners, kind="stable")
         if (np.diff(owners) < 0).any():  # entries of one map need not stand together
             keys, items = keys.take(pa.array(order)), items.take(pa.array(order))

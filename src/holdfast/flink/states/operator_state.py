@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.binary import damaged, decompress_streams
 from holdfast.flink.metadata import OperatorHandle, StateFiles, StateStream
-from holdfast.flink.serializers import Serializer, only_as_bytes, reading
+from holdfast.flink.serializers import Serializer, only_as_bytes
 from holdfast.flink.states.descriptions import OperatorDescription, StateInfo, operator_description
 from holdfast.flink.states.entries import decoded
 
@@ -79,18 +79,14 @@ class OperatorStates:
             return
         with files.open(self.handle.stream) as stream:
             for data, starts, ends in self._elements(stream, offsets):
-                with reading(f"state {name!r}"):
-                    if mode != _BROADCAST:
-                        value = only_as_bytes() if as_bytes else info.value
-                        places = zip(starts, ends, strict=True)
-                        columns = [decoded(value, [data[start:end] for start, end in places])]
-                    elif as_bytes:
-                        raise InvalidRequestError(
-                            "values of a broadcast state can't be had as bytes"
-                        )
-                    else:
-                        columns = _broadcast(data, starts, serializers)
-                yield columns
+                if mode != _BROADCAST:
+                    value = only_as_bytes() if as_bytes else info.value
+                    places = zip(starts, ends, strict=True)
+                    yield [decoded(value, [data[start:end] for start, end in places])]
+                elif as_bytes:
+                    raise InvalidRequestError("values of a broadcast state can't be had as bytes")
+                else:
+                    yield _broadcast(data, starts, serializers)
 
     def _elements(
         self, stream: StateStream, offsets: Sequence[int]
@@ -98,8 +94,7 @@ class OperatorStates:
         """Bytes, and where in them elements begin and at most end."""
         positions = _positions(self.handle, stream.size)
         if not self.description.is_compressed:
-            behind = dict(itertools.pairwise(positions))
-            ends = [behind[offset] for offset in offsets]
+            ends = _ends(offsets, dict(itertools.pairwise(positions)))
             for block in _blocks(offsets, ends):
                 first = min(offsets[block])
                 data = stream.read(first, max(ends[block]))
@@ -113,11 +108,19 @@ class OperatorStates:
         except KeyError as error:
             raise damaged("an element doesn't begin at a compressed chunk") from error
         place = dict(zip(positions, places, strict=True))
-        behind = dict(zip(positions[:-1], places[1:], strict=True))
         starts = [place[offset] for offset in offsets]
-        ends = [behind[offset] for offset in offsets]
+        ends = _ends(starts, dict(itertools.pairwise(places)))
         for block in _blocks(starts, ends):
             yield whole.data, starts[block], ends[block]
+
+
+def _ends(starts: Sequence[int], behind: dict[int, int]) -> list[int]:
+    """Where elements end that begin here, by the next place where something begins; some have no bytes."""
+    nexts = [*starts[1:], -1]
+    return [
+        start if start == later else behind.get(start, start)
+        for start, later in zip(starts, nexts, strict=True)
+    ]
 
 
 def _blocks(starts: Sequence[int], ends: Sequence[int]) -> Iterator[slice]:
