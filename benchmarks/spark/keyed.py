@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -229,14 +229,20 @@ def _used() -> Used:
 
 def _compilers_s(pid: int) -> float:
     """CPU time of the threads by which a JVM compiles."""
-    used_s = 0.0
+    return sum(int(thread.read_text().split()[0]) for thread in _compilers(pid)) / 1e9
+
+
+@cache
+def _compilers(pid: int) -> list[Path]:
+    """Where it stands what a JVM's compilers use. They live as long as the JVM; to look at all threads takes long."""
+    threads = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         try:
             if "CompilerThre" in (thread / "comm").read_text():
-                used_s += int((thread / "schedstat").read_text().split()[0]) / 1e9
+                threads.append(thread / "schedstat")
         except OSError:
             continue  # it has ended
-    return used_s
+    return threads
 
 
 def feed(source: Path, part: Part) -> None:

@@ -86,7 +86,7 @@ def test_rows_come_out_and_the_state_is_reported(memory_directory: str) -> None:
 
 
 def test_rows_that_are_late_are_dropped_and_counted(memory_directory: str) -> None:
-    late = -2  # -(parallelism + subtask + 1)
+    late = -2  # subtask - 2 * parallelism
     ids, reports = run(memory_directory, Groups(1), marks=(0, late, late))
     assert ids == [0]
     [report] = decode_acknowledgements(reports)

@@ -4,7 +4,7 @@ Either rows are combined there: a row of each key then, with a column for each a
 other columns than those that are aggregated. Whatever the operator gets, it comes to the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -76,11 +76,11 @@ def operands_of(
     combine: bool = True,
     panes: Panes | None = None,
     also: Sequence[str] = (),
-) -> DataFrame:
-    """The rows of a batch that operators need, combined where that pays.
+) -> Callable[[DataFrame], DataFrame]:
+    """A function that makes of the rows of a batch those that operators need, combined where that pays.
 
     Args:
-        rows: The rows.
+        rows: Rows with the schema of all that the function will be given.
         key: The key's columns.
         aggregates: The aggregates by name.
         combine: Whether Spark makes one row of all rows of a key, and of a pane if there are some. It costs a
@@ -96,8 +96,6 @@ def operands_of(
     times = [panes.time] if panes is not None else []
     check_aggregates(aggregates, [*by, *times])
     _check_columns(aggregates, rows)
-    if panes is not None:
-        rows = rows.where(_column(panes.time).isNotNull())
     sketches = need_combining(aggregates)
     if sketches and not combine:
         message = (
@@ -105,23 +103,32 @@ def operands_of(
             "leave out combine=False, or give them an operator of their own"
         )
         raise InvalidRequestError(message)
+    # Columns are made here, once: each is some calls to the JVM.
     if not combine:
         names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
-        return rows.select(*map(_column, names))
-    groups = list(map(_column, by))
-    if panes is not None:
-        # Aggregates may be of the time itself, so that it keeps its name until they are made.
-        rows = rows.withColumn(_PANE, panes.start)
-        groups.append(F.col(_PANE))
+        columns = [_column(name) for name in names]
+        return lambda rows: _with_times(rows, panes).select(*columns)
+    groups = [_column(name) for name in by]
     types = {field.name: field.dataType for field in rows.schema}
-    combined = rows.groupBy(*groups).agg(
-        *(
-            expression.alias(operand(accumulator))
-            for name, aggregate in aggregates.items()
-            for accumulator, expression in _combined(name, aggregate, types).items()
-        )
-    )
-    return combined if panes is None else combined.withColumnRenamed(_PANE, panes.time)
+    accumulators = [
+        expression.alias(operand(accumulator))
+        for name, aggregate in aggregates.items()
+        for accumulator, expression in _combined(name, aggregate, types).items()
+    ]
+    if panes is None:
+        return lambda rows: rows.groupBy(*groups).agg(*accumulators)
+    groups.append(F.col(_PANE))
+
+    def combined(rows: DataFrame) -> DataFrame:
+        # Aggregates may be of the time itself, so that it keeps its name until they are made.
+        timed = _with_times(rows, panes).withColumn(_PANE, panes.start)
+        return timed.groupBy(*groups).agg(*accumulators).withColumnRenamed(_PANE, panes.time)
+
+    return combined
+
+
+def _with_times(rows: DataFrame, panes: Panes | None) -> DataFrame:
+    return rows if panes is None else rows.where(_column(panes.time).isNotNull())
 
 
 def aggregated(

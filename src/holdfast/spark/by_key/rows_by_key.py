@@ -285,7 +285,7 @@ def _output(
     schema: StructType | str | None,
     *,
     event_time: str | None = None,
-    prepare: Callable[[DataFrame], DataFrame] | None = None,
+    prepare: Callable[[DataFrame], Callable[[DataFrame], DataFrame]] | None = None,
     begin: Callable[[DataFrame], DataFrame] | None = None,
 ) -> KeyedOutput:
     operator = Operator(

@@ -62,11 +62,12 @@ class ClassicEngine:
             query_id=query_id,
             run_id=execution.runId().toString(),
             checkpoint_location=execution.resolvedCheckpointRoot(),
+            execution=execution,
         )
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
         # From Spark's memory: the file can be in a store that is far away.
-        log = self._execution(query.query_id).offsetLog()
+        log = query.execution.offsetLog()
         entry = log.get(batch_id)
         if not entry.isDefined():
             return None
@@ -123,7 +124,7 @@ class ClassicEngine:
 
     def _has_watermark(self, query: RunningQuery) -> bool:
         """Whether the query's plan looks at event times; behind a select no column need say so."""
-        plan = self._execution(query.query_id).logicalPlan()
+        plan = query.execution.logicalPlan()
         patterns = _java(self.session, "org.apache.spark.sql.catalyst.trees.TreePattern")
         return bool(plan.containsPattern(patterns.EVENT_TIME_WATERMARK()))
 

@@ -1,8 +1,8 @@
 """The differences between a classic Spark session and one of Spark Connect."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -28,11 +28,13 @@ class RunningQuery:
         query_id: Stays the same for the life of Spark's checkpointLocation.
         run_id: New at each start of the query.
         checkpoint_location: Spark's own checkpoint directory for the query.
+        execution: The query in Spark's JVM; None with Spark Connect.
     """
 
     query_id: str
     run_id: str
     checkpoint_location: str
+    execution: Any = field(default=None, repr=False, compare=False)
 
 
 class Jobs(Protocol):

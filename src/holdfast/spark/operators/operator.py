@@ -27,7 +27,8 @@ class Operator:
     """An operator as the user describes it to `stateful`, whose documentation explains the attributes.
 
     Attributes:
-        prepare: Changes the rows of a batch before they are dealt to subtasks; None for no change.
+        prepare: Called with rows, gives a function that changes the rows of batches with the same schema before
+            they are dealt to subtasks; None for no change.
         begin: Changes the rows of the operator's first batch, after `prepare`; None for no change.
 
     Raises:
@@ -45,7 +46,7 @@ class Operator:
     persist: bool = False
     forward: bool = False
     event_time: str | None = None
-    prepare: Callable[[DataFrame], DataFrame] | None = None
+    prepare: Callable[[DataFrame], Callable[[DataFrame], DataFrame]] | None = None
     begin: Callable[[DataFrame], DataFrame] | None = None
 
     def __post_init__(self) -> None:

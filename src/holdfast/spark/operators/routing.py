@@ -19,18 +19,19 @@ from holdfast.spark.operators.operator import Operator
 _SUBTASK = "__holdfast_subtask"
 _RESERVED = "__holdfast_"
 
-# Numbers begin anew, at a multiple of 2**33, in each partition: its id spreads their first rows.
-_NUMBER = "((monotonically_increasing_id() + spark_partition_id()) & 2147483647)"
+_MOST_NUMBERS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
     """How batches of one schema get to subtasks. Made once: every step costs calls to the JVM.
 
+    Columns are made of functions, not of texts: Spark would parse these in each batch.
+
     Each subtask gets a partition of rows, with a last column that marks whose a row is. Rows of subtask i
-    have i. A row without data has -(i + 1): it is there because Spark runs nothing at all over a partition
-    that its optimizers know to be empty, but a subtask has state to carry on. A row that is late has
-    -(parallelism + i + 1): the subtask drops it, for there it can be counted without a job of its own.
+    have i. A row without data has i - parallelism: it is there because Spark runs nothing at all over a
+    partition that its optimizers know to be empty, but a subtask has state to carry on. A row that is late has
+    i - 2 * parallelism: the subtask drops it, for there it can be counted without a job of its own.
 
     Attributes:
         parallelism: Number of subtasks.
@@ -68,7 +69,9 @@ class Routing:
                 f"they have {rows.columns}"
             )
             raise InvalidRequestError(message)
-        subtask = F.expr(f"{_NUMBER} % {parallelism}")
+        # Numbers begin anew, at a multiple of 2**33, in each partition: its id spreads their first rows.
+        number = F.monotonically_increasing_id() + F.spark_partition_id()
+        subtask = number.bitwiseAND(_MOST_NUMBERS) % parallelism
         key = pa.schema([input_schema.field(column) for column in operator.key])
         if operator.key:
             # Key groups as in Flink; the hash is Spark's own, for it is computed in the JVM.
@@ -76,15 +79,13 @@ class Routing:
             subtask = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
             _check_has_state(key, uid=operator.uid)
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
-        mark = F.expr(f"-id - 1 as {_SUBTASK}")
+        mark = (F.col("id") - parallelism).alias(_SUBTASK)
         marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
         key_types = tuple(rows.schema[column].dataType.simpleString() for column in operator.key)
         return cls(
             parallelism=parallelism,
             subtask=subtask,
-            partition=F.expr(
-                f"cast(if({_SUBTASK} < 0, (-{_SUBTASK} - 1) % {parallelism}, {_SUBTASK}) as int)"
-            ),
+            partition=F.pmod(F.col(_SUBTASK), F.lit(parallelism).cast("bigint")).cast("int"),
             key=key,
             key_types=key_types,
             input_schema=input_schema,
@@ -110,9 +111,8 @@ class Routing:
 
     def _marked(self, rows: DataFrame, subtask: Column, late_watermark: int) -> DataFrame:
         if self.late_rows is not None:
-            # -(parallelism + i + 1) for late rows. What numbers rows may stand there only once.
             late = self.late_rows.before(late_watermark).cast("bigint")
-            subtask = subtask * (1 - 2 * late) - late * (self.parallelism + 1)
+            subtask -= late * (2 * self.parallelism)
         return rows.withColumn(_SUBTASK, subtask)
 
 

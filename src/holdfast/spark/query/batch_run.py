@@ -120,9 +120,7 @@ class BatchRun:
                 "Unite the rows first, or make two operators with uids of their own"
             )
             raise InvalidRequestError(message)
-        rows = readable(rows, f"rows of operator {uid!r}")
-        if operator.prepare is not None:
-            rows = operator.prepare(rows)
+        rows = running.prepared(readable(rows, f"rows of operator {uid!r}"))
         if operator.begin is not None and uid in self._pending.new:
             rows = operator.begin(rows)
         output = self._output(running, rows, broadcast)

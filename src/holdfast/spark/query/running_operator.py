@@ -1,5 +1,6 @@
 """An operator of a query, over all batches of a run."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -47,17 +48,28 @@ class RunningOperator:
         operator: The operator as the user describes it.
         reports: Brings the acknowledgements of subtasks, over all jobs of the sink; None if they
             are rows of the output.
-        shapes: The shapes of plans, by the schema of the rows that the operator is applied to.
+        shapes: The shapes of plans, by the schema of the rows that are dealt.
+        preparations: Functions that prepare rows, by the schema of the rows that the operator is applied to.
     """
 
     operator: Operator
     reports: Reports | None
     shapes: dict[str, PlanShape] = field(default_factory=dict)
+    preparations: dict[str, Callable[[DataFrame], DataFrame]] = field(default_factory=dict)
 
     @property
     def arrived(self) -> list[bytes]:
         """The acknowledgements that have come to the driver; the list itself."""
         return [] if self.reports is None else self.reports.value
+
+    def prepared(self, rows: DataFrame) -> DataFrame:
+        """The rows as they are dealt; how that is done is worked out once for each schema."""
+        if self.operator.prepare is None:
+            return rows
+        key = rows.schema.json()
+        if key not in self.preparations:
+            self.preparations[key] = self.operator.prepare(rows)
+        return self.preparations[key](rows)
 
     def shape(self, rows: DataFrame, max_parallelism: int) -> PlanShape:
         """The shape of the plan for such rows; worked out once for each schema."""

@@ -11,11 +11,11 @@ from holdfast.backends.arrow import cast_rows
 def marked_subtask(batch: pa.RecordBatch, parallelism: int) -> int:
     """The number of the subtask that the rows of a batch belong to, by their marks, which `Routing` makes.
 
-    Rows of subtask i are marked by i, the row without data that each subtask gets by -(i + 1), and rows that
-    are late by -(parallelism + i + 1).
+    Rows of subtask i are marked by i, the row without data that each subtask gets by i - parallelism, and rows
+    that are late by i - 2 * parallelism.
     """
     mark: int = batch.columns[-1][0].as_py()
-    return mark if mark >= 0 else (-mark - 1) % parallelism
+    return mark % parallelism
 
 
 class InputRows:

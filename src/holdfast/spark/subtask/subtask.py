@@ -64,8 +64,9 @@ class SubtaskRunner:
     """The function for `mapInArrow`: pickled to executors, and called once for each subtask.
 
     Rows come with a column behind those of `input_schema`, a mark: the number i of the subtask that they
-    belong to. Each subtask also gets a row without data, marked by -(i + 1), so that it learns its number
-    if it has no other rows. Rows that are late are marked by -(parallelism + i + 1), and dropped. Spark's partition id can't tell the number: it changes when the sink coalesces.
+    belong to. Each subtask also gets a row without data, marked by i - parallelism, so that it learns its number
+    if it has no other rows. Rows that are late are marked by i - 2 * parallelism, and dropped. Spark's partition
+    id can't tell the number: it changes when the sink coalesces.
     Rows that were not dealt come without such a row, since nobody could put it into each partition: there
     a partition without rows goes by Spark's id, and yields nothing. If that number is wrong, some subtask
     reports twice, and another doesn't report, so that the batch fails.
