@@ -79,6 +79,7 @@ def test_a_query_goes_on_in_spark_as_if_it_had_always_been_there(job: Job) -> No
     assert moved.time_mode == "EventTime"
     assert list(moved.kept) == ["last", "ids", "days", "timers"]
     assert any("the watermark, which was 12000 ms" in lost for lost in moved.lost)
+    assert any("keys whose ['part'] are null" in lost for lost in moved.lost)
     (source,) = moved.sources
     assert source.startswith('{"logOffset":')
     for file in job.source.iterdir():  # a new query reads all files that are there

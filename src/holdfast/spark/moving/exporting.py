@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
+import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import GroupedData, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -125,6 +126,15 @@ def _lost(
     if state.time_mode == "processingtime" and state.timers is not None:
         yield "the hour at which timers fall due while no query runs: they fire in the first batch"
     yield "what sinks keep in checkpoints, and earlier checkpoints: there is only the state of this one"
+    if numbers := [each.name for each in state.key if _is_number(each.type)]:
+        yield (
+            f"with transformWithStateInPandas, keys whose {numbers} are null: there Spark itself takes rows and state of "
+            "such a key for those of others. transformWithState keeps them apart"
+        )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _chosen(metadata: CheckpointMetadata, operator: str | None) -> str:
