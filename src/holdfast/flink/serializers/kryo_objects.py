@@ -84,6 +84,15 @@ def _array(read: Callable[[KryoGraph], Any], graph: KryoGraph, _depth: int) -> l
     return [read(graph) for _ in range(graph.checked(graph.varint() - 1))]
 
 
+def _fixed(code: str, graph: KryoGraph) -> Any:
+    return graph.fixed(code)
+
+
+def _nothing(empty: Any, _graph: KryoGraph, _depth: int) -> Any:
+    """Read an empty collection, of which there is only its class."""
+    return empty
+
+
 def _objects(graph: KryoGraph, depth: int) -> list[Any]:
     return _array(lambda graph: graph.value(depth + 1), graph, depth)
 
@@ -263,7 +272,7 @@ KryoGraph.OBJECTS = {
     ARRAY_LIST: _list_of_array,
     **dict.fromkeys(_MAPS, map_of),
     "java.util.TreeMap": partial(map_of, is_sorted=True),
-    **{name: lambda _graph, _depth, empty=empty: empty for name, empty in _EMPTY.items()},
+    **{name: partial(_nothing, empty) for name, empty in _EMPTY.items()},
     **dict.fromkeys(
         ("java.util.Collections$SingletonList", "java.util.Collections$SingletonSet"),
         lambda graph, depth: [graph.value(depth + 1)],
@@ -292,8 +301,5 @@ KryoGraph.OBJECTS = {
     "[Ljava.lang.Double;": partial(_array, partial(_boxed, lambda graph: graph.fixed("d"))),
     **dict.fromkeys(("[I", "[J"), partial(_array, KryoGraph.integer)),
     "[C": partial(_array, KryoGraph.character),
-    **{
-        f"[{name}": partial(_array, lambda graph, code=code: graph.fixed(code))
-        for name, code in _FLAGS.items()
-    },
+    **{f"[{name}": partial(_array, partial(_fixed, code)) for name, code in _FLAGS.items()},
 }
