@@ -81,7 +81,9 @@ def _field(schema: StructType, name: str | None, *, uid: str) -> StructField:
     if fields:
         names = [field.name for field in fields]
         message = f"rows of operator {uid!r} have several columns with a watermark, {names}"
-        raise InvalidRequestError(f"{message}; name that of their event time by event_time=, or drop the others")
+        raise InvalidRequestError(
+            f"{message}; name that of their event time by event_time=, or drop the others"
+        )
     message = (
         f"operator {uid!r} is in event time, and no column of its rows has a watermark: call "
         "withWatermark before writeStream. If a column was computed from the one with the watermark, name "
