@@ -160,7 +160,7 @@ class KeyedJob:
                 times=BatchTimes(*times, 0),
             )
             for subtask in range(self._parallelism):
-                marks = pa.array([-(subtask + 1)], pa.int64())
+                marks = pa.array([subtask - self._parallelism], pa.int64())
                 nothing = [pa.nulls(1, field.type) for field in self._schema]
                 mark = pa.record_batch([*nothing, marks], [*self._schema.names, "subtask"])
                 dealt = table.filter(pa.array(subtasks == subtask))

@@ -114,7 +114,7 @@ def test_aggregates_of_all_batches_are_those_that_spark_makes_of_all_rows(
         rows = some_rows(number, 60)
         every += rows
         frame = spark.createDataFrame(rows, SCHEMA)
-        operands = operands_of(frame, ["k"], EVERYTHING, combine=number > 0)(frame)
+        operands = operands_of(frame, ["k"], EVERYTHING, combine=number > 0)
         subtasks.parallelism = parallelism
         out = subtasks.batch(settled_table(operands, uid="test"), replays=number % 2)
         assert len({row["k"] for row in out}) == len(out)
@@ -205,7 +205,7 @@ def test_distinct_values_of_all_batches_are_counted_about(spark: SparkSession) -
             "id % 2 as k", "id div 2 as l", "'x' || id as text", "if(id % 4 < 2, 0D, -0D) as double",
             "timestamp_seconds(id) as t", "cast(null as long) as none",
         )  # fmt: skip
-        operands = operands_of(frame, ["k"], distinct)(frame)
+        operands = operands_of(frame, ["k"], distinct)
         rows = settled_table(operands, uid="test")
         out = subtasks.batch(rows, batch_time=100, replays=1)
     for row in out:
@@ -248,11 +248,11 @@ def test_rows_of_a_pane_are_combined(spark: SparkSession) -> None:
     )
     panes = Panes("ts", length_ms=5000, offset_ms=1000)
     aggregates = {"rows": agg.count(), "latest": agg.max("ts")}
-    combined = operands_of(frame, ["k"], aggregates, combine=True, panes=panes)(frame)
+    combined = operands_of(frame, ["k"], aggregates, combine=True, panes=panes)
     rows = [
         (row["ts"].second, row["rows__operand"], row["latest__operand"].second)
         for row in rows_of(combined)
     ]
     assert sorted(rows) == [(1, 2, 4), (6, 1, 6), (11, 1, 12)]
-    single = operands_of(frame, ["k"], aggregates, combine=False, panes=Panes("ts"))(frame)
+    single = operands_of(frame, ["k"], aggregates, combine=False, panes=Panes("ts"))
     assert sorted(row["ts"].second for row in rows_of(single)) == [1, 4, 6, 12]

@@ -1,8 +1,8 @@
-"""Objects of the JDK as Kryo 2.24 writes them, in Flink 1: a POJO's field of type `List` is one of them there. `kryo_5` is of Flink 2.
+"""Objects of the JDK as Kryo writes them: in Flink 1 a POJO's field of type `List` is one of them. This is Kryo 2.24; `kryo_5` has what differs in Flink 2.
 
     value    varint 0 null | 1, varint number, [name of the class if the number is new] | n + 2 a registered class;
              [varint 1 a new object | n + 2 one that was there before]; its content
-    content  of a collection: varint size, values; of a map: varint size, pairs of values; `kryo_objects` has the others
+    content  of a collection: varint size, values; of a map: varint size, pairs of values; `kryo_2` has the others
 
 What is in them the savepoint doesn't say before, so that they are read as JSON. No class is loaded: names are compared
 with tables, and any other can't be read.
@@ -16,7 +16,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
@@ -97,7 +97,7 @@ def kryo_of(
 
     Args:
         java_class: The type as it was declared.
-        graph_of: What reads the values, `KryoGraph` or one of another Kryo.
+        graph_of: What reads the values.
         registered: The classes that Kryo was told of, the declared one first.
         foreign: The classes that have a serializer of the job's own.
     """
@@ -157,14 +157,18 @@ class Classes:
     foreign: frozenset[str] = frozenset()
 
 
+Texts: TypeAlias = Mapping[str, Callable[[Any], str | None]]
+Objects: TypeAlias = Mapping[str, Callable[[Any, int], Any]]
+
+
 class KryoGraph:
-    """A value and all that is in it, with what Kryo remembers meanwhile."""
+    """A value and all that is in it, with what Kryo remembers meanwhile. Subclasses know the classes that a Kryo writes."""
 
     VERSION = 2
     ORDER = ">"
-    TEXTS: "ClassVar[Mapping[str, Callable[[Any], str | None]]]"
-    """What reads objects of a class that are read as texts."""
-    OBJECTS: "ClassVar[Mapping[str, Callable[[Any, int], Any]]]"
+    TEXTS: ClassVar[Texts]
+    """What reads objects of classes that are read as texts."""
+    OBJECTS: ClassVar[Objects]
     """What reads objects of other classes, at a depth."""
 
     def __init__(self, data: bytes, position: int, classes: Classes) -> None:

@@ -13,12 +13,13 @@ Source:
 
 from datetime import date
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from holdfast.flink.serializers.kryo import KryoGraph
-from holdfast.flink.serializers.kryo_objects import (
+from holdfast.flink.serializers.kryo import KryoGraph, Objects, Texts
+from holdfast.flink.serializers.kryo_2 import (
     ARRAY_LIST,
     SORTED_MAP,
+    Kryo2Graph,
     duration_text,
     instant_text,
     map_of,
@@ -30,11 +31,99 @@ from holdfast.flink.serializers.kryo_objects import (
 _WHOLE_OFFSET, _QUARTER_S = 127, 900
 
 
+def _local_date(graph: KryoGraph) -> str:
+    return date(graph.signed(32), graph.fixed("b"), graph.fixed("b")).isoformat()
+
+
+def _local_time(graph: KryoGraph) -> str:
+    """Read hour, minute, second and nanoseconds, of which the last that is not 0 has its bits inverted."""
+    parts = [0, 0, 0, 0]
+    for number in range(3):
+        part = graph.fixed("b")
+        parts[number] = part if part >= 0 else ~part
+        if part < 0:
+            break
+    else:
+        parts[3] = graph.varint()
+    return time_text(*parts)
+
+
+def _local_date_time(graph: KryoGraph) -> str:
+    day = _local_date(graph)
+    return f"{day}T{_local_time(graph)}"
+
+
+def _offset(graph: KryoGraph) -> str:
+    """Read a distance from UTC, in quarters of an hour if it is whole in them."""
+    quarters = graph.fixed("b")
+    return offset_text(graph.fixed("i") if quarters == _WHOLE_OFFSET else _QUARTER_S * quarters)
+
+
+def _offset_date_time(graph: KryoGraph) -> str:
+    time = _local_date_time(graph)
+    return f"{time}{_offset(graph)}"
+
+
+def _zoned(graph: KryoGraph) -> str:
+    return f"{_local_date_time(graph)}[{graph.text()}]"
+
+
+def _period(graph: KryoGraph) -> str:
+    years, months, days = graph.signed(32), graph.signed(32), graph.signed(32)
+    return f"P{years}Y{months}M{days}D"
+
+
+def _month_day(graph: KryoGraph) -> str:
+    month, day = graph.fixed("b"), graph.fixed("b")
+    return f"--{month:02}-{day:02}"
+
+
+def _year_month(graph: KryoGraph) -> str:
+    year, month = graph.signed(32), graph.fixed("b")
+    return f"{year:04}-{month:02}"
+
+
+def _pattern(graph: KryoGraph) -> str | None:
+    pattern = graph.text()
+    graph.varint()  # its flags
+    return pattern
+
+
+def _locale(graph: KryoGraph) -> str:
+    """Read language, country and variant."""
+    return "_".join(part for part in [graph.text() for _ in range(3)] if part)
+
+
 class Kryo5Graph(KryoGraph):
-    """A value and all that is in it, with what Kryo remembers meanwhile."""
+    """A value of Kryo 5 and all that is in it."""
 
     VERSION = 5
     ORDER = "<"
+    TEXTS: ClassVar[Texts] = {
+        **Kryo2Graph.TEXTS,
+        "java.net.URL": KryoGraph.text,
+        "java.time.Duration": lambda graph: duration_text(graph.fixed("q"), graph.signed(32)),
+        "java.time.Instant": lambda graph: instant_text(graph.signed(64), graph.signed(32)),
+        "java.time.LocalDate": _local_date,
+        "java.time.LocalDateTime": _local_date_time,
+        "java.time.LocalTime": _local_time,
+        "java.time.MonthDay": _month_day,
+        "java.time.OffsetDateTime": _offset_date_time,
+        "java.time.Period": _period,
+        "java.time.YearMonth": _year_month,
+        "java.time.ZoneOffset": _offset,
+        "java.time.ZoneRegion": KryoGraph.text,
+        "java.time.ZonedDateTime": _zoned,
+        "java.util.Locale": _locale,
+        "java.util.UUID": lambda graph: uuid_of(graph.fixed("q"), graph.fixed("q")),
+        "java.util.regex.Pattern": _pattern,
+    }
+    OBJECTS: ClassVar[Objects] = {
+        **Kryo2Graph.OBJECTS,
+        ARRAY_LIST: lambda graph, depth: graph.elements(depth),
+        SORTED_MAP: partial(map_of, is_sorted=True),
+        "java.time.Year": lambda graph, _depth: graph.signed(32),
+    }
 
     def size_of_map(self, depth: int, *, is_sorted: bool) -> int:
         size = self.checked(self.varint() - 1)
@@ -62,94 +151,3 @@ class Kryo5Graph(KryoGraph):
                 self.position += 1
             values.append(None if is_null else self.instance(element, depth + 1))
         return values
-
-
-def _local_date(graph: Kryo5Graph) -> str:
-    return date(graph.signed(32), graph.fixed("b"), graph.fixed("b")).isoformat()
-
-
-def _local_time(graph: Kryo5Graph) -> str:
-    """Read hour, minute, second and nanoseconds, of which the last that is not 0 has its bits inverted."""
-    parts = [0, 0, 0, 0]
-    for number in range(3):
-        part = graph.fixed("b")
-        parts[number] = part if part >= 0 else ~part
-        if part < 0:
-            break
-    else:
-        parts[3] = graph.varint()
-    return time_text(*parts)
-
-
-def _local_date_time(graph: Kryo5Graph) -> str:
-    day = _local_date(graph)
-    return f"{day}T{_local_time(graph)}"
-
-
-def _offset(graph: Kryo5Graph) -> str:
-    """Read a distance from UTC, in quarters of an hour if it is whole in them."""
-    quarters = graph.fixed("b")
-    return offset_text(graph.fixed("i") if quarters == _WHOLE_OFFSET else _QUARTER_S * quarters)
-
-
-def _offset_date_time(graph: Kryo5Graph) -> str:
-    time = _local_date_time(graph)
-    return f"{time}{_offset(graph)}"
-
-
-def _zoned(graph: Kryo5Graph) -> str:
-    return f"{_local_date_time(graph)}[{graph.text()}]"
-
-
-def _period(graph: Kryo5Graph) -> str:
-    years, months, days = graph.signed(32), graph.signed(32), graph.signed(32)
-    return f"P{years}Y{months}M{days}D"
-
-
-def _month_day(graph: Kryo5Graph) -> str:
-    month, day = graph.fixed("b"), graph.fixed("b")
-    return f"--{month:02}-{day:02}"
-
-
-def _year_month(graph: Kryo5Graph) -> str:
-    year, month = graph.signed(32), graph.fixed("b")
-    return f"{year:04}-{month:02}"
-
-
-def _pattern(graph: Kryo5Graph) -> str | None:
-    pattern = graph.text()
-    graph.varint()  # its flags
-    return pattern
-
-
-def _locale(graph: Kryo5Graph) -> str:
-    """Read language, country and variant."""
-    return "_".join(part for part in [graph.text() for _ in range(3)] if part)
-
-
-Kryo5Graph.TEXTS = {
-    **KryoGraph.TEXTS,
-    "java.net.URL": KryoGraph.text,
-    "java.time.Duration": lambda graph: duration_text(graph.fixed("q"), graph.signed(32)),
-    "java.time.Instant": lambda graph: instant_text(graph.signed(64), graph.signed(32)),
-    "java.time.LocalDate": _local_date,
-    "java.time.LocalDateTime": _local_date_time,
-    "java.time.LocalTime": _local_time,
-    "java.time.MonthDay": _month_day,
-    "java.time.OffsetDateTime": _offset_date_time,
-    "java.time.Period": _period,
-    "java.time.YearMonth": _year_month,
-    "java.time.ZoneOffset": _offset,
-    "java.time.ZoneRegion": KryoGraph.text,
-    "java.time.ZonedDateTime": _zoned,
-    "java.util.Locale": _locale,
-    "java.util.UUID": lambda graph: uuid_of(graph.fixed("q"), graph.fixed("q")),
-    "java.util.regex.Pattern": _pattern,
-}
-
-Kryo5Graph.OBJECTS = {
-    **KryoGraph.OBJECTS,
-    ARRAY_LIST: lambda graph, depth: graph.elements(depth),
-    SORTED_MAP: partial(map_of, is_sorted=True),
-    "java.time.Year": lambda graph, _depth: graph.signed(32),
-}

@@ -17,7 +17,8 @@ from holdfast.errors import CheckpointCorruptedError
 from holdfast.flink.binary import DataInput, damaged, read_java_object
 from holdfast.flink.serializers import basic, cep, composite, flink_classes, sql
 from holdfast.flink.serializers.avro import avro_of
-from holdfast.flink.serializers.kryo import KryoGraph, kryo_of
+from holdfast.flink.serializers.kryo import kryo_of
+from holdfast.flink.serializers.kryo_2 import Kryo2Graph
 from holdfast.flink.serializers.kryo_5 import Kryo5Graph
 from holdfast.flink.serializers.logical_types import element_type, logical_type
 from holdfast.flink.serializers.serializer import Serializer, reading, unreadable
@@ -271,7 +272,7 @@ def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
                 registered.append(known)
             if has_own:
                 foreign.add(known)
-    graph = KryoGraph if source.is_of_flink_1 else Kryo5Graph
+    graph = Kryo2Graph if source.is_of_flink_1 else Kryo5Graph
     return kryo_of(name, graph, registered, frozenset(foreign))
 
 

@@ -11,7 +11,7 @@ Start with `descriptions`.
 
 from holdfast.spark.aggregates.accumulators import Accumulators
 from holdfast.spark.aggregates.aggregation import Aggregation
-from holdfast.spark.aggregates.combining import Panes, aggregated, operands_of
+from holdfast.spark.aggregates.combining import Panes, aggregated, operands_of, preparation_of
 from holdfast.spark.aggregates.descriptions import (
     Aggregate,
     approx_count_distinct,
@@ -44,5 +44,6 @@ __all__ = [
     "min",
     "need_combining",
     "operands_of",
+    "preparation_of",
     "sum",
 ]

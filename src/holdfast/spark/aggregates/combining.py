@@ -76,11 +76,11 @@ def operands_of(
     combine: bool = True,
     panes: Panes | None = None,
     also: Sequence[str] = (),
-) -> Callable[[DataFrame], DataFrame]:
-    """A function that makes of the rows of a batch those that operators need, combined where that pays.
+) -> DataFrame:
+    """The rows of a batch that operators need, combined where that pays.
 
     Args:
-        rows: Rows with the schema of all that the function will be given.
+        rows: The rows.
         key: The key's columns.
         aggregates: The aggregates by name.
         combine: Whether Spark makes one row of all rows of a key, and of a pane if there are some. It costs a
@@ -91,6 +91,23 @@ def operands_of(
     Raises:
         InvalidRequestError: Names collide, or something is no aggregate, or rows lack a column, or an aggregate
             needs rows to be combined and they shall not be.
+    """
+    prepare = preparation_of(rows, key, aggregates, combine=combine, panes=panes, also=also)
+    return prepare(rows)
+
+
+def preparation_of(
+    rows: DataFrame,
+    key: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+    *,
+    combine: bool = True,
+    panes: Panes | None = None,
+    also: Sequence[str] = (),
+) -> Callable[[DataFrame], DataFrame]:
+    """What `operands_of` does, as a function for all batches whose rows have the schema of these.
+
+    Columns are made here, once: each is some calls to the JVM. Arguments and errors are those of `operands_of`.
     """
     by = [*also, *key]
     times = [panes.time] if panes is not None else []
@@ -103,7 +120,6 @@ def operands_of(
             "leave out combine=False, or give them an operator of their own"
         )
         raise InvalidRequestError(message)
-    # Columns are made here, once: each is some calls to the JVM.
     if not combine:
         names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
         columns = [_column(name) for name in names]

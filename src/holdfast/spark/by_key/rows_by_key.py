@@ -19,7 +19,7 @@ from holdfast.spark.aggregates import (
     Panes,
     aggregated,
     need_combining,
-    operands_of,
+    preparation_of,
 )
 from holdfast.spark.by_key.initial_state import InitialState
 from holdfast.spark.by_key.keyed_output import KeyedOutput
@@ -178,7 +178,7 @@ class KeyedRows:
             InvalidRequestError: Names collide, or a column isn't there.
         """
         schema = aggregated(self.rows, self.key, aggregates).schema
-        prepare = partial(operands_of, key=self.key, aggregates=aggregates, combine=combine)
+        prepare = partial(preparation_of, key=self.key, aggregates=aggregates, combine=combine)
         return _output(self, Aggregation(aggregates, ttl=ttl), schema, prepare=prepare)
 
     def window(
@@ -251,7 +251,7 @@ class WindowedRows:
         function = WindowedAggregation(aggregates, self.windows, **self._options())
         panes = Panes(self.time)
         prepare = partial(
-            operands_of,
+            preparation_of,
             key=keyed_rows.key,
             aggregates=aggregates,
             combine=bool(need_combining(aggregates)),

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from holdfast.flink.serializers.kryo import KryoGraph
+from holdfast.flink.serializers.kryo import KryoGraph, Objects, Texts
 
 NANOS = 1_000_000_000
 _IMMUTABLE = "java.util.ImmutableCollections$"
@@ -234,72 +234,74 @@ def _year_month(graph: KryoGraph) -> str:
     return f"{year:04}-{month:02}"
 
 
-KryoGraph.TEXTS = {
-    "java.lang.StringBuffer": KryoGraph.text,
-    "java.lang.StringBuilder": KryoGraph.text,
-    "java.math.BigDecimal": big_decimal,
-    "java.math.BigInteger": lambda graph: str(graph.big_integer()),
-    "java.net.URI": KryoGraph.text,
-    "java.sql.Date": millis,
-    "java.sql.Time": millis,
-    "java.sql.Timestamp": sql_timestamp,
-    "java.time.Duration": _duration,
-    "java.time.Instant": _instant,
-    "java.time.LocalDate": _local_date,
-    "java.time.LocalDateTime": _local_date_time,
-    "java.time.LocalTime": _local_time,
-    "java.time.MonthDay": _month_day,
-    "java.time.OffsetDateTime": _offset_date_time,
-    "java.time.Period": _period,
-    "java.time.YearMonth": _year_month,
-    "java.time.ZoneOffset": lambda graph: offset_text(graph.integer()),
-    "java.time.ZoneRegion": lambda graph: graph.text_or_null(1),
-    "java.time.ZonedDateTime": _zoned,
-    "java.util.Currency": KryoGraph.text,
-    "java.util.Date": millis,
-    "java.util.UUID": lambda graph: uuid_of(graph.integer(), graph.integer()),
-    "java.util.regex.Pattern": KryoGraph.text,
-    "sun.util.calendar.ZoneInfo": KryoGraph.text,
-}
+class Kryo2Graph(KryoGraph):
+    """A value of Kryo 2.24 and all that is in it."""
 
-KryoGraph.OBJECTS = {
-    **dict.fromkeys(_COLLECTIONS, lambda graph, depth: graph.elements(depth)),
-    **dict.fromkeys(WITHOUT_NULLS, lambda graph, depth: graph.elements(depth, has_nulls=False)),
-    **dict.fromkeys(
-        ("java.util.PriorityQueue", "java.util.TreeSet"),
-        lambda graph, depth: graph.elements(depth, is_sorted=True),
-    ),
-    ARRAY_LIST: _list_of_array,
-    **dict.fromkeys(_MAPS, map_of),
-    "java.util.TreeMap": partial(map_of, is_sorted=True),
-    **{name: partial(_nothing, empty) for name, empty in _EMPTY.items()},
-    **dict.fromkeys(
-        ("java.util.Collections$SingletonList", "java.util.Collections$SingletonSet"),
-        lambda graph, depth: [graph.value(depth + 1)],
-    ),
-    "java.util.Collections$SingletonMap": lambda graph, depth: graph.pairs(1, depth),
-    "java.util.Optional": lambda graph, depth: graph.value(depth + 1),
-    "java.util.AbstractMap$SimpleEntry": partial(_fields, 2),
-    "java.util.AbstractMap$SimpleImmutableEntry": partial(_fields, 2),
-    **{
-        f"org.apache.flink.api.java.tuple.Tuple{count}": partial(_fields, count)
-        for count in range(1, 26)
-    },
-    "java.util.BitSet": _bits,
-    "java.util.concurrent.atomic.AtomicBoolean": lambda graph, _depth: bool(graph.integer()),
-    "java.util.concurrent.atomic.AtomicInteger": lambda graph, _depth: graph.integer(),
-    "java.util.concurrent.atomic.AtomicLong": lambda graph, _depth: graph.integer(),
-    "java.time.Year": lambda graph, _depth: graph.integer(),
-    "[Ljava.lang.Object;": _objects,
-    "[Ljava.lang.String;": lambda graph, depth: _array(
-        lambda graph: graph.text_or_null(depth + 1), graph, depth
-    ),
-    **dict.fromkeys(
-        ("[Ljava.lang.Integer;", "[Ljava.lang.Long;"),
-        partial(_array, partial(_boxed, KryoGraph.integer)),
-    ),
-    "[Ljava.lang.Double;": partial(_array, partial(_boxed, lambda graph: graph.fixed("d"))),
-    **dict.fromkeys(("[I", "[J"), partial(_array, KryoGraph.integer)),
-    "[C": partial(_array, KryoGraph.character),
-    **{f"[{name}": partial(_array, partial(_fixed, code)) for name, code in _FLAGS.items()},
-}
+    TEXTS: ClassVar[Texts] = {
+        "java.lang.StringBuffer": KryoGraph.text,
+        "java.lang.StringBuilder": KryoGraph.text,
+        "java.math.BigDecimal": big_decimal,
+        "java.math.BigInteger": lambda graph: str(graph.big_integer()),
+        "java.net.URI": KryoGraph.text,
+        "java.sql.Date": millis,
+        "java.sql.Time": millis,
+        "java.sql.Timestamp": sql_timestamp,
+        "java.time.Duration": _duration,
+        "java.time.Instant": _instant,
+        "java.time.LocalDate": _local_date,
+        "java.time.LocalDateTime": _local_date_time,
+        "java.time.LocalTime": _local_time,
+        "java.time.MonthDay": _month_day,
+        "java.time.OffsetDateTime": _offset_date_time,
+        "java.time.Period": _period,
+        "java.time.YearMonth": _year_month,
+        "java.time.ZoneOffset": lambda graph: offset_text(graph.integer()),
+        "java.time.ZoneRegion": lambda graph: graph.text_or_null(1),
+        "java.time.ZonedDateTime": _zoned,
+        "java.util.Currency": KryoGraph.text,
+        "java.util.Date": millis,
+        "java.util.UUID": lambda graph: uuid_of(graph.integer(), graph.integer()),
+        "java.util.regex.Pattern": KryoGraph.text,
+        "sun.util.calendar.ZoneInfo": KryoGraph.text,
+    }
+    OBJECTS: ClassVar[Objects] = {
+        **dict.fromkeys(_COLLECTIONS, lambda graph, depth: graph.elements(depth)),
+        **dict.fromkeys(WITHOUT_NULLS, lambda graph, depth: graph.elements(depth, has_nulls=False)),
+        **dict.fromkeys(
+            ("java.util.PriorityQueue", "java.util.TreeSet"),
+            lambda graph, depth: graph.elements(depth, is_sorted=True),
+        ),
+        ARRAY_LIST: _list_of_array,
+        **dict.fromkeys(_MAPS, map_of),
+        "java.util.TreeMap": partial(map_of, is_sorted=True),
+        **{name: partial(_nothing, empty) for name, empty in _EMPTY.items()},
+        **dict.fromkeys(
+            ("java.util.Collections$SingletonList", "java.util.Collections$SingletonSet"),
+            lambda graph, depth: [graph.value(depth + 1)],
+        ),
+        "java.util.Collections$SingletonMap": lambda graph, depth: graph.pairs(1, depth),
+        "java.util.Optional": lambda graph, depth: graph.value(depth + 1),
+        "java.util.AbstractMap$SimpleEntry": partial(_fields, 2),
+        "java.util.AbstractMap$SimpleImmutableEntry": partial(_fields, 2),
+        **{
+            f"org.apache.flink.api.java.tuple.Tuple{count}": partial(_fields, count)
+            for count in range(1, 26)
+        },
+        "java.util.BitSet": _bits,
+        "java.util.concurrent.atomic.AtomicBoolean": lambda graph, _depth: bool(graph.integer()),
+        "java.util.concurrent.atomic.AtomicInteger": lambda graph, _depth: graph.integer(),
+        "java.util.concurrent.atomic.AtomicLong": lambda graph, _depth: graph.integer(),
+        "java.time.Year": lambda graph, _depth: graph.integer(),
+        "[Ljava.lang.Object;": _objects,
+        "[Ljava.lang.String;": lambda graph, depth: _array(
+            lambda graph: graph.text_or_null(depth + 1), graph, depth
+        ),
+        **dict.fromkeys(
+            ("[Ljava.lang.Integer;", "[Ljava.lang.Long;"),
+            partial(_array, partial(_boxed, KryoGraph.integer)),
+        ),
+        "[Ljava.lang.Double;": partial(_array, partial(_boxed, lambda graph: graph.fixed("d"))),
+        **dict.fromkeys(("[I", "[J"), partial(_array, KryoGraph.integer)),
+        "[C": partial(_array, KryoGraph.character),
+        **{f"[{name}": partial(_array, partial(_fixed, code)) for name, code in _FLAGS.items()},
+    }
