@@ -51,11 +51,8 @@ def stored_in(field: pa.Field, state: str) -> StoredSerializer:
 
 
 def column(name: str, storage_type: pa.DataType, stored: StoredSerializer) -> pa.Field:
-    """A column that says how it was written."""
-    field = pa.field(name, storage_type)
-    if stored.kind == "arrow" and not stored.form:  # its type says all
-        return field
-    return field.with_metadata({_KEY: msgspec.msgpack.encode(stored)})
+    """A column that says how it was written, for its type alone doesn't."""
+    return pa.field(name, storage_type, metadata={_KEY: msgspec.msgpack.encode(stored)})
 
 
 _KEY = b"holdfast.serializer"

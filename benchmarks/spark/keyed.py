@@ -229,20 +229,20 @@ def _used() -> Used:
 
 def _compilers_s(pid: int) -> float:
     """CPU time of the threads by which a JVM compiles."""
-    return sum(int(thread.read_text().split()[0]) for thread in _compilers(pid)) / 1e9
+    used_s = 0.0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            if _compiles(thread):
+                used_s += int((thread / "schedstat").read_text().split()[0]) / 1e9
+        except OSError:
+            continue  # it has ended
+    return used_s
 
 
 @cache
-def _compilers(pid: int) -> list[Path]:
-    """Where it stands what a JVM's compilers use. They live as long as the JVM; to look at all threads takes long."""
-    threads = []
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            if "CompilerThre" in (thread / "comm").read_text():
-                threads.append(thread / "schedstat")
-        except OSError:
-            continue  # it has ended
-    return threads
+def _compiles(thread: Path) -> bool:
+    """Whether a thread compiles, by its name: a JVM starts and ends such threads, and to read all names takes long."""
+    return "CompilerThre" in (thread / "comm").read_text()
 
 
 def feed(source: Path, part: Part) -> None:

@@ -46,6 +46,7 @@ from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
 GROUPS = 8
 ALL = KeyGroupRange(0, GROUPS - 1)
+HALVES = (KeyGroupRange(0, 2), KeyGroupRange(3, 7))
 KEY = pa.schema([("k", pa.int64())])
 NUMBER = TableSpec("n", "value", KEY, pa.schema([("value", pa.int64())]))
 
@@ -86,6 +87,15 @@ def report(
     assert isinstance(reported, SegmentsStateHandle)
     (completed,) = checkpoints.completed(state)
     return reported, completed
+
+
+def thousand_rows(checkpoints: KeyedCheckpoints) -> SegmentsStateHandle:
+    """The state of a subtask with all key groups, in the first checkpoint."""
+    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
+    put(tables.table(NUMBER), range(1000))
+    _, whole = report(tables, checkpoints, 1)
+    tables.close()
+    return whole
 
 
 def new_files(handle: SegmentsStateHandle) -> set[str]:
@@ -158,12 +168,9 @@ def test_each_backend_goes_on_from_each_other(checkpoints: KeyedCheckpoints) -> 
 def test_rows_are_scaled_out_without_being_read_and_in_again(
     checkpoints: KeyedCheckpoints,
 ) -> None:
-    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
-    put(tables.table(NUMBER), range(1000))
-    _, whole = report(tables, checkpoints, 1)
-    tables.close()
+    whole = thousand_rows(checkpoints)
     parts = []
-    for number, groups in enumerate((KeyGroupRange(0, 2), KeyGroupRange(3, 7)), 2):
+    for number, groups in enumerate(HALVES, 2):
         half = RocksDBStateTables(groups, parts_of([whole], groups), directory=QUICK_DISK)
         reported, completed = report(half, checkpoints, number)
         assert whole.segments.keys() & reported.segments.keys()
@@ -177,13 +184,10 @@ def test_rows_are_scaled_out_without_being_read_and_in_again(
 def test_rows_that_one_subtask_deletes_do_not_come_back_from_files_of_another(
     checkpoints: KeyedCheckpoints,
 ) -> None:
-    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
-    put(tables.table(NUMBER), range(1000))
-    _, whole = report(tables, checkpoints, 1)
-    tables.close()
+    whole = thousand_rows(checkpoints)
     parts = []
     kept: dict[int, int] = {}
-    for number, groups in enumerate((KeyGroupRange(0, 2), KeyGroupRange(3, 7)), 2):
+    for number, groups in enumerate(HALVES, 2):
         half = RocksDBStateTables(groups, parts_of([whole], groups), directory=QUICK_DISK)
         table = half.table(NUMBER)
         if number == 2:

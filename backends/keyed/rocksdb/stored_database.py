@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, decode_native
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
-from holdfast.backends.keyed.segments import ROCKSDB_MAGIC
+from holdfast.backends.keyed.segments import ROCKSDB_MAGIC, manifest_bytes
 from holdfast.backends.sections import location_of
-from holdfast.common import check_wanted, in_parallel, read_exactly
+from holdfast.common import check_wanted, in_parallel
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
 
@@ -83,8 +83,7 @@ def stored_database(handle: SegmentsStateHandle) -> StoredDatabase | None:
         CheckpointCorruptedError: The manifest is damaged, or names a file that the handle doesn't lead to.
         UnsupportedFormatError: A newer Holdfast wrote it.
     """
-    with handle.manifest.open_input_stream() as stream:
-        content = bytes(read_exactly(stream, handle.manifest.size))
+    content = manifest_bytes(handle)
     if not content.startswith(ROCKSDB_MAGIC):
         return None
     location = location_of(handle.manifest)

@@ -308,7 +308,7 @@ def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRa
     first, end = sort_key_range(key_groups)
     parts = []
     for handle in handles:
-        content = _content_of(handle.manifest)
+        content = manifest_bytes(handle)
         location = location_of(handle.manifest)
         manifest = decode_manifest(content, location)
         named = manifest.segments()
@@ -321,11 +321,13 @@ def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRa
     return Manifest.union(parts)
 
 
-def _content_of(stream: StreamStateHandle) -> bytes:
-    if type(stream) is ByteStreamStateHandle:
-        return stream.data
-    with stream.open_input_stream() as source:
-        return bytes(read_exactly(source, stream.size))
+def manifest_bytes(handle: SegmentsStateHandle) -> bytes:
+    """The manifest of a handle, of segments or of RocksDB's files, as it is stored. Raises `CheckpointNotFoundError`."""
+    manifest = handle.manifest
+    if isinstance(manifest, ByteStreamStateHandle):
+        return manifest.data
+    with manifest.open_input_stream() as stream:
+        return bytes(read_exactly(stream, manifest.size))
 
 
 def load_segment(name: str, handle: StreamStateHandle) -> Segment:
