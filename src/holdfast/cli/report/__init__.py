@@ -1,11 +1,12 @@
 """The page of `holdfast report`: its values, and the page made of them.
 
-`data` gathers the values from checkpoints, `page` draws them. Start with `data`.
+`data` says which values there are, `gathering` takes them from checkpoints, `page` draws them. Start with `data`.
 """
 
 from collections.abc import Callable
 
-from holdfast.cli.report.data import Report, report_of
+from holdfast.cli.report.data import Report
+from holdfast.cli.report.gathering import report_of
 
 __all__ = ["page_maker", "report_of"]
 

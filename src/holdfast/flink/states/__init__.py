@@ -1,6 +1,7 @@
 """The states of an operator: which there are, and their rows, whichever backend of Flink wrote them.
 
 stored_states    all states of an operator; calls the modules below
+state_parts      what a subtask has of a state;  common_types   the types that subtasks' parts have together
 descriptions     which states a stream has, and how they were serialized
 operator_state   list, union and broadcast states
 keyed_state      keyed states, in the `canonical` form or that of the `heap` backend; `entries` decodes their entries
