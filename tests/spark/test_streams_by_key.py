@@ -219,6 +219,9 @@ def test_what_is_of_another_kind_than_its_method_takes_is_refused_on_the_driver(
         by_minute.agg(n=F.count("*"))  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=r"several columns \['window_start'\]"):
         by_minute.agg(window_start=aggregates.count())
+    for taker in (rows, by_minute):
+        with pytest.raises(InvalidRequestError, match=r"has no name; name its column, such as"):
+            taker.agg(aggregates.count())
     for wrong in ("1 minute", F.window("at", "1 minute")):
         with pytest.raises(InvalidRequestError, match=r"make them by holdfast.spark.windows"):
             rows.window(wrong, time="at").agg(n=aggregates.count())  # type: ignore[arg-type]

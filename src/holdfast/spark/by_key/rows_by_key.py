@@ -160,7 +160,7 @@ class KeyedRows:
 
     def agg(
         self,
-        *,
+        *unnamed: object,
         combine: bool = True,
         ttl: StateTtlConfig | None = None,
         **aggregates: Aggregate,
@@ -168,6 +168,7 @@ class KeyedRows:
         """Keep aggregates of each key, and yield those that a batch has changed.
 
         Args:
+            unnamed: Refused: a column needs a name.
             combine: Whether Spark makes one row of all rows of a key in a batch before they go to their
                 subtasks. It costs a shuffle more, which is lost where keys seldom have two rows in a batch.
             ttl: How long the aggregates of a key live after its last row; None for ever.
@@ -175,8 +176,9 @@ class KeyedRows:
                 columns that they become.
 
         Raises:
-            InvalidRequestError: Names collide, or a column isn't there.
+            InvalidRequestError: An aggregate has no name, or names collide, or a column isn't there.
         """
+        _check_named(unnamed)
         schema = aggregated(self.rows, self.key, aggregates).schema
         prepare = partial(preparation_of, key=self.key, aggregates=aggregates, combine=combine)
         return _output(self, Aggregation(aggregates, ttl=ttl), schema, prepare=prepare)
@@ -241,12 +243,13 @@ class WindowedRows:
     allowed_lateness: timedelta
     emit: Emit
 
-    def agg(self, **aggregates: Aggregate) -> KeyedOutput:
+    def agg(self, *unnamed: object, **aggregates: Aggregate) -> KeyedOutput:
         """Keep aggregates of each key and window; columns are the key, window_start, window_end, and they.
 
         Raises:
-            InvalidRequestError: Names collide, or a column isn't there.
+            InvalidRequestError: An aggregate has no name, or names collide, or a column isn't there.
         """
+        _check_named(unnamed)
         keyed_rows = self.keyed
         function = WindowedAggregation(aggregates, self.windows, **self._options())
         panes = Panes(self.time)
@@ -277,6 +280,14 @@ class WindowedRows:
 
     def _options(self) -> dict[str, Any]:
         return {"time": self.time, "allowed_lateness": self.allowed_lateness, "emit": self.emit}
+
+
+def _check_named(unnamed: tuple[object, ...]) -> None:
+    if unnamed:
+        message = (
+            f"aggregate {unnamed[0]!r} has no name; name its column, such as agg(orders=count())"
+        )
+        raise InvalidRequestError(message)
 
 
 def _output(
