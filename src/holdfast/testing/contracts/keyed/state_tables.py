@@ -395,6 +395,25 @@ class StateTablesContract(KeyedSuite):
         restored = self.tables_of(ALL, handles).table(NUMBER)
         assert values_of(restored, keys_of(["a", "b"])) == {"a": 1, "b": 2}
 
+    def test_null_and_a_struct_of_nulls_are_two_keys_with_one_hash(
+        self, tables: StateTables, checkpoints: KeyedCheckpoints
+    ) -> None:
+        type = pa.struct([("x", pa.int32()), ("y", pa.struct([("z", pa.string())]))])
+        spec = replace(NUMBER, key=pa.schema([("k", type)]))
+        structs = [None, {"x": None, "y": None}, {"x": None, "y": {"z": None}}]
+        keys = Keys.of([pa.array(structs, type)], GROUPS)
+        assert len(set(keys.sort_keys.tolist())) == 1
+        table = tables.table(spec)
+        write(table, keys, [1, 2, 3])
+        checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        write(table, keys, [4, 5, 6], np.array([DELETE, PUT, DELETE], np.uint8))
+        handles = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
+        for each in (table, self.tables_of(ALL, handles).table(spec)):
+            present, (values,) = each.get(keys.identities)
+            assert present.tolist() == [False, True, False]
+            assert values[1].as_py() == 5
+            assert sum(map(len, each.scan())) == 1
+
     def test_checkpoints_go_on_from_those_that_were_confirmed(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
