@@ -46,7 +46,7 @@ class StateTtlConfig:
         visibility: Whether values whose time is over are given while they are still there.
 
     Raises:
-        InvalidRequestError: The time is shorter than a millisecond.
+        InvalidRequestError: The time is shorter than a millisecond, or one of the three is of another type.
 
     Source:
         Flink, StateTtlConfig.
@@ -57,6 +57,15 @@ class StateTtlConfig:
     visibility: StateVisibility = StateVisibility.NEVER_RETURN_EXPIRED
 
     def __post_init__(self) -> None:
+        for name, kind in (
+            ("ttl", timedelta),
+            ("update_type", UpdateType),
+            ("visibility", StateVisibility),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                message = f"{name} of a time to live is a {kind.__name__}, and not {value!r}"
+                raise InvalidRequestError(message)
         if self.ttl < _MILLISECOND:
             message = f"state can't live for {self.ttl}; give it at least a millisecond"
             raise InvalidRequestError(message)

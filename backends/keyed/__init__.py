@@ -2,6 +2,7 @@
 
     backend    the states of a subtask, by name
     keys       the distinct keys of a batch, sorted once
+    key_columns  what users give as a key's columns, and whole_ms: as times
     key_lookup the rows of a single key, read from outside
     states     what users call, by batch or by key; every kind of state is rows of a table
     table      the port: tables of rows, each known by its identity; a backend is an implementation

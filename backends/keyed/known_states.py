@@ -185,7 +185,7 @@ class KnownStates:
             if isinstance(function, AggregateFunction):
                 columns = AggregatingColumns(rows, function)
                 return AggregatingState(columns, function, self._context)
-            return AggregatingState(AverageColumns(rows), Average(), self._context)
+            return AggregatingState(AverageColumns(rows), Average(descriptor.name), self._context)
 
         known = function if is_known else StateFunction.of(function)
         asked = ("aggregating", known, form.serializer, namespace, descriptor.ttl)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotPart
 from holdfast.locations.storages import CheckpointStreamFactory
 
@@ -206,6 +207,11 @@ class StateTables(Protocol):
     Source:
         Flink, AbstractKeyedStateBackend, as far as it is about rows.
     """
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups of the subtask."""
+        ...
 
     def table(self, spec: TableSpec, migration: Migration | None = None) -> StateTable:
         """The table of a state: the restored one, or a new one.

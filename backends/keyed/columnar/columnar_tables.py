@@ -79,6 +79,10 @@ class ColumnarStateTables:
         self._confirmed_id = 0
         self._pending: dict[int, set[str]] = {}  # names of segments, by checkpoint
 
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self._key_groups
+
     def table(self, spec: TableSpec, migration: Migration | None = None) -> ColumnarTable:
         table = self._tables.get(spec.name)
         if table is not None:

@@ -64,6 +64,10 @@ class HeapStateTables:
             else:
                 self._tables[restored.spec.name] = table
 
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self._key_groups
+
     def table(self, spec: TableSpec, migration: Migration | None = None) -> HeapTable:
         mixed = self._mixed.get(spec.name)
         known = self._tables.get(spec.name)

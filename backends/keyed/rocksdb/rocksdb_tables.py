@@ -86,6 +86,10 @@ class RocksDBStateTables:
             self._holder.release()
             raise
 
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self._key_groups
+
     def table(self, spec: TableSpec, migration: Migration | None = None) -> RocksDBTable:
         self._check_open()
         mixed = self._mixed.get(spec.name)

@@ -1,5 +1,6 @@
 """The keys of the batch, the current key and namespace, and the pages that states have of them."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -94,7 +95,17 @@ class Pages(Generic[_Page]):
 
     def of(self, namespace: Namespace) -> _Page:
         """The page of a namespace. Raises `InvalidRequestError` if the state has no such namespaces."""
-        page = self._pages.get(namespace)
+        try:
+            page = self._pages.get(namespace)
+        except TypeError:
+            message = (
+                f"state {self._name!r}: namespace {namespace} can't be looked up, because a value of it has no hash; "
+                "take it by arrays, with `in_namespaces`"
+            )
+            raise InvalidRequestError(message) from None
+        if page is None:
+            namespace = tuple(map(findable, namespace))
+            page = self._pages.get(namespace)
         if page is None:
             if self._make is None:
                 self.refuse()
@@ -120,6 +131,11 @@ class Pages(Generic[_Page]):
     def refuse(self) -> NoReturn:
         """Refuse to use the state, after `close`. Raises `InvalidRequestError`."""
         raise InvalidRequestError(self._why)
+
+
+def findable(value: Any) -> Any:
+    """The value; one NaN for all, because dictionaries find no other."""
+    return math.nan if isinstance(value, float) and math.isnan(value) else value
 
 
 def namespace_of(name: str, namespace: Sequence[Any], schema: pa.Schema) -> list[pa.Scalar]:

@@ -1,6 +1,6 @@
 """A list of each key, for many keys at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,10 +117,10 @@ class ListColumns(StateColumns):
                 )
                 raise InvalidRequestError(message)
             return offsets_of(lists), self._encoded(lists.flatten())
-        lengths = [0 if elements is None else len(_sized(elements)) for elements in lists]
-        flat: list[Any] = [
-            element for elements in lists if elements is not None for element in _sized(elements)
-        ]
+        name = self.rows.name
+        sized = [() if each is None else elements_of(each, state=name) for each in lists]
+        flat: list[Any] = [element for elements in sized for element in elements]
+        lengths = list(map(len, sized))
         return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), self._encoded(flat)
 
     def _append(self, keys: Keys, offsets: npt.NDArray[np.int64], elements: pa.Array) -> None:
@@ -131,5 +131,11 @@ class ListColumns(StateColumns):
         return self._form.encoded(elements)
 
 
-def _sized(elements: Any) -> Any:
-    return elements if hasattr(elements, "__len__") else list(elements)
+def elements_of(values: Any, *, state: str) -> Any:
+    """The elements of a list that was given, as many as `len` says. Raises `InvalidRequestError` for what is no list."""
+    if isinstance(values, list):
+        return values
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        message = f"state {state!r} takes lists of elements, and {type(values).__name__} was given for one"
+        raise InvalidRequestError(message)
+    return values if hasattr(values, "__len__") else list(values)

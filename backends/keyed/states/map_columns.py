@@ -10,10 +10,9 @@ from holdfast.backends.arrow import Elements, are_new
 from holdfast.backends.keyed.columns import same_rows, take_arrow
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import SUB_BITS, Keys
-from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
+from holdfast.backends.keyed.states.state_rows import ValueRows, check_length, key_indices
 from holdfast.backends.keyed.states.value_form import ValueForm
 from holdfast.backends.keyed.table import Identities, Operation, TableRows
-from holdfast.errors import InvalidRequestError
 
 _U = np.uint64
 
@@ -147,11 +146,8 @@ class MapColumns:
 
     def _entries(self, keys: Keys, indices: npt.ArrayLike | None, map_keys: pa.Array) -> Keys:
         self.rows.check(keys)
-        at = keys.codes if indices is None else np.asarray(indices, np.int64)
+        at = key_indices(self.rows.name, keys, indices)
         check_length(self.rows.name, len(map_keys), len(at), "rows")
-        if len(at) and not 0 <= at.min() <= at.max() < len(keys):
-            message = f"state {self.rows.name!r}: an index is none of {len(keys)} keys"
-            raise InvalidRequestError(message)
         return keys.with_columns(at, [map_keys], self.rows.hash_of)
 
     def _rows_of(

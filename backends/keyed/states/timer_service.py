@@ -9,6 +9,7 @@ from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.timers import FiredTimers, Timers
 from holdfast.backends.keyed.table import Operation
+from holdfast.backends.keyed.whole_ms import whole_ms
 
 
 class TimerService(OfCurrentKey["TimerPage", Timers]):
@@ -26,15 +27,15 @@ class TimerService(OfCurrentKey["TimerPage", Timers]):
         """Register a timer of the current key; once is enough.
 
         Raises:
-            InvalidRequestError: No key is current.
+            InvalidRequestError: No key is current, or the time is no whole number of milliseconds.
         """
         page, index = self._current()
-        page.changes[index, int(time_ms)] = Operation.PUT
+        page.changes[index, whole_ms(time_ms)] = Operation.PUT
 
     def delete(self, time_ms: int) -> None:
         """Delete a timer of the current key, if it is there. Raises what `register` does."""
         page, index = self._current()
-        page.changes[index, int(time_ms)] = Operation.DELETE
+        page.changes[index, whole_ms(time_ms)] = Operation.DELETE
 
     def fire(self, until_ms: int) -> FiredTimers:
         """The timers of all keys of this time and before, in order of time; they are gone afterwards."""
