@@ -25,7 +25,7 @@ from holdfast.backends.keyed.states import (
     TimerService,
     ValueState,
 )
-from holdfast.backends.keyed.table import StateTables, TableSpec
+from holdfast.backends.keyed.table import StateTables, TableSpec, plain_schema
 from holdfast.backends.keyed.whole_ms import whole_ms
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, xxhash64
 from holdfast.backends.snapshot import SnapshotPart
@@ -79,6 +79,7 @@ class KeyedStateBackend:
         check_hashable("the key", key)
         if not 0 < len(key) == len(set(key.names)):
             raise InvalidRequestError(f"the key needs columns of different names, not {key.names}")
+        key = plain_schema(key)
         self._tables = tables
         self._key = key
         self._max_parallelism = max_parallelism
@@ -140,31 +141,31 @@ class KeyedStateBackend:
                 that can't become this one; or it was asked for with another default before.
             InvalidRequestError: The name can't be a state's, or a column of the namespace can't be hashed.
         """
-        return self._states.value_state(descriptor, namespace)
+        return self._states.value_state(descriptor, plain_schema(namespace))
 
     def get_list_state(
         self, descriptor: ListStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> KeyedListState:
         """The list state of that name. All else is as for `get_state`."""
-        return self._states.list_state(descriptor, namespace)
+        return self._states.list_state(descriptor, plain_schema(namespace))
 
     def get_map_state(
         self, descriptor: MapStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> MapState:
         """The map state of that name. All else is as for `get_state`; map keys must be of a type that can be hashed."""
-        return self._states.map_state(descriptor, namespace)
+        return self._states.map_state(descriptor, plain_schema(namespace))
 
     def get_reducing_state(
         self, descriptor: ReducingStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> ReducingState:
         """The reducing state of that name. All else is as for `get_state`."""
-        return self._states.reducing_state(descriptor, namespace)
+        return self._states.reducing_state(descriptor, plain_schema(namespace))
 
     def get_aggregating_state(
         self, descriptor: AggregatingStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> AggregatingState:
         """The aggregating state of that name. All else is as for `get_state`."""
-        return self._states.aggregating_state(descriptor, namespace)
+        return self._states.aggregating_state(descriptor, plain_schema(namespace))
 
     def event_time_timers(
         self, name: str = "timers", namespace: pa.Schema = _NO_NAMESPACE
@@ -174,13 +175,13 @@ class KeyedStateBackend:
         Raises:
             StateMigrationError: The timers were stored, or asked for before, with other namespaces.
         """
-        return self._states.timers(_EVENT_TIMERS + name, namespace)
+        return self._states.timers(_EVENT_TIMERS + name, plain_schema(namespace))
 
     def processing_time_timers(
         self, name: str = "timers", namespace: pa.Schema = _NO_NAMESPACE
     ) -> TimerService:
         """The timers of processing time of that name. All else is as for `event_time_timers`."""
-        return self._states.timers(_PROCESSING_TIMERS + name, namespace)
+        return self._states.timers(_PROCESSING_TIMERS + name, plain_schema(namespace))
 
     def next_timers(self) -> tuple[int | None, int | None]:
         """The times of the earliest timers that are left, whatever their names: of event time, and of processing time.

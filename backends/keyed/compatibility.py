@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.keyed.table import TableSpec
+from holdfast.backends.keyed.table import TableSpec, plain_schema
 from holdfast.backends.keys import check_hashed
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError, StateMigrationError
@@ -77,7 +77,7 @@ def check_hashable(what: str, schema: pa.Schema) -> None:
 
 def check_key(stored: TableSpec, key: pa.Schema) -> None:
     """Refuse a state that was stored with another key. Raises `StateMigrationError`."""
-    if not stored.key.equals(key):
+    if plain_schema(stored.key) != plain_schema(key):
         message = (
             f"state {stored.name!r} was stored with the key {shown(stored.key)}, but the key is "
             f"{shown(key)} now; keys can't be migrated: take the key that it was stored with, or "
@@ -91,11 +91,10 @@ def check_kind(stored: TableSpec, spec: TableSpec) -> None:
     before: str = stored.kind
     now: str = spec.kind
     if before == now:
-        if (stored.namespace, stored.sub_key, stored.folds) == (
-            spec.namespace,
-            spec.sub_key,
-            spec.folds,
-        ):
+        parts = [
+            (plain_schema(each.namespace), each.sub_key, each.folds) for each in (stored, spec)
+        ]
+        if parts[0] == parts[1]:
             return
         before, now = (
             f"{known.kind} state with namespaces {shown(known.namespace)}, map keys "

@@ -48,7 +48,7 @@ from holdfast.backends.keyed.states import (
     ValueState,
     fold_of,
 )
-from holdfast.backends.keyed.table import Fold, StateKind, StateTables, TableSpec
+from holdfast.backends.keyed.table import Fold, StateKind, StateTables, TableSpec, plain_schema
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 
@@ -206,7 +206,7 @@ class KnownStates:
         """The time of the earliest timer whose name begins so, whether it was asked for or not; None if none is left."""
         self.check_open()
         times = [
-            self.timers(name, spec.namespace).earliest()
+            self.timers(name, plain_schema(spec.namespace)).earliest()
             for name, spec in self._tables.specs().items()
             if name.startswith(prefix)
         ]

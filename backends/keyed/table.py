@@ -37,6 +37,14 @@ class Operation(IntEnum):
     DELETE = 2
 
 
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Names and types, by which the columns of a key or namespace are known.
+
+    What else a schema says is left out, such as whether there are nulls, or a file's own metadata.
+    """
+    return pa.schema([(field.name, field.type) for field in schema])
+
+
 def _nothing() -> pa.Schema:
     return pa.schema([])
 

@@ -18,7 +18,13 @@ from holdfast.backends.keyed.rocksdb.rocksdb_snapshot import (
 from holdfast.backends.keyed.rocksdb.rocksdb_table import RocksDBTable, first_key
 from holdfast.backends.keyed.rocksdb.stored_database import StoredDatabase, stored_database
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
-from holdfast.backends.keyed.segments import RestoredTable, StoredSpec, migration_of, read_tables
+from holdfast.backends.keyed.segments import (
+    RestoredTable,
+    StoredSpec,
+    check_apart,
+    migration_of,
+    read_tables,
+)
 from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
@@ -183,6 +189,7 @@ class RocksDBStateTables:
 
     def _opened(self, handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> Database:
         """The database, with the rows of all handles."""
+        check_apart(handles)
         path = os.path.join(self._holder.path, "db")
         stored = [stored_database(handle) for handle in handles]
         databases = [database for database in stored if database is not None]

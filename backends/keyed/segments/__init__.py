@@ -42,6 +42,7 @@ from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec, migration_of
 from holdfast.backends.keyed.segments.whole_tables import (
     RestoredTable,
+    check_apart,
     finish,
     load_segment,
     manifest_bytes,
@@ -74,6 +75,7 @@ __all__ = [
     "SortedRows",
     "StoredSpec",
     "TableManifest",
+    "check_apart",
     "empty_rows",
     "encode_manifest",
     "finish",

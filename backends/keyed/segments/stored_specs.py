@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.keyed.table import Fold, Migration, StateKind, TableSpec
+from holdfast.backends.keyed.table import Fold, Migration, StateKind, TableSpec, plain_schema
 from holdfast.common import MOST
 from holdfast.errors import StateMigrationError
 
@@ -108,8 +108,8 @@ def migration_of(
     """
     for what, before, now in (
         ("kind", stored.kind, spec.kind),
-        ("keys", _bytes_of(stored.key), _bytes_of(spec.key)),
-        ("namespaces", _bytes_of(stored.namespace), _bytes_of(spec.namespace)),
+        ("keys", plain_schema(stored.key), plain_schema(spec.key)),
+        ("namespaces", plain_schema(stored.namespace), plain_schema(spec.namespace)),
         ("sub keys", _bytes_of(stored.sub_key), _bytes_of(spec.sub_key)),
         ("folds", stored.folds, spec.folds),
     ):

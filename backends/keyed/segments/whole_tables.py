@@ -305,6 +305,7 @@ def read_tables(
 
 def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRange) -> Manifest:
     """The tables of some key groups as several handles have them. Reads no segment; raises what `read_tables` does."""
+    check_apart(handles)
     first, end = sort_key_range(key_groups)
     parts = []
     for handle in handles:
@@ -319,6 +320,15 @@ def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRa
         low, high = sort_key_range(KeyGroupRange(*handle.key_groups))
         parts.append(manifest.within(max(first, low), min(end, high)))
     return Manifest.union(parts)
+
+
+def check_apart(handles: Sequence[SegmentsStateHandle]) -> None:
+    """Refuse handles of which two have rows of one key group. Raises `InvalidRequestError`."""
+    ranges = sorted(handle.key_groups for handle in handles)
+    for (_, last), (first, _) in itertools.pairwise(ranges):
+        if first <= last:
+            message = f"two handles have rows of key group {first}, which would be there twice; give each handle once"
+            raise InvalidRequestError(message)
 
 
 def manifest_bytes(handle: SegmentsStateHandle) -> bytes:

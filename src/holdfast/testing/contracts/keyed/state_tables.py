@@ -538,6 +538,19 @@ class StateTablesContract(KeyedSuite):
         with pytest.raises(StateMigrationError, match="'n'"):
             restored.table(replace(NUMBER, **change), lambda _, values: tuple(values))
 
+    def test_a_key_that_was_stored_as_never_null_is_the_same_key(
+        self, tables: StateTables, checkpoints: KeyedCheckpoints
+    ) -> None:
+        key = pa.schema([KEY.field(0).with_nullable(False).with_metadata({"file": "other"})])
+        put(tables.table(replace(NUMBER, key=key)), {"a": 1})
+        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        restored = self.tables_of(ALL, handles)
+        table = restored.table(NUMBER)
+        put(table, {None: 2})
+        handles = checkpoints.run(restored.snapshot(2, checkpoints.location(2)))
+        for each in (table, self.tables_of(ALL, handles).table(NUMBER)):
+            assert values_of(each, keys_of(["a", None])) == {"a": 1, None: 2}
+
     def test_time_to_live_may_become_another_one(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
