@@ -142,7 +142,8 @@ def _folded_numbers(numbers: npt.NDArray[Any], bounds: Rows, fold: Fold) -> npt.
 
 def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[Any]:
     if numbers.dtype.kind == "f":
-        return np.add.reduceat(numbers, starts)
+        with np.errstate(over="ignore", invalid="ignore"):  # floats have infinity and NaN for that
+            return np.add.reduceat(numbers, starts)
     most = int(np.diff(bounds).max())
     limits = np.iinfo(numbers.dtype)
     if most * int(numbers.max()) <= limits.max and most * int(numbers.min()) >= limits.min:

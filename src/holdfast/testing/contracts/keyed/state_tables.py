@@ -63,6 +63,7 @@ FOLDS: list[tuple[Any, pa.DataType, list[Any], Any]] = [
     ("sum", pa.int64(), [1, 2, -4], -1),
     ("sum", pa.int8(), [100, 27], 127),
     ("sum", pa.float64(), [0.5, 0.25], 0.75),
+    ("sum", pa.float32(), [2.0**127, 2.0**127], math.inf),
     ("sum", pa.decimal128(9, 2), [Decimal("1.10"), Decimal("2.20")], Decimal("3.30")),
     ("sum", pa.duration("us"), [dt.timedelta(1), dt.timedelta(2)], dt.timedelta(3)),
     ("min", pa.int32(), [3, 1, 2], 1),
