@@ -95,6 +95,7 @@ def check_kind(stored: TableSpec, spec: TableSpec) -> None:
             (plain_schema(each.namespace), each.sub_key, each.folds) for each in (stored, spec)
         ]
         if parts[0] == parts[1]:
+            check_times(stored, spec)
             return
         before, now = (
             f"{known.kind} state with namespaces {shown(known.namespace)}, map keys "
@@ -105,6 +106,16 @@ def check_kind(stored: TableSpec, spec: TableSpec) -> None:
         message = (
             f"state {spec.name!r} was stored as a {before}, but is asked for as a {now}; give the state "
             "that is asked for another name"
+        )
+        raise StateMigrationError(message)
+
+
+def check_times(stored: TableSpec, spec: TableSpec) -> None:
+    """Refuse a time to live for rows that were stored without times. Raises `StateMigrationError`."""
+    if stored.ttl_ms is None and spec.ttl_ms is not None:
+        message = (
+            f"state {spec.name!r} was stored without a time to live, so nobody knows how old its rows are; "
+            "give the state with one another name"
         )
         raise StateMigrationError(message)
 
