@@ -289,6 +289,9 @@ def test_a_newer_version_is_named_so(streams: SnapshotStreams) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(10)])], GROUPS, streams)
     newer = bytearray(segment_of(handle))
     struct.pack_into(">I", newer, len(newer) - 12, 2)
+    with pytest.raises(CheckpointCorruptedError, match="versions 1 and 2"):
+        read_all(with_segment(handle, bytes(newer)))
+    struct.pack_into(">I", newer, 8, 2)
     with pytest.raises(UnsupportedFormatError, match="version 2"):
         read_all(with_segment(handle, bytes(newer)))
     assert isinstance(handle.manifest, ByteStreamStateHandle)
