@@ -13,6 +13,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 class UpdateType(Enum):
     """Which accesses make the time of a value start anew.
 
+    Attributes:
+        ON_CREATE_AND_WRITE: Each write.
+        ON_READ_AND_WRITE: Each write, and each read.
+        DISABLED: None: there is no time to live.
+
     Source:
         Flink, StateTtlConfig.UpdateType.
     """
@@ -24,6 +29,10 @@ class UpdateType(Enum):
 
 class StateVisibility(Enum):
     """Whether a read returns a value whose time is over but which is not deleted yet.
+
+    Attributes:
+        NEVER_RETURN_EXPIRED: It doesn't.
+        RETURN_EXPIRED_IF_NOT_CLEANED_UP: It does.
 
     Source:
         Flink, StateTtlConfig.StateVisibility.

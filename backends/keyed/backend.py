@@ -51,7 +51,7 @@ class KeyedStateBackend:
     Restored states are there under their names; a state that nobody asks for is carried on into the next snapshot.
 
     Args:
-        tables: The tables of rows; new, or restored.
+        tables: Where rows are kept, such as `ColumnarStateTables`; new, or restored.
         key: The key's columns.
         max_parallelism: Number of key groups of the job, 1 to 32768.
         key_groups: The key groups that the subtask has, which are those of the tables; None for all.
@@ -137,8 +137,9 @@ class KeyedStateBackend:
             namespace: The columns of its namespaces; none for a state without.
 
         Raises:
-            StateMigrationError: The state was stored, or asked for before, as another kind or with a type
-                that can't become this one; or it was asked for with another default before.
+            StateMigrationError: The state was stored, or asked for before, as another kind, with other
+                namespaces or with a type that can't become this one; or it was stored without a time to
+                live, and is asked for with one; or it was asked for with another default before.
             InvalidRequestError: The name can't be a state's, or a column of the namespace can't be hashed.
         """
         return self._states.value_state(descriptor, plain_schema(namespace))

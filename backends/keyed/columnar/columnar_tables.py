@@ -39,9 +39,10 @@ class ColumnarStateTables:
 
     Args:
         key_groups: The key groups of the subtask.
-        handles: What it is restored from: no two have rows of one key group.
-        directory: A directory for local copies of segments, which stay when the tables are closed. What the
-            disk doesn't take is kept in memory; with None, all.
+        handles: The stored state, which such tables or `HeapStateTables` wrote; no two handles have rows of one
+            key group.
+        directory: The path of a directory on this host for copies of segments, which stay there when the tables
+            are closed. Segments that the disk doesn't take are kept in memory; without a directory all are.
         policy: When rows are merged.
         workspace: Files and memory that stay open from one batch to the next; None makes a new workspace.
         may_refer: Whether checkpoints may refer to the segments that were restored. Not if these belong

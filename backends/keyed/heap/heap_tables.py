@@ -34,7 +34,8 @@ class HeapStateTables:
 
     Args:
         key_groups: The key groups that the subtask has.
-        handles: The stored state, whichever backend wrote it; no two handles have rows of one key group.
+        handles: The stored state, which such tables or `ColumnarStateTables` wrote; no two handles have rows of
+            one key group.
 
     Raises:
         CheckpointNotFoundError: A file is gone.

@@ -54,7 +54,9 @@ class Average(AggregateFunction):
 
 
 class AggregatingState(OfCurrentKey[ObjectPage, AggregatingColumns | AverageColumns]):
-    """A result of each key: here of the current key, in the current namespace if the state has some.
+    """A result of each key, which is made of all added values; its methods are about the current key.
+
+    If the state has namespaces, they are about the current namespace.
 
     Source:
         Flink, AggregatingState.

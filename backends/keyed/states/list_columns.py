@@ -37,7 +37,7 @@ class ListColumns(StateColumns):
         """Append an element for each row of the batch to the list of its key, in the order of rows.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or an element is null or of
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or an element is null or of
                 another type.
         """
         self.rows.check(keys)
@@ -51,7 +51,7 @@ class ListColumns(StateColumns):
         """Set the list of each key; an empty list, or null, removes it.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or an element is null or of
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or an element is null or of
                 another type.
         """
         self.rows.check(keys)

@@ -23,8 +23,8 @@ class MapEntries:
 
     Attributes:
         indices: For each entry the index of its key, ascending.
-        map_keys: The entries' keys, as they are stored.
-        values: Their values, as they are stored.
+        map_keys: The map key of each, as Arrow stores it.
+        values: The value of each, as Arrow stores it.
     """
 
     indices: Positions
@@ -36,7 +36,7 @@ class MapEntries:
 
 
 class MapColumns:
-    """The maps of a state, by arrays. Rows name an entry by the index of a key, and a map key.
+    """The maps of a state, by arrays. An entry is named by the index of its key in `keys`, and by its map key.
 
     Args:
         rows: The rows of the state, one for each entry.
@@ -56,7 +56,7 @@ class MapColumns:
             indices: The index of each row's key in `keys`; None if rows are those of the batch.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a map key is of another type.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a map key is of another type.
         """
         entries = self._entries(keys, indices, self.key_form.encoded(map_keys))
         self.rows.settle()
@@ -79,7 +79,7 @@ class MapColumns:
             indices: The index of each row's key in `keys`; None if rows are those of the batch.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a map key or value is null or of
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a map key or value is null or of
                 another type.
         """
         entries = self._entries(keys, indices, self.key_form.encoded(map_keys))
@@ -98,7 +98,7 @@ class MapColumns:
         """All entries of the keys' maps, key by key.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
         self.rows.begin(keys)
         return self.stored(keys)

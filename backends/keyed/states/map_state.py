@@ -17,9 +17,9 @@ _REMOVED: Any = object()
 
 
 class MapState(OfCurrentKey["MapPage", MapColumns]):
-    """A map of each key: here of the current key, in the current namespace if the state has some.
+    """A map of each key; its methods are about the current key, in the current namespace if it has namespaces.
 
-    Who reads a map has the maps of all keys of the batch looked up. For maps of very many entries take
+    The first read of a batch looks up the whole maps of all its keys. For maps of very many entries take
     `columns`, which reads single entries. Entries that are only put are written without reading.
 
     Source:

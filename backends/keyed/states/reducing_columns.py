@@ -20,7 +20,7 @@ Combine = Callable[[Any, Any], Any]
 
 
 class FoldingColumns(StateColumns):
-    """The values of a state that folds by known functions: written without reading.
+    """The values of a state that known functions make one, by arrays: added without reading what is there.
 
     Args:
         rows: The rows of the state, one for each key that has a value.
@@ -37,11 +37,11 @@ class FoldingColumns(StateColumns):
 
         Args:
             keys: The keys to whose values it adds.
-            values: A value for each row. For a struct also its columns by name; those that are only counted
-                may be left out, and None stands for all columns where all are.
+            values: A value for each row; for structs also a mapping from the fields' names to columns. Fields
+                that are counted may be left out, and where all are, None is enough.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a value is null or of another
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is null or of another
                 type, or a sum is too large for its type.
         """
         self.rows.check(keys)
@@ -116,7 +116,7 @@ class FoldingColumns(StateColumns):
 
 
 class CombiningColumns(StateColumns):
-    """The values of a state that are made one by a function of Python: it is called for each value.
+    """The values of a state that a function of Python makes one, by arrays: it is called for each value.
 
     Args:
         rows: The rows of the state, one for each key that has a value.
@@ -131,7 +131,7 @@ class CombiningColumns(StateColumns):
         """Add a value for each row of the batch to that of its key, in the order of rows.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a value is null or of another
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is null or of another
                 type.
         """
         self.rows.check(keys)

@@ -16,9 +16,11 @@ from holdfast.backends.keyed.states.scalar_folds import Combine, combination_of,
 
 
 class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumns]):
-    """A value of each key: here of the current key, in the current namespace if the state has some.
+    """A value of each key, which all added values are reduced to; its methods are about the current key.
 
-    By known functions values that are only added are written without reading.
+    If the state has namespaces, they are about the current namespace.
+
+    Where the function is a known one, values that are only added are written without reading.
 
     Source:
         Flink, ReducingState.

@@ -44,7 +44,7 @@ class FiredTimers:
 
 
 class Timers:
-    """The timers of a name. A key has a timer of a time once, in each namespace, however often it is registered.
+    """The timers of a name, by arrays. For a time a key has one timer in each namespace, however often it is registered.
 
     Args:
         rows: The rows of the state, one for each timer.
@@ -69,7 +69,7 @@ class Timers:
             indices: The index of each timer's key in `keys`; None if there is one for each row of the batch.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or times are no whole numbers, or an
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or times are no whole numbers, or an
                 index is none of a key.
         """
         self._write(keys, times_ms, indices, Operation.PUT)
@@ -121,7 +121,7 @@ class Timers:
             keys: The keys of the timers.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
         self.rows.check(keys)
         self.rows.settle()

@@ -27,7 +27,7 @@ class ValueColumns(StateColumns):
         """The value of each key; the default, or null, where there is none.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
         values = super().get(keys)
         if self.default is None or not values.null_count:
@@ -47,7 +47,7 @@ class ValueColumns(StateColumns):
             values: A value for each of the keys.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a value is of another type.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is of another type.
         """
         self.rows.check(keys)
         array = self.rows.form.encoded_or_null(values)

@@ -10,7 +10,7 @@ from holdfast.backends.keyed.states.value_columns import ValueColumns
 
 
 class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
-    """A value of each key: here of the current key, in the current namespace if the state has some.
+    """A value of each key; its methods are about the current key, in the current namespace if it has namespaces.
 
     Values are looked up once for all keys of the batch, and written back once; objects that are given to the
     state belong to it from then on.
