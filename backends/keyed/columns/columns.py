@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow import equal_numbers, equal_rows
+from holdfast.backends.arrow import equal_numbers, equal_rows, mapped_type
 
 Column: TypeAlias = npt.NDArray[Any] | pa.Array
 Rows = npt.NDArray[np.int64]
@@ -82,11 +82,15 @@ def held_type(type: pa.DataType) -> pa.DataType:
     """The type of an Arrow column that is made of arrays of a type: Arrow can't take rows of all types."""
     if isinstance(type, pa.BaseExtensionType):
         return held_type(type.storage_type)
+    if types.is_run_end_encoded(type):
+        return type.value_type
+    return mapped_type(type, _without_views)
+
+
+def _without_views(type: pa.DataType) -> pa.DataType:
     if types.is_string_view(type):
         return pa.large_string()
-    if types.is_binary_view(type):
-        return pa.large_binary()
-    return type.value_type if types.is_run_end_encoded(type) else type
+    return pa.large_binary() if types.is_binary_view(type) else type
 
 
 def take(column: Column, rows: npt.NDArray[Any]) -> Column:

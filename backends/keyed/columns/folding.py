@@ -22,6 +22,7 @@ from holdfast.backends.keyed.columns.columns import (
     from_arrow,
     held_type,
     plain_type,
+    take,
     to_arrow,
 )
 from holdfast.backends.keyed.table import Flags, Fold, TableSpec
@@ -61,10 +62,10 @@ def fold_behind(
     rows = rows // 2 + rows % 2 * count  # of two columns: before, added, before, added …
     kept = np.repeat(is_behind, 2)
     kept[1::2] = True
-    at = pa.array(rows[kept])
+    at = rows[kept]
     bounds = np.concatenate([[0], np.cumsum(is_behind.astype(np.int64) + 1)])
     operands = [
-        from_arrow(pa.concat_arrays([old, new]).take(at))
+        take(from_arrow(pa.concat_arrays([old, new])), at)
         for old, new in zip(before, added, strict=True)
     ]
     return [

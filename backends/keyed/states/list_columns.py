@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, is_list, offsets_of
+from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.list_form import (
     ListForm,
@@ -45,7 +46,7 @@ class ListColumns(StateColumns):
         check_length(self.rows.name, len(array), len(keys.rows.order), "rows")
         self.rows.settle()
         offsets = np.append(keys.rows.starts, len(array))
-        self._append(keys, offsets, array.take(pa.array(keys.rows.order)))
+        self._append(keys, offsets, take_arrow(array, keys.rows.order))
 
     def put(self, keys: Keys, lists: pa.ListArray | Sequence[Elements | None]) -> None:
         """Set the list of each key; an empty list, or null, removes it.
@@ -100,7 +101,7 @@ class ListColumns(StateColumns):
         operations = np.where(put & empty, np.uint8(Operation.DELETE), operations)
         if (empty & ~put).any():  # there is nothing to append
             chosen = np.flatnonzero(put | ~empty)
-            keys, lists = keys.take(chosen), lists.take(pa.array(chosen))
+            keys, lists = keys.take(chosen), take_arrow(lists, chosen)
             operations = operations[chosen]
         self.rows.write(keys, lists, operations)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError, chunks_of
 from holdfast.backends.descriptors import KnownFunction
-from holdfast.backends.keyed.columns import fold_behind, folded, from_arrow, to_arrow
+from holdfast.backends.keyed.columns import fold_behind, folded, from_arrow, take, to_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_columns import StateColumns
 from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
@@ -66,7 +66,7 @@ class FoldingColumns(StateColumns):
     ) -> list[pa.Array]:
         """The values of a batch reduced to a row for each key. Raises `InvalidRequestError`."""
         given = self._columns_of(values)
-        order = pa.array(keys.rows.order)
+        order = keys.rows.order
         bounds = np.append(keys.rows.starts, len(order))
         columns = []
         for field, function, column in zip(self._fields, self.functions, given, strict=True):
@@ -74,7 +74,7 @@ class FoldingColumns(StateColumns):
                 columns.append(pa.array(keys.rows.counts, field.type))
                 continue
             check_length(self.rows.name, len(column), len(order), "rows")
-            operands = from_arrow(column.take(order))
+            operands = take(from_arrow(column), order)
             fold = fold_of(function)
             value = folded(operands, field.type, bounds, fold, state=self.rows.name)
             columns.append(to_arrow(value, field.type))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.descriptors import StateTtlConfig
+from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import Hash, Keys
 from holdfast.backends.keyed.states.value_form import ValueForm
@@ -162,8 +163,8 @@ class ValueRows(CheckedRows):
         self, identities: Keys, values: pa.Array, operation: Operation, chosen: Flags | None
     ) -> None:
         if chosen is not None and not chosen.all():
-            identities = identities.take(np.flatnonzero(chosen))
-            values = values.filter(pa.array(chosen))
+            rows = np.flatnonzero(chosen)
+            identities, values = identities.take(rows), take_arrow(values, rows)
         if len(identities):
             self.table.write(identities.identities, self.form.columns_of(values), operation)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements
+from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_columns import StateColumns
 from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
@@ -34,10 +35,8 @@ class ValueColumns(StateColumns):
             return values
         default = self.rows.form.encoded([self.default])
         filled = pa.concat_arrays([values, default])
-        own = np.arange(len(values))
-        return filled.take(
-            pa.array(np.where(values.is_valid().to_numpy(zero_copy_only=False), own, len(values)))
-        )
+        is_there = values.is_valid().to_numpy(zero_copy_only=False)
+        return take_arrow(filled, np.where(is_there, np.arange(len(values)), len(values)))
 
     def put(self, keys: Keys, values: Elements) -> None:
         """Set the value of each key; null removes it.
