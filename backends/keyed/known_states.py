@@ -282,7 +282,10 @@ class KnownStates:
             is_struct=form.is_struct,
         )
         stored = self._check_stored(spec)
-        if stored is not None and not stored.values.equals(spec.values, check_metadata=True):
+        if stored is not None and not (
+            stored.is_struct == spec.is_struct
+            and stored.values.equals(spec.values, check_metadata=True)
+        ):
             # Here it fails when the state is asked for, not when the first row is read.
             form.migrated(stored, [pa.array([], field.type) for field in stored.values])
         table = self._tables.table(spec, form.migrated)

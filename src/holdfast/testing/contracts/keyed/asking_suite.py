@@ -174,6 +174,20 @@ class AskingSuite(StateSuite):
             assert entries.get(keys, ["x", "x"]).to_pylist() == [1, 2]
             checkpoints.run(other.snapshot(2, checkpoints.location(2)))
 
+    def test_a_struct_of_one_field_does_not_become_that_field_nor_the_other_way_round(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        number, struct = pa.int64(), pa.struct([("value", pa.int64())])
+        keys = self.keys(backend, "a")
+        backend.get_state(ValueStateDescriptor("n", number)).columns.put(keys, [1])
+        backend.get_state(ValueStateDescriptor("s", struct)).columns.put(keys, [{"value": 1}])
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        restored = self.restored(handles)
+        for name, type in (("n", struct), ("s", number)):
+            with pytest.raises(StateMigrationError, match=f"'{name}' is stored with type"):
+                restored.get_state(ValueStateDescriptor(name, type))
+        assert restored.get_state(ValueStateDescriptor("n", number)).columns.get(keys)[0].as_py()
+
     def test_a_state_that_is_dropped_is_empty_when_it_is_asked_for_again(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
