@@ -68,6 +68,10 @@ class ValueSuite(StateSuite):
         assert lists.value() == [1]
         keys = self.keys(backend, "a", "b")
         assert lists.columns.get(keys).to_pylist() == [[1], [1]]
+        number = backend.get_state(ValueStateDescriptor("n", int, default=10**15))
+        self.current(backend)
+        assert number.value() == 10**15
+        assert number.value() is number.value()  # nobody can change it: to copy it takes time
         alive = backend.get_state(ValueStateDescriptor("w", int, default=5, ttl=TTL))
         self.current(backend)
         assert alive.value() is None
