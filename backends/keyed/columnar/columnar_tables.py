@@ -49,9 +49,10 @@ class ColumnarStateTables:
             to a savepoint, or to another job.
 
     Raises:
+        InvalidRequestError: Two handles have rows of one key group, or the directory is a URI.
         CheckpointNotFoundError: A manifest is gone.
         CheckpointCorruptedError: A manifest is damaged.
-        UnsupportedFormatError: A newer Holdfast wrote it.
+        UnsupportedFormatError: A newer Holdfast wrote it, or RocksDB has the rows.
     """
 
     def __init__(
@@ -64,6 +65,9 @@ class ColumnarStateTables:
         workspace: Workspace | None = None,
         may_refer: bool = True,
     ) -> None:
+        if directory is not None and "://" in str(directory):
+            message = f"{directory!r} is no path of a directory on this host, where copies of segments could be"
+            raise InvalidRequestError(message)
         self._key_groups = key_groups
         self._policy = policy or MergePolicy()
         self._workspace = workspace or Workspace()

@@ -38,9 +38,10 @@ class HeapStateTables:
             one key group.
 
     Raises:
+        InvalidRequestError: Two handles have rows of one key group.
         CheckpointNotFoundError: A file is gone.
         CheckpointCorruptedError: Stored bytes are damaged.
-        UnsupportedFormatError: A newer Holdfast wrote it.
+        UnsupportedFormatError: A newer Holdfast wrote it, or RocksDB has the rows.
 
     Source:
         Flink, HeapKeyedStateBackend and CopyOnWriteStateTable.
