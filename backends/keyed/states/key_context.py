@@ -110,8 +110,8 @@ class Pages(Generic[_Page]):
             if self._make is None:
                 self.refuse()
             keys, _ = self._context.current()
-            if len(self._namespace):
-                scalars = namespace_of(self._name, namespace, self._namespace)
+            scalars = namespace_of(self._name, namespace, self._namespace)
+            if scalars:
                 keys = keys.in_namespace(scalars, self._hash_of)
             page = self._pages[namespace] = self._make(keys)
         return page
@@ -141,7 +141,8 @@ def findable(value: Any) -> Any:
 def namespace_of(name: str, namespace: Sequence[Any], schema: pa.Schema) -> list[pa.Scalar]:
     """A namespace as Arrow has it; None stands for null. Raises `InvalidRequestError`."""
     if len(namespace) != len(schema):
-        message = f"state {name!r} has namespaces of {schema.names}, and {len(namespace)} values were given"
+        own = f"namespaces of {schema.names}" if len(schema) else "no namespaces"
+        message = f"state {name!r} has {own}, and one of {len(namespace)} values was given"
         raise InvalidRequestError(message)
     scalars = []
     for value, field in zip(namespace, schema, strict=True):

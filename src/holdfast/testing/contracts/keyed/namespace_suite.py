@@ -103,3 +103,14 @@ class NamespaceSuite(StateSuite):
                 backend.set_current_namespace(window)
                 assert (lists.get(), sums.get(), means.get()) == values
             self.current(backend)
+
+    def test_a_state_without_namespaces_has_none_to_merge(self, backend: KeyedStateBackend) -> None:
+        elements = backend.get_list_state(ListStateDescriptor("l", int))
+        total = backend.get_reducing_state(ReducingStateDescriptor("r", "sum", int))
+        mean = backend.get_aggregating_state(AggregatingStateDescriptor("a", "avg"))
+        self.current(backend)
+        elements.add(1)
+        for merge in (elements.merge_namespaces, total.merge_namespaces, mean.merge_namespaces):
+            with pytest.raises(InvalidRequestError, match="has no namespaces"):
+                merge((1,), [(2,)])
+        assert elements.get() == [1]
