@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from holdfast.backends.arrow import equal_numbers, equal_rows, mapped_type
+from holdfast.errors import InvalidRequestError
 
 Column: TypeAlias = npt.NDArray[Any] | pa.Array
 Rows = npt.NDArray[np.int64]
@@ -125,7 +126,24 @@ def concatenated(columns: Sequence[Column], type: pa.DataType) -> Column:
     if all(isinstance(column, np.ndarray) for column in columns):
         return np.concatenate(cast("list[npt.NDArray[Any]]", columns))
     held = held_type(type)
-    return pa.concat_arrays([to_arrow(column, held) for column in columns])
+    return side_by_side([to_arrow(column, held) for column in columns])
+
+
+def side_by_side(arrays: Sequence[pa.Array]) -> pa.Array:
+    """The arrays, one behind the other; there is at least one.
+
+    Raises:
+        InvalidRequestError: They are more than one array of their type holds.
+    """
+    try:
+        return pa.concat_arrays(arrays)
+    except pa.ArrowInvalid as error:  # types are alike, so offsets have no room
+        message = (
+            f"a state has more values of type {arrays[0].type} in one place than the 2 GiB that such a column "
+            "holds; give it large_string or large_binary, which stored values can become, or its operator more "
+            "subtasks"
+        )
+        raise InvalidRequestError(message) from error
 
 
 def same_rows(

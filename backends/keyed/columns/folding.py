@@ -22,6 +22,7 @@ from holdfast.backends.keyed.columns.columns import (
     from_arrow,
     held_type,
     plain_type,
+    side_by_side,
     take,
     to_arrow,
 )
@@ -65,7 +66,7 @@ def fold_behind(
     at = rows[kept]
     bounds = np.concatenate([[0], np.cumsum(is_behind.astype(np.int64) + 1)])
     operands = [
-        take(from_arrow(pa.concat_arrays([old, new])), at)
+        take(from_arrow(side_by_side([old, new])), at)
         for old, new in zip(before, added, strict=True)
     ]
     return [

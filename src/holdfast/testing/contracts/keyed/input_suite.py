@@ -163,6 +163,16 @@ class InputSuite(StateSuite):
                 mean.add(number)
         assert mean.get() is None
 
+    def test_more_bytes_than_a_column_holds_are_refused_with_the_type_that_holds_them(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        state = backend.get_state(ValueStateDescriptor("v", bytes)).columns
+        keys = self.keys(backend, *map(str, range(33)))
+        chunk = pa.array([bytes(64 << 20)], pa.binary())
+        with pytest.raises(InvalidRequestError, match=r"2 GiB.*large_binary"):
+            state.put(keys, pa.chunked_array([chunk] * 33))
+        assert state.get(keys).null_count == 33
+
     def test_a_snapshot_has_what_was_written_by_key(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
