@@ -256,7 +256,8 @@ class KeyedStateBackend:
         """Write back all changes; no key is current any more.
 
         Raises:
-            InvalidRequestError: A value is of another type than its state.
+            InvalidRequestError: A value is of another type than its state: no change of that state since
+                `begin_batch` is written.
         """
         try:
             self._states.settle()
