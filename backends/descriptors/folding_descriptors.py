@@ -55,8 +55,8 @@ class ReducingStateDescriptor:
             and write without reading. `sum` is of numbers, decimals and durations; `count` counts values, as
             int64; `min` and `max` are of what has an order, and NaN is the greatest; `any` and `all` are of
             booleans, `concatenate` is of lists; `hll_union` is of HLL sketches of Apache DataSketches as bytes,
-            such as Spark's `hll_sketch_agg` makes. For a struct a known function of each field, by its name;
-            a field that is a struct has a greatest and a least, by its own fields in their order, null first.
+            such as Spark's `hll_sketch_agg` makes. For a struct give a known function for each of its fields, by
+            the field's name; of these, structs are compared by their own fields in their order, null first.
             A function of Python is called for each value.
         type: Type of the values, as for a list's elements.
         defaults: For structs of Arrow that have got more fields since they were stored.

@@ -13,6 +13,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 class UpdateType(Enum):
     """Which accesses make the time of a value start anew.
 
+    Attributes:
+        ON_CREATE_AND_WRITE: Each write.
+        ON_READ_AND_WRITE: Each write, and each read.
+        DISABLED: None: there is no time to live.
+
     Source:
         Flink, StateTtlConfig.UpdateType.
     """
@@ -24,6 +29,10 @@ class UpdateType(Enum):
 
 class StateVisibility(Enum):
     """Whether a read returns a value whose time is over but which is not deleted yet.
+
+    Attributes:
+        NEVER_RETURN_EXPIRED: It doesn't.
+        RETURN_EXPIRED_IF_NOT_CLEANED_UP: It does.
 
     Source:
         Flink, StateTtlConfig.StateVisibility.
@@ -46,7 +55,7 @@ class StateTtlConfig:
         visibility: Whether values whose time is over are given while they are still there.
 
     Raises:
-        InvalidRequestError: The time is shorter than a millisecond.
+        InvalidRequestError: The time is shorter than a millisecond, or one of the three is of another type.
 
     Source:
         Flink, StateTtlConfig.
@@ -57,6 +66,15 @@ class StateTtlConfig:
     visibility: StateVisibility = StateVisibility.NEVER_RETURN_EXPIRED
 
     def __post_init__(self) -> None:
+        for name, kind in (
+            ("ttl", timedelta),
+            ("update_type", UpdateType),
+            ("visibility", StateVisibility),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                message = f"{name} of a time to live is a {kind.__name__}, and not {value!r}"
+                raise InvalidRequestError(message)
         if self.ttl < _MILLISECOND:
             message = f"state can't live for {self.ttl}; give it at least a millisecond"
             raise InvalidRequestError(message)

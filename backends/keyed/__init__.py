@@ -2,6 +2,7 @@
 
     backend    the states of a subtask, by name
     keys       the distinct keys of a batch, sorted once
+    key_columns  what users give as a key's columns, and whole_ms: as times
     key_lookup the rows of a single key, read from outside
     states     what users call, by batch or by key; every kind of state is rows of a table
     table      the port: tables of rows, each known by its identity; a backend is an implementation
@@ -41,13 +42,21 @@ from holdfast.backends.keyed.segments import (
     write_tables,
 )
 from holdfast.backends.keyed.states import (
+    AggregatingColumns,
     AggregatingState,
+    AverageColumns,
+    CombiningColumns,
+    FiredTimers,
+    FoldingColumns,
     KeyedListState,
+    ListColumns,
+    MapColumns,
     MapEntries,
     MapState,
     ReducingState,
     Timers,
     TimerService,
+    ValueColumns,
     ValueState,
 )
 from holdfast.backends.keyed.table import (
@@ -64,16 +73,23 @@ from holdfast.backends.keyed.timer_order import time_part
 __all__ = [
     "BACKEND_NAMES",
     "LEAST_MEMORY_BYTES",
+    "AggregatingColumns",
     "AggregatingState",
+    "AverageColumns",
     "BackendName",
     "BlockCompression",
     "ColumnarStateTables",
+    "CombiningColumns",
     "CompactionStyle",
+    "FiredTimers",
+    "FoldingColumns",
     "HeapStateTables",
     "Identities",
     "KeyedListState",
     "KeyedStateBackend",
     "Keys",
+    "ListColumns",
+    "MapColumns",
     "MapEntries",
     "MapState",
     "Migration",
@@ -88,6 +104,7 @@ __all__ = [
     "TableSpec",
     "TimerService",
     "Timers",
+    "ValueColumns",
     "ValueState",
     "Workspace",
     "encode_manifest",

@@ -1,6 +1,6 @@
 """The keyed state backend: the states of one subtask that belong to keys."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,8 @@ from holdfast.backends.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.backends.keyed.compatibility import check_hashable, check_key, shown
+from holdfast.backends.keyed.compatibility import check_hashable, check_key
+from holdfast.backends.keyed.key_columns import arrow_columns, key_columns
 from holdfast.backends.keyed.keys import Hash, Keys
 from holdfast.backends.keyed.known_states import TIMERS, KnownStates
 from holdfast.backends.keyed.states import (
@@ -24,7 +25,8 @@ from holdfast.backends.keyed.states import (
     TimerService,
     ValueState,
 )
-from holdfast.backends.keyed.table import StateTables, TableSpec
+from holdfast.backends.keyed.table import StateTables, TableSpec, plain_schema
+from holdfast.backends.keyed.whole_ms import whole_ms
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, xxhash64
 from holdfast.backends.snapshot import SnapshotPart
 from holdfast.errors import InvalidRequestError
@@ -49,15 +51,15 @@ class KeyedStateBackend:
     Restored states are there under their names; a state that nobody asks for is carried on into the next snapshot.
 
     Args:
-        tables: The tables of rows; new, or restored.
+        tables: Where rows are kept, such as `ColumnarStateTables`; new, or restored.
         key: The key's columns.
         max_parallelism: Number of key groups of the job, 1 to 32768.
-        key_groups: The key groups that the subtask has; None for all.
+        key_groups: The key groups that the subtask has, which are those of the tables; None for all.
         hash_of: The hash by which rows are sorted inside of a key group; only tests give another one.
 
     Raises:
         InvalidRequestError: The key has no columns, or one has a type that can't be a key's, or numbers are
-            out of bounds.
+            out of bounds, or the tables are of other key groups.
         StateMigrationError: The tables are of other keys.
 
     Source:
@@ -77,10 +79,12 @@ class KeyedStateBackend:
         check_hashable("the key", key)
         if not 0 < len(key) == len(set(key.names)):
             raise InvalidRequestError(f"the key needs columns of different names, not {key.names}")
+        key = plain_schema(key)
         self._tables = tables
         self._key = key
         self._max_parallelism = max_parallelism
         self._key_groups = key_groups or KeyGroupRange(0, max_parallelism - 1)
+        self._check_key_groups()
         self._hash_of = hash_of
         self._context = KeyContext()
         self._states = KnownStates(tables, key, self._key_groups, hash_of, self._context)
@@ -92,27 +96,21 @@ class KeyedStateBackend:
         """The key's columns."""
         return self._key
 
-    def keys(self, columns: Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch) -> Keys:
+    def keys(
+        self, columns: Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table
+    ) -> Keys:
         """The distinct keys of a batch.
 
         Args:
-            columns: The key's columns, in order; or a batch that has columns of their names.
+            columns: The key's columns, in order; or a batch or table that has columns of their names.
 
         Raises:
-            InvalidRequestError: A column has another type than the key, or a key belongs to another subtask.
+            InvalidRequestError: A column is missing or has another type than the key, or a key belongs to
+                another subtask.
         """
-        if isinstance(columns, pa.RecordBatch):
-            missing = [name for name in self._key.names if name not in columns.schema.names]
-            if missing:
-                raise InvalidRequestError(f"the batch has no key columns {missing}")
-            columns = [columns.column(name) for name in self._key.names]
-        types = [column.type for column in columns]
-        if types != self._key.types:
-            given = ", ".join(map(str, types)) or "no type"
-            message = f"the key has columns {shown(self._key)}, and columns of {given} were given"
-            raise InvalidRequestError(message)
-        hashes = None if self._hash_of is xxhash64 else self._hash_of(_arrays(columns))
-        keys = Keys.of(columns, self._max_parallelism, hashes)
+        arrays = key_columns(columns, self._key)
+        hashes = None if self._hash_of is xxhash64 else self._hash_of(arrays)
+        keys = Keys.of(arrays, self._max_parallelism, hashes)
         keys.check(self._key_groups)
         return keys
 
@@ -124,9 +122,10 @@ class KeyedStateBackend:
             namespaces: The namespace's columns, a row for each row of the batch.
 
         Raises:
-            InvalidRequestError: The columns have another length.
+            InvalidRequestError: The columns have another length, or are none of Arrow.
         """
-        return keys.with_columns(keys.codes, namespaces, self._hash_of)
+        columns = arrow_columns(namespaces, "a namespace's columns")
+        return keys.with_columns(keys.codes, columns, self._hash_of)
 
     def get_state(
         self, descriptor: ValueStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
@@ -138,35 +137,36 @@ class KeyedStateBackend:
             namespace: The columns of its namespaces; none for a state without.
 
         Raises:
-            StateMigrationError: The state was stored, or asked for before, as another kind or with a type
-                that can't become this one; or it was asked for with another default before.
+            StateMigrationError: The state was stored, or asked for before, as another kind, with other
+                namespaces or with a type that can't become this one; or it was stored without a time to
+                live, and is asked for with one; or it was asked for with another default before.
             InvalidRequestError: The name can't be a state's, or a column of the namespace can't be hashed.
         """
-        return self._states.value_state(descriptor, namespace)
+        return self._states.value_state(descriptor, plain_schema(namespace))
 
     def get_list_state(
         self, descriptor: ListStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> KeyedListState:
         """The list state of that name. All else is as for `get_state`."""
-        return self._states.list_state(descriptor, namespace)
+        return self._states.list_state(descriptor, plain_schema(namespace))
 
     def get_map_state(
         self, descriptor: MapStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> MapState:
         """The map state of that name. All else is as for `get_state`; map keys must be of a type that can be hashed."""
-        return self._states.map_state(descriptor, namespace)
+        return self._states.map_state(descriptor, plain_schema(namespace))
 
     def get_reducing_state(
         self, descriptor: ReducingStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> ReducingState:
         """The reducing state of that name. All else is as for `get_state`."""
-        return self._states.reducing_state(descriptor, namespace)
+        return self._states.reducing_state(descriptor, plain_schema(namespace))
 
     def get_aggregating_state(
         self, descriptor: AggregatingStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> AggregatingState:
         """The aggregating state of that name. All else is as for `get_state`."""
-        return self._states.aggregating_state(descriptor, namespace)
+        return self._states.aggregating_state(descriptor, plain_schema(namespace))
 
     def event_time_timers(
         self, name: str = "timers", namespace: pa.Schema = _NO_NAMESPACE
@@ -176,13 +176,13 @@ class KeyedStateBackend:
         Raises:
             StateMigrationError: The timers were stored, or asked for before, with other namespaces.
         """
-        return self._states.timers(_EVENT_TIMERS + name, namespace)
+        return self._states.timers(_EVENT_TIMERS + name, plain_schema(namespace))
 
     def processing_time_timers(
         self, name: str = "timers", namespace: pa.Schema = _NO_NAMESPACE
     ) -> TimerService:
         """The timers of processing time of that name. All else is as for `event_time_timers`."""
-        return self._states.timers(_PROCESSING_TIMERS + name, namespace)
+        return self._states.timers(_PROCESSING_TIMERS + name, plain_schema(namespace))
 
     def next_timers(self) -> tuple[int | None, int | None]:
         """The times of the earliest timers that are left, whatever their names: of event time, and of processing time.
@@ -209,7 +209,12 @@ class KeyedStateBackend:
         return self._tables.specs()
 
     def advance_time(self, now_ms: int) -> None:
-        """Set the time of the batch: milliseconds since 1970, of processing. By it values expire."""
+        """Set the time of the batch: milliseconds since 1970, of processing. By it values expire.
+
+        Raises:
+            InvalidRequestError: It is no whole number, or earlier changes can't be written back.
+        """
+        now_ms = whole_ms(now_ms)
         self._states.settle()
         self._states.now_ms = now_ms
         self._tables.advance_time(now_ms)
@@ -219,10 +224,11 @@ class KeyedStateBackend:
 
         Raises:
             InvalidRequestError: Earlier changes can't be written back, or a key belongs to another
-                subtask.
+                subtask, or the keys have other columns.
         """
         self.end_batch()
         keys.check(self._key_groups)
+        key_columns(keys.columns, self._key)
         self._context.begin(keys)
 
     def set_current_key(self, index: int) -> None:
@@ -250,7 +256,8 @@ class KeyedStateBackend:
         """Write back all changes; no key is current any more.
 
         Raises:
-            InvalidRequestError: A value is of another type than its state.
+            InvalidRequestError: A value is of another type than its state: no change of that state since
+                `begin_batch` is written.
         """
         try:
             self._states.settle()
@@ -289,9 +296,14 @@ class KeyedStateBackend:
         self._states.close()
         self._tables.close()
 
-
-def _arrays(columns: Iterable[pa.Array | pa.ChunkedArray]) -> list[pa.Array]:
-    return [
-        column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        for column in columns
-    ]
+    def _check_key_groups(self) -> None:
+        own, tables = self._key_groups, self._tables.key_groups
+        if own.end_key_group >= self._max_parallelism:
+            message = f"{own} is not below max parallelism {self._max_parallelism}"
+            raise InvalidRequestError(message)
+        if own != tables:
+            message = (
+                f"the backend is to have {own}, and its tables have {tables}: rows of other key groups "
+                "would be in no checkpoint; give both the same"
+            )
+            raise InvalidRequestError(message)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.keyed.table import TableSpec
+from holdfast.backends.keyed.table import TableSpec, plain_schema
 from holdfast.backends.keys import check_hashed
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError, StateMigrationError
@@ -77,7 +77,7 @@ def check_hashable(what: str, schema: pa.Schema) -> None:
 
 def check_key(stored: TableSpec, key: pa.Schema) -> None:
     """Refuse a state that was stored with another key. Raises `StateMigrationError`."""
-    if not stored.key.equals(key):
+    if plain_schema(stored.key) != plain_schema(key):
         message = (
             f"state {stored.name!r} was stored with the key {shown(stored.key)}, but the key is "
             f"{shown(key)} now; keys can't be migrated: take the key that it was stored with, or "
@@ -91,11 +91,11 @@ def check_kind(stored: TableSpec, spec: TableSpec) -> None:
     before: str = stored.kind
     now: str = spec.kind
     if before == now:
-        if (stored.namespace, stored.sub_key, stored.folds) == (
-            spec.namespace,
-            spec.sub_key,
-            spec.folds,
-        ):
+        parts = [
+            (plain_schema(each.namespace), each.sub_key, each.folds) for each in (stored, spec)
+        ]
+        if parts[0] == parts[1]:
+            check_times(stored, spec)
             return
         before, now = (
             f"{known.kind} state with namespaces {shown(known.namespace)}, map keys "
@@ -106,6 +106,16 @@ def check_kind(stored: TableSpec, spec: TableSpec) -> None:
         message = (
             f"state {spec.name!r} was stored as a {before}, but is asked for as a {now}; give the state "
             "that is asked for another name"
+        )
+        raise StateMigrationError(message)
+
+
+def check_times(stored: TableSpec, spec: TableSpec) -> None:
+    """Refuse a time to live for rows that were stored without times. Raises `StateMigrationError`."""
+    if stored.ttl_ms is None and spec.ttl_ms is not None:
+        message = (
+            f"state {spec.name!r} was stored without a time to live, so nobody knows how old its rows are; "
+            "give the state with one another name"
         )
         raise StateMigrationError(message)
 

@@ -39,11 +39,10 @@ class Keys:
     """The distinct keys of a batch, ascending by sort key, and which rows of the batch each has.
 
     Attributes:
-        sort_keys: Key group << 48 | the upper 48 bits of the key's `xxhash64`.
-            Where a namespace or sub key belongs to them, only 24 bits are of the key's hash, and the lowest
-            24 of theirs.
+        sort_keys: A number for each key by which rows of state are sorted: the key group in the upper 16 bits, then
+            bits of the hash of the key, and of the namespace and sub key if there are some.
         columns: The key's columns, a row for each distinct key; behind them those of namespace and sub key.
-        rows: The rows of the batch, key by key.
+        rows: Which rows of the batch have each of the keys.
         width: How many of the columns are the key's own.
     """
 

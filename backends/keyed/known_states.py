@@ -48,7 +48,7 @@ from holdfast.backends.keyed.states import (
     ValueState,
     fold_of,
 )
-from holdfast.backends.keyed.table import Fold, StateKind, StateTables, TableSpec
+from holdfast.backends.keyed.table import Fold, StateKind, StateTables, TableSpec, plain_schema
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 
@@ -185,7 +185,7 @@ class KnownStates:
             if isinstance(function, AggregateFunction):
                 columns = AggregatingColumns(rows, function)
                 return AggregatingState(columns, function, self._context)
-            return AggregatingState(AverageColumns(rows), Average(), self._context)
+            return AggregatingState(AverageColumns(rows), Average(descriptor.name), self._context)
 
         known = function if is_known else StateFunction.of(function)
         asked = ("aggregating", known, form.serializer, namespace, descriptor.ttl)
@@ -206,7 +206,7 @@ class KnownStates:
         """The time of the earliest timer whose name begins so, whether it was asked for or not; None if none is left."""
         self.check_open()
         times = [
-            self.timers(name, spec.namespace).earliest()
+            self.timers(name, plain_schema(spec.namespace)).earliest()
             for name, spec in self._tables.specs().items()
             if name.startswith(prefix)
         ]
@@ -282,7 +282,10 @@ class KnownStates:
             is_struct=form.is_struct,
         )
         stored = self._check_stored(spec)
-        if stored is not None and not stored.values.equals(spec.values, check_metadata=True):
+        if stored is not None and not (
+            stored.is_struct == spec.is_struct
+            and stored.values.equals(spec.values, check_metadata=True)
+        ):
             # Here it fails when the state is asked for, not when the first row is read.
             form.migrated(stored, [pa.array([], field.type) for field in stored.values])
         table = self._tables.table(spec, form.migrated)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotPart
 from holdfast.locations.storages import CheckpointStreamFactory
 
@@ -34,6 +35,14 @@ class Operation(IntEnum):
     PUT = 0
     APPEND = 1
     DELETE = 2
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Names and types, by which the columns of a key or namespace are known.
+
+    What else a schema says is left out, such as whether there are nulls, or a file's own metadata.
+    """
+    return pa.schema([(field.name, field.type) for field in schema])
 
 
 def _nothing() -> pa.Schema:
@@ -206,6 +215,11 @@ class StateTables(Protocol):
     Source:
         Flink, AbstractKeyedStateBackend, as far as it is about rows.
     """
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups of the subtask."""
+        ...
 
     def table(self, spec: TableSpec, migration: Migration | None = None) -> StateTable:
         """The table of a state: the restored one, or a new one.

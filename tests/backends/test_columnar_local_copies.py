@@ -12,12 +12,15 @@ import pytest
 from contracts.columnar_tables import ROWS, TablesJob, job, put, uris, value_spec, values
 
 from holdfast.backends.keyed.columnar import (
+    ColumnarStateTables,
     MergePolicy,
     Workspace,
 )
+from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
+    InvalidRequestError,
     StorageFullError,
 )
 from holdfast.locations.file_systems import file_system_for
@@ -287,3 +290,8 @@ def test_on_the_disk_of_its_storage_a_segment_is_written_once(
     job.completed(merging)
     assert name not in job.local_files()
     assert stored.exists()
+
+
+def test_a_uri_is_no_directory_for_copies(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="no path of a directory on this host"):
+        ColumnarStateTables(KeyGroupRange(0, 7), directory=tmp_path.as_uri())

@@ -81,6 +81,19 @@ def test_nothing_lives_for_less_than_a_millisecond() -> None:
     assert StateTtlConfig(timedelta(days=1), UpdateType.DISABLED).ttl_ms is None
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ((1000,), "ttl"),
+        ((timedelta(1), "disabled"), "update_type"),
+        ((timedelta(1), UpdateType.DISABLED, None), "visibility"),
+    ],
+)
+def test_a_time_to_live_of_other_types_is_refused(arguments: Any, name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{name} of a time to live is a .*, and not"):
+        StateTtlConfig(*arguments)
+
+
 def test_operator_state_has_no_time_to_live() -> None:
     ttl, backend = StateTtlConfig(timedelta(days=1)), OperatorStateBackend()
     calls: list[Callable[[], object]] = [

@@ -82,7 +82,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr("holdfast.backends.keyed.segments.segment_writer.LEAST_ROWS", 1)
         patch.setattr("holdfast.backends.keyed.columnar.chunked_merging.CHUNK_ROWS", 2)
-        patch.setattr("holdfast.backends.keyed.segments.whole_tables.STEP_ROWS", 7)
+        patch.setattr("holdfast.backends.keyed.segments.table_writing.STEP_ROWS", 7)
         patch.setattr("holdfast.backends.keyed.segments.canonical_tables.MERGED_ROWS", 5)
         self.key, self.key_of = KEYS[kind]
         columns = self.columns_of(range(KEY_COUNT))

@@ -139,7 +139,7 @@ def test_a_table_keeps_its_spec_its_times_and_the_metadata_of_its_fields(
 def test_a_table_of_more_rows_than_a_section_holds_is_several_sections(
     streams: SnapshotStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.keyed.segments.whole_tables.STEP_ROWS", 1000)
+    monkeypatch.setattr("holdfast.backends.keyed.segments.table_writing.STEP_ROWS", 1000)
     handle = write_tables(
         [
             (
@@ -289,6 +289,9 @@ def test_a_newer_version_is_named_so(streams: SnapshotStreams) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(10)])], GROUPS, streams)
     newer = bytearray(segment_of(handle))
     struct.pack_into(">I", newer, len(newer) - 12, 2)
+    with pytest.raises(CheckpointCorruptedError, match="versions 1 and 2"):
+        read_all(with_segment(handle, bytes(newer)))
+    struct.pack_into(">I", newer, 8, 2)
     with pytest.raises(UnsupportedFormatError, match="version 2"):
         read_all(with_segment(handle, bytes(newer)))
     assert isinstance(handle.manifest, ByteStreamStateHandle)

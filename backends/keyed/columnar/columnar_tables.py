@@ -39,18 +39,20 @@ class ColumnarStateTables:
 
     Args:
         key_groups: The key groups of the subtask.
-        handles: What it is restored from: no two have rows of one key group.
-        directory: A directory for local copies of segments, which stay when the tables are closed. What the
-            disk doesn't take is kept in memory; with None, all.
+        handles: The stored state, which such tables or `HeapStateTables` wrote; no two handles have rows of one
+            key group.
+        directory: The path of a directory on this host for copies of segments, which stay there when the tables
+            are closed. Segments that the disk doesn't take are kept in memory; without a directory all are.
         policy: When rows are merged.
         workspace: Files and memory that stay open from one batch to the next; None makes a new workspace.
         may_refer: Whether checkpoints may refer to the segments that were restored. Not if these belong
             to a savepoint, or to another job.
 
     Raises:
+        InvalidRequestError: Two handles have rows of one key group, or the directory is a URI.
         CheckpointNotFoundError: A manifest is gone.
         CheckpointCorruptedError: A manifest is damaged.
-        UnsupportedFormatError: A newer Holdfast wrote it.
+        UnsupportedFormatError: A newer Holdfast wrote it, or RocksDB has the rows.
     """
 
     def __init__(
@@ -63,6 +65,9 @@ class ColumnarStateTables:
         workspace: Workspace | None = None,
         may_refer: bool = True,
     ) -> None:
+        if directory is not None and "://" in str(directory):
+            message = f"{directory!r} is no path of a directory on this host, where copies of segments could be"
+            raise InvalidRequestError(message)
         self._key_groups = key_groups
         self._policy = policy or MergePolicy()
         self._workspace = workspace or Workspace()
@@ -78,6 +83,10 @@ class ColumnarStateTables:
         self._confirmed: Mapping[str, StreamStateHandle] = streams if may_refer else {}
         self._confirmed_id = 0
         self._pending: dict[int, set[str]] = {}  # names of segments, by checkpoint
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self._key_groups
 
     def table(self, spec: TableSpec, migration: Migration | None = None) -> ColumnarTable:
         table = self._tables.get(spec.name)

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow import equal_numbers, equal_rows
+from holdfast.backends.arrow import equal_numbers, equal_rows, mapped_type
+from holdfast.errors import InvalidRequestError
 
 Column: TypeAlias = npt.NDArray[Any] | pa.Array
 Rows = npt.NDArray[np.int64]
@@ -82,11 +83,15 @@ def held_type(type: pa.DataType) -> pa.DataType:
     """The type of an Arrow column that is made of arrays of a type: Arrow can't take rows of all types."""
     if isinstance(type, pa.BaseExtensionType):
         return held_type(type.storage_type)
+    if types.is_run_end_encoded(type):
+        return type.value_type
+    return mapped_type(type, _without_views)
+
+
+def _without_views(type: pa.DataType) -> pa.DataType:
     if types.is_string_view(type):
         return pa.large_string()
-    if types.is_binary_view(type):
-        return pa.large_binary()
-    return type.value_type if types.is_run_end_encoded(type) else type
+    return pa.large_binary() if types.is_binary_view(type) else type
 
 
 def take(column: Column, rows: npt.NDArray[Any]) -> Column:
@@ -121,7 +126,24 @@ def concatenated(columns: Sequence[Column], type: pa.DataType) -> Column:
     if all(isinstance(column, np.ndarray) for column in columns):
         return np.concatenate(cast("list[npt.NDArray[Any]]", columns))
     held = held_type(type)
-    return pa.concat_arrays([to_arrow(column, held) for column in columns])
+    return side_by_side([to_arrow(column, held) for column in columns])
+
+
+def side_by_side(arrays: Sequence[pa.Array]) -> pa.Array:
+    """The arrays, one behind the other; there is at least one.
+
+    Raises:
+        InvalidRequestError: They are more than one array of their type holds.
+    """
+    try:
+        return pa.concat_arrays(arrays)
+    except pa.ArrowInvalid as error:  # types are alike, so offsets have no room
+        message = (
+            f"a state has more values of type {arrays[0].type} in one place than the 2 GiB that such a column "
+            "holds; give it large_string or large_binary, which stored values can become, or its operator more "
+            "subtasks"
+        )
+        raise InvalidRequestError(message) from error
 
 
 def same_rows(

@@ -22,6 +22,8 @@ from holdfast.backends.keyed.columns.columns import (
     from_arrow,
     held_type,
     plain_type,
+    side_by_side,
+    take,
     to_arrow,
 )
 from holdfast.backends.keyed.table import Flags, Fold, TableSpec
@@ -61,10 +63,10 @@ def fold_behind(
     rows = rows // 2 + rows % 2 * count  # of two columns: before, added, before, added …
     kept = np.repeat(is_behind, 2)
     kept[1::2] = True
-    at = pa.array(rows[kept])
+    at = rows[kept]
     bounds = np.concatenate([[0], np.cumsum(is_behind.astype(np.int64) + 1)])
     operands = [
-        from_arrow(pa.concat_arrays([old, new]).take(at))
+        take(from_arrow(side_by_side([old, new])), at)
         for old, new in zip(before, added, strict=True)
     ]
     return [
@@ -142,7 +144,8 @@ def _folded_numbers(numbers: npt.NDArray[Any], bounds: Rows, fold: Fold) -> npt.
 
 def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[Any]:
     if numbers.dtype.kind == "f":
-        return np.add.reduceat(numbers, starts)
+        with np.errstate(over="ignore", invalid="ignore"):  # floats have infinity and NaN for that
+            return np.add.reduceat(numbers, starts)
     most = int(np.diff(bounds).max())
     limits = np.iinfo(numbers.dtype)
     if most * int(numbers.max()) <= limits.max and most * int(numbers.min()) >= limits.min:

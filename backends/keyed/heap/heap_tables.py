@@ -34,12 +34,14 @@ class HeapStateTables:
 
     Args:
         key_groups: The key groups that the subtask has.
-        handles: The stored state, whichever backend wrote it; no two handles have rows of one key group.
+        handles: The stored state, which such tables or `ColumnarStateTables` wrote; no two handles have rows of
+            one key group.
 
     Raises:
+        InvalidRequestError: Two handles have rows of one key group.
         CheckpointNotFoundError: A file is gone.
         CheckpointCorruptedError: Stored bytes are damaged.
-        UnsupportedFormatError: A newer Holdfast wrote it.
+        UnsupportedFormatError: A newer Holdfast wrote it, or RocksDB has the rows.
 
     Source:
         Flink, HeapKeyedStateBackend and CopyOnWriteStateTable.
@@ -63,6 +65,10 @@ class HeapStateTables:
                 self._mixed[restored.spec.name] = restored
             else:
                 self._tables[restored.spec.name] = table
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self._key_groups
 
     def table(self, spec: TableSpec, migration: Migration | None = None) -> HeapTable:
         mixed = self._mixed.get(spec.name)

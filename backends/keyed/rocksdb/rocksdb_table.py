@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import fold_behind
+from holdfast.backends.keyed.columns import fold_behind, from_arrow, take_or_null
 from holdfast.backends.keyed.rocksdb.database import Family
 from holdfast.backends.keyed.rocksdb.row_bytes import SORT_KEY, TIME, RowForm
 from holdfast.backends.keyed.table import (
@@ -209,8 +209,9 @@ class RocksDBTable:
             return present, columns
         where = np.full(len(rows), -1)
         where[present] = np.arange(len(held))
-        at = pa.array(where, mask=where < 0)
-        return present, tuple(column.take(at) for column in columns)
+        return present, tuple(
+            take_or_null(from_arrow(column), where, column.type) for column in columns
+        )
 
     def _living(self, rows: Sequence[tuple[bytes, bytes]]) -> TableRows:
         """Rows without those whose time is over."""

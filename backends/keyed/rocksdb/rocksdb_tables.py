@@ -18,7 +18,13 @@ from holdfast.backends.keyed.rocksdb.rocksdb_snapshot import (
 from holdfast.backends.keyed.rocksdb.rocksdb_table import RocksDBTable, first_key
 from holdfast.backends.keyed.rocksdb.stored_database import StoredDatabase, stored_database
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
-from holdfast.backends.keyed.segments import RestoredTable, StoredSpec, migration_of, read_tables
+from holdfast.backends.keyed.segments import (
+    RestoredTable,
+    StoredSpec,
+    check_apart,
+    migration_of,
+    read_tables,
+)
 from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
@@ -85,6 +91,10 @@ class RocksDBStateTables:
         except BaseException:
             self._holder.release()
             raise
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self._key_groups
 
     def table(self, spec: TableSpec, migration: Migration | None = None) -> RocksDBTable:
         self._check_open()
@@ -179,6 +189,7 @@ class RocksDBStateTables:
 
     def _opened(self, handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> Database:
         """The database, with the rows of all handles."""
+        check_apart(handles)
         path = os.path.join(self._holder.path, "db")
         stored = [stored_database(handle) for handle in handles]
         databases = [database for database in stored if database is not None]

@@ -8,7 +8,8 @@
     stored_segment          or in storage, and read by ranges
     stored_specs, manifest  which rows of which segments a subtask's tables are
     rows, merging, ranges   rows of several sections as those of one
-    whole_tables            tables written and read whole: all that a heap backend needs
+    table_writing           tables written whole, and
+    whole_tables            read whole: all that a heap backend needs
     canonical_tables        tables of segments written anew, merged: canonical savepoints
 
 Start with `manifest`.
@@ -33,23 +34,27 @@ from holdfast.backends.keyed.segments.merging import (
     merged,
     whole,
 )
-from holdfast.backends.keyed.segments.ranges import Layer, rows_between, scan, table_rows
+from holdfast.backends.keyed.segments.ranges import (
+    Layer,
+    rows_between,
+    scan,
+    sort_key_range,
+    table_rows,
+)
 from holdfast.backends.keyed.segments.rows import RowSource, SectionRows, SortedRows, rows_at
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.segment import Segment
 from holdfast.backends.keyed.segments.segment_writer import Needles, SegmentWriter
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec, migration_of
+from holdfast.backends.keyed.segments.table_writing import finish, new_segment_name, write_tables
 from holdfast.backends.keyed.segments.whole_tables import (
     RestoredTable,
-    finish,
+    check_apart,
     load_segment,
     manifest_bytes,
-    new_segment_name,
     read_manifest,
     read_tables,
-    sort_key_range,
-    write_tables,
 )
 
 __all__ = [
@@ -74,6 +79,7 @@ __all__ = [
     "SortedRows",
     "StoredSpec",
     "TableManifest",
+    "check_apart",
     "empty_rows",
     "encode_manifest",
     "finish",

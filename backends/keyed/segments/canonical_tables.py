@@ -12,19 +12,12 @@ import numpy as np
 
 from holdfast.backends.keyed.segments.manifest import Slice, TableManifest
 from holdfast.backends.keyed.segments.merging import Part, merged
-from holdfast.backends.keyed.segments.ranges import Layer
+from holdfast.backends.keyed.segments.ranges import Layer, sort_key_range
 from holdfast.backends.keyed.segments.rows import SortedRows
 from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
 from holdfast.backends.keyed.segments.stored_specs import migration_of
-from holdfast.backends.keyed.segments.whole_tables import (
-    STEP_ROWS,
-    LocatedRows,
-    RunWriter,
-    StoredSegments,
-    read_manifest,
-    sort_key_range,
-    write_segment,
-)
+from holdfast.backends.keyed.segments.table_writing import STEP_ROWS, RunWriter, write_segment
+from holdfast.backends.keyed.segments.whole_tables import LocatedRows, StoredSegments, read_manifest
 from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams

@@ -5,7 +5,7 @@ folded, oldest first, down to the newest PUT or DELETE. Where nothing older can 
 is dropped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -187,18 +187,27 @@ def _disentangled(order: Rows, ordered: SortKeys, ids: Sequence[Column], unlike:
 
 def _sorted_by_arrow(groups: Rows, ids: Sequence[Column]) -> Rows | None:
     """Positions by group, then by identity, then as they were; None if Arrow can't sort an id column."""
-    table = {"group": groups, "row": np.arange(len(groups))}
-    names = [f"id {number}" for number in range(len(ids))]
-    for name, column in zip(names, ids, strict=True):
-        if isinstance(column, np.ndarray) and column.dtype.kind == "f":
-            column = column + column.dtype.type(0)  # -0.0 becomes 0.0, its equal  # noqa: PLW2901
-        table[name] = column
-    keys = [(name, "ascending") for name in ("group", *names, "row")]
+    sorted_by = [part for column in ids for part in _parts_to_sort_by(column)]
+    table = {f"id {number}": column for number, column in enumerate(sorted_by)}
+    keys = [(name, "ascending") for name in ("group", *table, "row")]
+    table |= {"group": groups, "row": np.arange(len(groups))}
     try:
         indices = pc.sort_indices(pa.table(table), keys)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
         return None
     return cast("Rows", indices.to_numpy().astype(np.int64))
+
+
+def _parts_to_sort_by(column: Column) -> Iterator[Column]:
+    """The column, or of structs whether there is a value, and each field: Arrow takes null for a struct of nulls."""
+    if isinstance(column, pa.StructArray):
+        yield column.is_valid()
+        for field in column.flatten():
+            yield from _parts_to_sort_by(field)
+    elif isinstance(column, np.ndarray) and column.dtype.kind == "f":
+        yield column + column.dtype.type(0)  # -0.0 becomes 0.0, its equal
+    else:
+        yield column
 
 
 def _newest(

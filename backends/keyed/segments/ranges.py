@@ -12,7 +12,13 @@ from holdfast.backends.keyed.segments.merging import Part, merged, whole
 from holdfast.backends.keyed.segments.rows import RowSource, SortedRows, rows_at
 from holdfast.backends.keyed.table import Flags, Identities, SortKeys, TableRows, TableSpec
 from holdfast.backends.keyed.timer_order import not_before
+from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import CheckpointCorruptedError
+
+
+def sort_key_range(key_groups: KeyGroupRange) -> tuple[int, int]:
+    """The least sort key of the key groups, and the least above them."""
+    return key_groups.start_key_group << 48, (key_groups.end_key_group + 1) << 48
 
 
 @dataclass(frozen=True, slots=True)

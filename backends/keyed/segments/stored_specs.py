@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.keyed.table import Fold, Migration, StateKind, TableSpec
+from holdfast.backends.keyed.compatibility import check_times
+from holdfast.backends.keyed.table import Fold, Migration, StateKind, TableSpec, plain_schema
 from holdfast.common import MOST
 from holdfast.errors import StateMigrationError
 
@@ -108,8 +109,8 @@ def migration_of(
     """
     for what, before, now in (
         ("kind", stored.kind, spec.kind),
-        ("keys", _bytes_of(stored.key), _bytes_of(spec.key)),
-        ("namespaces", _bytes_of(stored.namespace), _bytes_of(spec.namespace)),
+        ("keys", plain_schema(stored.key), plain_schema(spec.key)),
+        ("namespaces", plain_schema(stored.namespace), plain_schema(spec.namespace)),
         ("sub keys", _bytes_of(stored.sub_key), _bytes_of(spec.sub_key)),
         ("folds", stored.folds, spec.folds),
     ):
@@ -118,12 +119,7 @@ def migration_of(
                 f"state {spec.name!r} was stored with other {what}: {stored}; asked for: {spec}"
             )
             raise StateMigrationError(message)
-    if stored.ttl_ms is None and spec.ttl_ms is not None:
-        message = (
-            f"state {spec.name!r} was stored without a time to live, so nobody knows how old its rows are; "
-            "give the state with one another name"
-        )
-        raise StateMigrationError(message)
+    check_times(stored, spec)
     if _bytes_of(stored.values) == _bytes_of(spec.values) and stored.is_struct == spec.is_struct:
         return None
     if migration is None:

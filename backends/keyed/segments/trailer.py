@@ -150,11 +150,17 @@ def decode_trailer(
         CheckpointCorruptedError: The bytes are no segment, were cut or changed, or have numbers that can't be.
         UnsupportedFormatError: The bytes are of a newer version.
     """
-    if size < _HEADER.size + _TAIL.size or bytes(read(0, len(MAGIC))) != MAGIC:
+    if size < _HEADER.size + _TAIL.size:
+        raise CheckpointCorruptedError(f"{size} bytes are no segment", location)
+    magic, version_ahead = _HEADER.unpack(read(0, _HEADER.size))
+    if magic != MAGIC:
         raise CheckpointCorruptedError(f"{size} bytes are no segment", location)
     expected, length, version, magic = _TAIL.unpack(read(size - _TAIL.size, _TAIL.size))
     if magic != MAGIC:
         raise CheckpointCorruptedError(f"segment is cut off at {size} bytes", location)
+    if version != version_ahead:
+        message = f"segment of format versions {version_ahead} and {version} at its two ends"
+        raise CheckpointCorruptedError(message, location)
     if version != VERSION:
         message = f"segment of format version {version}; this Holdfast reads version {VERSION}"
         raise UnsupportedFormatError(f"{message}: upgrade Holdfast", location)

@@ -27,7 +27,7 @@ from holdfast.backends.keyed.states.reducing_columns import (
 from holdfast.backends.keyed.states.reducing_state import ReducingState
 from holdfast.backends.keyed.states.state_rows import CheckedRows, ValueRows
 from holdfast.backends.keyed.states.timer_service import TimerService
-from holdfast.backends.keyed.states.timers import TIME, Timers
+from holdfast.backends.keyed.states.timers import TIME, FiredTimers, Timers
 from holdfast.backends.keyed.states.value_columns import ValueColumns
 from holdfast.backends.keyed.states.value_form import ValueForm
 from holdfast.backends.keyed.states.value_state import ValueState
@@ -40,6 +40,7 @@ __all__ = [
     "AverageColumns",
     "CheckedRows",
     "CombiningColumns",
+    "FiredTimers",
     "FoldingColumns",
     "KeyContext",
     "KeyedListState",

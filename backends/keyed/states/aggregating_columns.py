@@ -30,7 +30,7 @@ class AverageColumns(StateColumns):
         """The mean of each key; null where nothing was added.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
         sums = self.sums.get(keys)
         total, count = sums.flatten()
@@ -40,7 +40,7 @@ class AverageColumns(StateColumns):
         """Add a number for each row of the batch to those of its key.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a value is null or no number.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is null or no number.
         """
         try:
             numbers = joined(chunks_of(values, pa.float64()), pa.float64())
@@ -53,7 +53,7 @@ class AverageColumns(StateColumns):
 
 
 class AggregatingColumns(StateColumns):
-    """The results of a state whose function is one of Python: it is called for each value.
+    """The results of a state with an `AggregateFunction`, by arrays: it is called for each value.
 
     Args:
         rows: The rows of the state, one for each key that has an accumulator.
@@ -68,7 +68,7 @@ class AggregatingColumns(StateColumns):
         """The result of each key; None where nothing was added.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
         self.rows.begin(keys)
         present, stored = self.rows.get(keys)
@@ -85,7 +85,7 @@ class AggregatingColumns(StateColumns):
             values: The values to add, one for each row; the function gets Arrow data as Python objects.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a value is None, or an
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is None, or an
                 accumulator is of another type than the function says.
         """
         self.rows.check(keys)

@@ -2,17 +2,25 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.states.aggregating_columns import AggregatingColumns, AverageColumns
 from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.object_page import ObjectPage
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
+from holdfast.errors import InvalidRequestError
 
 
 class Average(AggregateFunction):
-    """The mean of numbers, of Python objects."""
+    """The mean of numbers, of Python objects.
+
+    Args:
+        name: The state's name, for errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     @property
     def accumulator_type(self) -> Any:
@@ -22,7 +30,13 @@ class Average(AggregateFunction):
         return {"sum": 0.0, "count": 0}
 
     def add(self, value: Any, accumulator: Any) -> dict[str, Any]:
-        return {"sum": accumulator["sum"] + float(value), "count": accumulator["count"] + 1}
+        if isinstance(value, str | bytes):  # `float` would read a number in it
+            self._refuse(value)
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            self._refuse(value)
+        return {"sum": accumulator["sum"] + number, "count": accumulator["count"] + 1}
 
     def get_result(self, accumulator: Any) -> float:
         mean: float = accumulator["sum"] / accumulator["count"]
@@ -31,9 +45,18 @@ class Average(AggregateFunction):
     def merge(self, accumulator: Any, other: Any) -> dict[str, Any]:
         return {name: accumulator[name] + other[name] for name in ("sum", "count")}
 
+    def _refuse(self, value: Any) -> NoReturn:
+        message = (
+            f"state {self._name!r} is a mean of floats, and {type(value).__name__} was added, which is no "
+            "such number"
+        )
+        raise InvalidRequestError(message)
+
 
 class AggregatingState(OfCurrentKey[ObjectPage, AggregatingColumns | AverageColumns]):
-    """A result of each key: here of the current key, in the current namespace if the state has some.
+    """A result of each key, which is made of all added values; its methods are about the current key.
+
+    If the state has namespaces, they are about the current namespace.
 
     Source:
         Flink, AggregatingState.
@@ -62,7 +85,7 @@ class AggregatingState(OfCurrentKey[ObjectPage, AggregatingColumns | AverageColu
         """Add a value; None clears the state.
 
         Raises:
-            InvalidRequestError: No key is current.
+            InvalidRequestError: No key is current, or the value is no number where the state is a mean.
         """
         page, index = self._current()
         if value is None:

@@ -1,5 +1,6 @@
 """The keys of the batch, the current key and namespace, and the pages that states have of them."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -94,13 +95,23 @@ class Pages(Generic[_Page]):
 
     def of(self, namespace: Namespace) -> _Page:
         """The page of a namespace. Raises `InvalidRequestError` if the state has no such namespaces."""
-        page = self._pages.get(namespace)
+        try:
+            page = self._pages.get(namespace)
+        except TypeError:
+            message = (
+                f"state {self._name!r}: namespace {namespace} can't be looked up, because a value of it has no hash; "
+                "take it by arrays, with `in_namespaces`"
+            )
+            raise InvalidRequestError(message) from None
+        if page is None:
+            namespace = tuple(map(findable, namespace))
+            page = self._pages.get(namespace)
         if page is None:
             if self._make is None:
                 self.refuse()
             keys, _ = self._context.current()
-            if len(self._namespace):
-                scalars = namespace_of(self._name, namespace, self._namespace)
+            scalars = namespace_of(self._name, namespace, self._namespace)
+            if scalars:
                 keys = keys.in_namespace(scalars, self._hash_of)
             page = self._pages[namespace] = self._make(keys)
         return page
@@ -122,10 +133,16 @@ class Pages(Generic[_Page]):
         raise InvalidRequestError(self._why)
 
 
+def findable(value: Any) -> Any:
+    """The value; one NaN for all, because dictionaries find no other."""
+    return math.nan if isinstance(value, float) and math.isnan(value) else value
+
+
 def namespace_of(name: str, namespace: Sequence[Any], schema: pa.Schema) -> list[pa.Scalar]:
     """A namespace as Arrow has it; None stands for null. Raises `InvalidRequestError`."""
     if len(namespace) != len(schema):
-        message = f"state {name!r} has namespaces of {schema.names}, and {len(namespace)} values were given"
+        own = f"namespaces of {schema.names}" if len(schema) else "no namespaces"
+        message = f"state {name!r} has {own}, and one of {len(namespace)} values was given"
         raise InvalidRequestError(message)
     scalars = []
     for value, field in zip(namespace, schema, strict=True):

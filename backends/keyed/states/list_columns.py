@@ -1,6 +1,6 @@
 """A list of each key, for many keys at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, is_list, offsets_of
+from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.list_form import (
     ListForm,
@@ -37,7 +38,7 @@ class ListColumns(StateColumns):
         """Append an element for each row of the batch to the list of its key, in the order of rows.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or an element is null or of
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or an element is null or of
                 another type.
         """
         self.rows.check(keys)
@@ -45,13 +46,13 @@ class ListColumns(StateColumns):
         check_length(self.rows.name, len(array), len(keys.rows.order), "rows")
         self.rows.settle()
         offsets = np.append(keys.rows.starts, len(array))
-        self._append(keys, offsets, array.take(pa.array(keys.rows.order)))
+        self._append(keys, offsets, take_arrow(array, keys.rows.order))
 
     def put(self, keys: Keys, lists: pa.ListArray | Sequence[Elements | None]) -> None:
         """Set the list of each key; an empty list, or null, removes it.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or an element is null or of
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or an element is null or of
                 another type.
         """
         self.rows.check(keys)
@@ -100,7 +101,7 @@ class ListColumns(StateColumns):
         operations = np.where(put & empty, np.uint8(Operation.DELETE), operations)
         if (empty & ~put).any():  # there is nothing to append
             chosen = np.flatnonzero(put | ~empty)
-            keys, lists = keys.take(chosen), lists.take(pa.array(chosen))
+            keys, lists = keys.take(chosen), take_arrow(lists, chosen)
             operations = operations[chosen]
         self.rows.write(keys, lists, operations)
 
@@ -117,10 +118,10 @@ class ListColumns(StateColumns):
                 )
                 raise InvalidRequestError(message)
             return offsets_of(lists), self._encoded(lists.flatten())
-        lengths = [0 if elements is None else len(_sized(elements)) for elements in lists]
-        flat: list[Any] = [
-            element for elements in lists if elements is not None for element in _sized(elements)
-        ]
+        name = self.rows.name
+        sized = [() if each is None else elements_of(each, state=name) for each in lists]
+        flat: list[Any] = [element for elements in sized for element in elements]
+        lengths = list(map(len, sized))
         return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), self._encoded(flat)
 
     def _append(self, keys: Keys, offsets: npt.NDArray[np.int64], elements: pa.Array) -> None:
@@ -131,5 +132,11 @@ class ListColumns(StateColumns):
         return self._form.encoded(elements)
 
 
-def _sized(elements: Any) -> Any:
-    return elements if hasattr(elements, "__len__") else list(elements)
+def elements_of(values: Any, *, state: str) -> Any:
+    """The elements of a list that was given, as many as `len` says. Raises `InvalidRequestError` for what is no list."""
+    if isinstance(values, list):
+        return values
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        message = f"state {state!r} takes lists of elements, and {type(values).__name__} was given for one"
+        raise InvalidRequestError(message)
+    return values if hasattr(values, "__len__") else list(values)

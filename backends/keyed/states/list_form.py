@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import offsets_of
+from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.states.value_form import ValueForm, joined
 from holdfast.backends.keyed.table import Flags, TableSpec
 from holdfast.backends.serializers import Serializer, migrated_column
@@ -86,7 +87,7 @@ def plain_lists(
     if living_after_ms is not None:
         living = structs.field(0).to_numpy() > living_after_ms
         if not living.all():
-            elements = elements.filter(pa.array(living))
+            elements = take_arrow(elements, np.flatnonzero(living))
             offsets = np.concatenate([[0], np.cumsum(living, dtype=np.int64)])[offsets]
     return lists_or_null(offsets, elements, pa.list_(element_type))
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from holdfast.backends.arrow import offsets_of
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.key_context import KeyContext
-from holdfast.backends.keyed.states.list_columns import ListColumns
+from holdfast.backends.keyed.states.list_columns import ListColumns, elements_of
 from holdfast.backends.keyed.states.object_page import UNREAD
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.table import Operation
@@ -19,7 +19,7 @@ from holdfast.errors import InvalidRequestError
 
 
 class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
-    """A list of each key: here of the current key, in the current namespace if the state has some.
+    """A list of each key; its methods are about the current key, in the current namespace if it has namespaces.
 
     Elements that are only added are written without reading the list.
 
@@ -49,12 +49,12 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
         page.add(index, self._checked([value]))
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append elements. Raises what `add` does, and appends nothing then."""
+        """Append elements, or none of them if one is refused. Raises what `add` does, and for what is no list."""
         page, index = self._current()
         page.add(index, self._checked(values))
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace all elements; no `values` clear the list. Raises what `add` does, and changes nothing then."""
+        """Replace all elements; to give none clears the list. Raises what `add_all` does, and changes nothing then."""
         page, index = self._current()
         page.replace(index, self._checked(values))
 
@@ -85,7 +85,7 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
         if values is None:
             message = f"None is no list of elements for list state {self.name!r}; use `clear`"
             raise InvalidRequestError(message)
-        elements = list(values)
+        elements = list(elements_of(values, state=self.name))
         if any(value is None for value in elements):
             raise InvalidRequestError(f"None is no element of list state {self.name!r}")
         return elements

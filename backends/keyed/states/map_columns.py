@@ -10,10 +10,9 @@ from holdfast.backends.arrow import Elements, are_new
 from holdfast.backends.keyed.columns import same_rows, take_arrow
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import SUB_BITS, Keys
-from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
+from holdfast.backends.keyed.states.state_rows import ValueRows, check_length, key_indices
 from holdfast.backends.keyed.states.value_form import ValueForm
 from holdfast.backends.keyed.table import Identities, Operation, TableRows
-from holdfast.errors import InvalidRequestError
 
 _U = np.uint64
 
@@ -24,8 +23,8 @@ class MapEntries:
 
     Attributes:
         indices: For each entry the index of its key, ascending.
-        map_keys: The entries' keys, as they are stored.
-        values: Their values, as they are stored.
+        map_keys: The map key of each, as Arrow stores it.
+        values: The value of each, as Arrow stores it.
     """
 
     indices: Positions
@@ -37,7 +36,7 @@ class MapEntries:
 
 
 class MapColumns:
-    """The maps of a state, by arrays. Rows name an entry by the index of a key, and a map key.
+    """The maps of a state, by arrays. An entry is named by the index of its key in `keys`, and by its map key.
 
     Args:
         rows: The rows of the state, one for each entry.
@@ -57,7 +56,7 @@ class MapColumns:
             indices: The index of each row's key in `keys`; None if rows are those of the batch.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a map key is of another type.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a map key is of another type.
         """
         entries = self._entries(keys, indices, self.key_form.encoded(map_keys))
         self.rows.settle()
@@ -80,7 +79,7 @@ class MapColumns:
             indices: The index of each row's key in `keys`; None if rows are those of the batch.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a map key or value is null or of
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a map key or value is null or of
                 another type.
         """
         entries = self._entries(keys, indices, self.key_form.encoded(map_keys))
@@ -99,7 +98,7 @@ class MapColumns:
         """All entries of the keys' maps, key by key.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
         self.rows.begin(keys)
         return self.stored(keys)
@@ -147,11 +146,8 @@ class MapColumns:
 
     def _entries(self, keys: Keys, indices: npt.ArrayLike | None, map_keys: pa.Array) -> Keys:
         self.rows.check(keys)
-        at = keys.codes if indices is None else np.asarray(indices, np.int64)
+        at = key_indices(self.rows.name, keys, indices)
         check_length(self.rows.name, len(map_keys), len(at), "rows")
-        if len(at) and not 0 <= at.min() <= at.max() < len(keys):
-            message = f"state {self.rows.name!r}: an index is none of {len(keys)} keys"
-            raise InvalidRequestError(message)
         return keys.with_columns(at, [map_keys], self.rows.hash_of)
 
     def _rows_of(

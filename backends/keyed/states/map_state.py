@@ -1,6 +1,5 @@
 """A map of the current key."""
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.key_context import KeyContext
+from holdfast.backends.keyed.states.key_context import KeyContext, findable
 from holdfast.backends.keyed.states.map_columns import MapColumns
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.table import Operation
@@ -18,9 +17,9 @@ _REMOVED: Any = object()
 
 
 class MapState(OfCurrentKey["MapPage", MapColumns]):
-    """A map of each key: here of the current key, in the current namespace if the state has some.
+    """A map of each key; its methods are about the current key, in the current namespace if it has namespaces.
 
-    Who reads a map has the maps of all keys of the batch looked up. For maps of very many entries take
+    The first read of a batch looks up the whole maps of all its keys. For maps of very many entries take
     `columns`, which reads single entries. Entries that are only put are written without reading.
 
     Source:
@@ -105,7 +104,7 @@ class MapState(OfCurrentKey["MapPage", MapColumns]):
                 f"a map key of type {type(key).__name__} can't be looked up in state {self.name!r}"
             )
             raise InvalidRequestError(message) from None
-        return _plain(key)
+        return findable(key)
 
 
 class MapPage:
@@ -171,15 +170,10 @@ class MapPage:
         if self._stored is None:
             entries = self._columns.stored(self._keys)
             self._stored = [{} for _ in range(len(self._keys))]
-            map_keys = map(_plain, self._columns.key_form.decoded(entries.map_keys))
+            map_keys = map(findable, self._columns.key_form.decoded(entries.map_keys))
             values = self._columns.rows.form.decoded(entries.values)
             for index, map_key, value in zip(
                 entries.indices.tolist(), map_keys, values, strict=True
             ):
                 self._stored[index][map_key] = value
         return self._stored
-
-
-def _plain(key: Any) -> Any:
-    """The map key; one NaN for all, because dictionaries find no other."""
-    return math.nan if isinstance(key, float) and math.isnan(key) else key

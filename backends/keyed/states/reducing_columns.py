@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError, chunks_of
 from holdfast.backends.descriptors import KnownFunction
-from holdfast.backends.keyed.columns import fold_behind, folded, from_arrow, to_arrow
+from holdfast.backends.keyed.columns import fold_behind, folded, from_arrow, take, to_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_columns import StateColumns
 from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
@@ -20,7 +20,7 @@ Combine = Callable[[Any, Any], Any]
 
 
 class FoldingColumns(StateColumns):
-    """The values of a state that folds by known functions: written without reading.
+    """The values of a state that known functions make one, by arrays: added without reading what is there.
 
     Args:
         rows: The rows of the state, one for each key that has a value.
@@ -37,11 +37,11 @@ class FoldingColumns(StateColumns):
 
         Args:
             keys: The keys to whose values it adds.
-            values: A value for each row. For a struct also its columns by name; those that are only counted
-                may be left out, and None stands for all columns where all are.
+            values: A value for each row; for structs also a mapping from the fields' names to columns. Fields
+                that are counted may be left out, and where all are, None is enough.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a value is null or of another
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is null or of another
                 type, or a sum is too large for its type.
         """
         self.rows.check(keys)
@@ -66,7 +66,7 @@ class FoldingColumns(StateColumns):
     ) -> list[pa.Array]:
         """The values of a batch reduced to a row for each key. Raises `InvalidRequestError`."""
         given = self._columns_of(values)
-        order = pa.array(keys.rows.order)
+        order = keys.rows.order
         bounds = np.append(keys.rows.starts, len(order))
         columns = []
         for field, function, column in zip(self._fields, self.functions, given, strict=True):
@@ -74,7 +74,7 @@ class FoldingColumns(StateColumns):
                 columns.append(pa.array(keys.rows.counts, field.type))
                 continue
             check_length(self.rows.name, len(column), len(order), "rows")
-            operands = from_arrow(column.take(order))
+            operands = take(from_arrow(column), order)
             fold = fold_of(function)
             value = folded(operands, field.type, bounds, fold, state=self.rows.name)
             columns.append(to_arrow(value, field.type))
@@ -116,7 +116,7 @@ class FoldingColumns(StateColumns):
 
 
 class CombiningColumns(StateColumns):
-    """The values of a state that are made one by a function of Python: it is called for each value.
+    """The values of a state that a function of Python makes one, by arrays: it is called for each value.
 
     Args:
         rows: The rows of the state, one for each key that has a value.
@@ -131,7 +131,7 @@ class CombiningColumns(StateColumns):
         """Add a value for each row of the batch to that of its key, in the order of rows.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a value is null or of another
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is null or of another
                 type.
         """
         self.rows.check(keys)

@@ -1,6 +1,6 @@
 """A value of the current key that all added values are made one with."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,15 @@ from holdfast.backends.keyed.states.object_page import UNREAD, ObjectPage
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.reducing_columns import CombiningColumns, FoldingColumns
 from holdfast.backends.keyed.states.scalar_folds import Combine, combination_of, field_of
+from holdfast.errors import InvalidRequestError
 
 
 class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumns]):
-    """A value of each key: here of the current key, in the current namespace if the state has some.
+    """A value of each key, which all added values are reduced to; its methods are about the current key.
 
-    By known functions values that are only added are written without reading.
+    If the state has namespaces, they are about the current namespace.
+
+    Where the function is a known one, values that are only added are written without reading.
 
     Source:
         Flink, ReducingState.
@@ -49,7 +52,7 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
         """Add a value; None clears the state. One of another type is refused when the batch is written back.
 
         Raises:
-            InvalidRequestError: No key is current.
+            InvalidRequestError: No key is current, or the value has other fields than the state's structs.
         """
         page, index = self._current()
         if value is None:
@@ -81,16 +84,29 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
                 self._pages.of(tuple(target)).add(index, value)
 
     def _operand(self, value: Any) -> Any:
-        """The operand that stands for a value: 1 where values are counted."""
-        if self._function == "count":
+        """The operand that stands for a value: 1 where values are counted. Raises `InvalidRequestError`."""
+        functions = self._function
+        if functions == "count":
             return 1
-        if isinstance(self._function, Mapping) and "count" in self._function.values():
-            fields = {
-                name: 1 if known == "count" else field_of(value, name)
-                for name, known in self._function.items()
-            }
-            return fields if isinstance(value, Mapping) else type(value)(**fields)
-        return value
+        if not isinstance(functions, Mapping):
+            return value
+        self._check_fields(value, functions)
+        if "count" not in functions.values():
+            return value
+        fields = {
+            name: 1 if known == "count" else field_of(value, name)
+            for name, known in functions.items()
+        }
+        return fields if isinstance(value, Mapping) else type(value)(**fields)
+
+    def _check_fields(self, value: Any, names: Collection[str]) -> None:
+        if isinstance(value, Mapping):
+            fits, given = all(name in names for name in value), str(list(value))
+        else:
+            fits, given = all(hasattr(value, name) for name in names), type(value).__name__
+        if not fits:
+            message = f"state {self.name!r} adds fields {list(names)}, and {given} was given"
+            raise InvalidRequestError(message)
 
 
 class FoldingPage(ObjectPage):

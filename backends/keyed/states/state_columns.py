@@ -20,13 +20,13 @@ class StateColumns:
         """The value of each key; null where there is none.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
         self.rows.begin(keys)
         return self.stored(keys)
 
     def clear(self, keys: Keys) -> None:
-        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
+        """Remove the values. Raises `InvalidRequestError` for keys that `get` refuses."""
         self.rows.begin(keys)
         self.rows.delete(keys)
 

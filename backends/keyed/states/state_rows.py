@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.descriptors import StateTtlConfig
+from holdfast.backends.keyed.columns import take_arrow
+from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import Hash, Keys
 from holdfast.backends.keyed.states.value_form import ValueForm
 from holdfast.backends.keyed.table import Flags, Operation, StateTable
@@ -161,8 +163,8 @@ class ValueRows(CheckedRows):
         self, identities: Keys, values: pa.Array, operation: Operation, chosen: Flags | None
     ) -> None:
         if chosen is not None and not chosen.all():
-            identities = identities.take(np.flatnonzero(chosen))
-            values = values.filter(pa.array(chosen))
+            rows = np.flatnonzero(chosen)
+            identities, values = identities.take(rows), take_arrow(values, rows)
         if len(identities):
             self.table.write(identities.identities, self.form.columns_of(values), operation)
 
@@ -172,6 +174,17 @@ def check_length(name: str, given: int, expected: int, of: str) -> None:
     if given != expected:
         message = f"state {name!r}: {given} values were given for {expected} {of}"
         raise InvalidRequestError(message)
+
+
+def key_indices(name: str, keys: Keys, indices: npt.ArrayLike | None) -> Positions:
+    """The index of each row's key: as given, or as the batch has it. Raises `InvalidRequestError` for what is none."""
+    if indices is None:
+        return keys.codes
+    at = np.asarray(indices)
+    if len(at) and not (at.dtype.kind in "iu" and 0 <= at.min() <= at.max() < len(keys)):
+        message = f"state {name!r}: an index is none of {len(keys)} keys"
+        raise InvalidRequestError(message)
+    return at.astype(np.int64)
 
 
 def _listed(fields: Sequence[pa.Field]) -> str:

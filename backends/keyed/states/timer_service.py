@@ -9,10 +9,11 @@ from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.timers import FiredTimers, Timers
 from holdfast.backends.keyed.table import Operation
+from holdfast.backends.keyed.whole_ms import whole_ms
 
 
 class TimerService(OfCurrentKey["TimerPage", Timers]):
-    """Timers of each key: here of the current key, in the current namespace if there are some.
+    """Timers of each key, registered and deleted for the current key, in the current namespace if there are namespaces.
 
     Source:
         Flink, InternalTimerService: there a service has timers of event time and of processing time, here
@@ -26,22 +27,26 @@ class TimerService(OfCurrentKey["TimerPage", Timers]):
         """Register a timer of the current key; once is enough.
 
         Raises:
-            InvalidRequestError: No key is current.
+            InvalidRequestError: No key is current, or the time is no whole number of milliseconds.
         """
         page, index = self._current()
-        page.changes[index, int(time_ms)] = Operation.PUT
+        page.changes[index, whole_ms(time_ms)] = Operation.PUT
 
     def delete(self, time_ms: int) -> None:
         """Delete a timer of the current key, if it is there. Raises what `register` does."""
         page, index = self._current()
-        page.changes[index, int(time_ms)] = Operation.DELETE
+        page.changes[index, whole_ms(time_ms)] = Operation.DELETE
 
     def fire(self, until_ms: int) -> FiredTimers:
-        """The timers of all keys of this time and before, in order of time; they are gone afterwards."""
+        """The timers of all keys up to this time, in order of time; they are gone afterwards. Raises what `due` does."""
         return self._columns.fire(until_ms)
 
     def due(self, until_ms: int) -> FiredTimers:
-        """The same timers, which are there until they are deleted."""
+        """The timers of all keys up to this time, in order of time; they stay until they are deleted.
+
+        Raises:
+            InvalidRequestError: The time is no whole number of milliseconds.
+        """
         return self._columns.due(until_ms)
 
     def earliest(self) -> int | None:

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.grouping import Positions, grouped
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.state_rows import CheckedRows, check_length
+from holdfast.backends.keyed.states.state_rows import CheckedRows, check_length, key_indices
 from holdfast.backends.keyed.table import Identities, Operation, SortKeys
 from holdfast.backends.keyed.timer_order import time_part
+from holdfast.backends.keyed.whole_ms import whole_ms
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 
@@ -43,7 +44,7 @@ class FiredTimers:
 
 
 class Timers:
-    """The timers of a name. A key has a timer of a time once, in each namespace, however often it is registered.
+    """The timers of a name, by arrays. For a time a key has one timer in each namespace, however often it is registered.
 
     Args:
         rows: The rows of the state, one for each timer.
@@ -68,7 +69,8 @@ class Timers:
             indices: The index of each timer's key in `keys`; None if there is one for each row of the batch.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or times are no whole numbers.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or times are no whole numbers, or an
+                index is none of a key.
         """
         self._write(keys, times_ms, indices, Operation.PUT)
 
@@ -81,7 +83,7 @@ class Timers:
     def fire(self, until_ms: int) -> FiredTimers:
         """The timers of this time and before, in order of time; they are gone afterwards.
 
-        A timer that is registered afterwards for such a time is among the next that fire.
+        A timer that is registered afterwards for such a time is among the next that fire. Raises what `due` does.
         """
         fired = self.due(until_ms)
         if len(fired):
@@ -93,7 +95,11 @@ class Timers:
         """The timers of this time and before, in order of time; they are there until they are deleted.
 
         Who deletes each after its turn has what Spark has: those that fire are known when the first one does.
+
+        Raises:
+            InvalidRequestError: The time is no whole number of milliseconds.
         """
+        until_ms = whole_ms(until_ms)
         earliest = self.earliest()
         if earliest is None or earliest > until_ms:
             fields = self.rows.table.spec.id_fields
@@ -115,7 +121,7 @@ class Timers:
             keys: The keys of the timers.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
         self.rows.check(keys)
         self.rows.settle()
@@ -169,7 +175,7 @@ class Timers:
                 f"timers {self.rows.name!r} take times in whole milliseconds, not {times.dtype}"
             )
             raise InvalidRequestError(message)
-        at = keys.codes if indices is None else np.asarray(indices, np.int64)
+        at = key_indices(self.rows.name, keys, indices)
         check_length(self.rows.name, len(times), len(at), "rows")
         self.rows.settle()
         self.store(keys, at, times.astype(np.int64), operation)

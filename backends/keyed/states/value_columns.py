@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements
+from holdfast.backends.keyed.columns import side_by_side, take_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_columns import StateColumns
 from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
@@ -27,17 +28,15 @@ class ValueColumns(StateColumns):
         """The value of each key; the default, or null, where there is none.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
         values = super().get(keys)
         if self.default is None or not values.null_count:
             return values
         default = self.rows.form.encoded([self.default])
-        filled = pa.concat_arrays([values, default])
-        own = np.arange(len(values))
-        return filled.take(
-            pa.array(np.where(values.is_valid().to_numpy(zero_copy_only=False), own, len(values)))
-        )
+        filled = side_by_side([values, default])
+        is_there = values.is_valid().to_numpy(zero_copy_only=False)
+        return take_arrow(filled, np.where(is_there, np.arange(len(values)), len(values)))
 
     def put(self, keys: Keys, values: Elements) -> None:
         """Set the value of each key; null removes it.
@@ -47,7 +46,7 @@ class ValueColumns(StateColumns):
             values: A value for each of the keys.
 
         Raises:
-            InvalidRequestError: The keys are not such as the state has, or a value is of another type.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is of another type.
         """
         self.rows.check(keys)
         array = self.rows.form.encoded_or_null(values)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError
+from holdfast.backends.keyed.columns import from_arrow, side_by_side, take_arrow, take_or_null
 from holdfast.backends.keyed.table import Flags, TableSpec
 from holdfast.backends.serializers import Serializer, migrated_column
 from holdfast.errors import InvalidRequestError
@@ -66,7 +67,7 @@ class ValueForm:
             if not values.null_count:
                 return self.encoded(values)
             present = values.is_valid().to_numpy(zero_copy_only=False)
-            return self._spread(self.encoded(values.drop_null()), present)
+            return self._spread(self.encoded(take_arrow(values, np.flatnonzero(present))), present)
         if type(values) is list:
             chunks = self.serializer.encode_with_nulls(values)
             if chunks is not None:
@@ -86,7 +87,7 @@ class ValueForm:
         if present.all():
             return self.decoded(values)
         objects: list[Any] = [None] * len(present)
-        dense = self.decoded(values.filter(pa.array(present)))
+        dense = self.decoded(take_arrow(values, np.flatnonzero(present)))
         for index, value in zip(np.flatnonzero(present).tolist(), dense, strict=True):
             objects[index] = value
         return objects
@@ -110,11 +111,12 @@ class ValueForm:
 
     @staticmethod
     def _spread(values: pa.Array, present: Flags) -> pa.Array:
-        return values.take(pa.array(np.cumsum(present) - 1, mask=~present))
+        rows = np.where(present, np.cumsum(present) - 1, -1)
+        return take_or_null(from_arrow(values), rows, values.type)
 
 
 def joined(chunks: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
-    """The chunks as a single array."""
+    """The chunks as a single array. Raises what `side_by_side` does."""
     if len(chunks) == 1:
         return chunks[0]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], type)
+    return side_by_side(chunks) if chunks else pa.array([], type)

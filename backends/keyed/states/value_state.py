@@ -1,5 +1,9 @@
 """A value of the current key."""
 
+import copy
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -8,9 +12,14 @@ from holdfast.backends.keyed.states.object_page import UNREAD, ObjectPage
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.value_columns import ValueColumns
 
+_UNCHANGING = frozenset(
+    (bool, int, float, str, bytes, Decimal, dt.date, dt.datetime, dt.time, dt.timedelta)
+)
+"""Types of values that nobody can change, so that all readers may have the same."""
+
 
 class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
-    """A value of each key: here of the current key, in the current namespace if the state has some.
+    """A value of each key; its methods are about the current key, in the current namespace if it has namespaces.
 
     Values are looked up once for all keys of the batch, and written back once; objects that are given to the
     state belong to it from then on.
@@ -21,7 +30,7 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
 
     def __init__(self, columns: ValueColumns, context: KeyContext) -> None:
         super().__init__(columns, context, partial(ObjectPage, columns.rows))
-        self._default = columns.default
+        self._default = _default_of(columns)
         self._is_refreshed = columns.rows.is_refreshed_by_reading
 
     def value(self) -> Any:
@@ -38,8 +47,7 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
             page, index = self._current()
             value = page.read(index)
         if value is None and self._default is not None:
-            form = self._columns.rows.form
-            (value,) = form.decoded(form.encoded([self._default]))
+            return self._default()
         return value
 
     def update(self, value: Any) -> None:
@@ -67,3 +75,14 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
         # What `value` and `update` need of the page, with one step less to it.
         self._values: list[Any] = [] if page is None else page.values
         self._changed = bytearray() if page is None else page.changed
+
+
+def _default_of(columns: ValueColumns) -> Callable[[], Any] | None:
+    """Gives the default as it would be if it were stored, anew where who gets it could change it; None if there is none."""
+    if columns.default is None:
+        return None
+    form = columns.rows.form
+    (default,) = form.decoded(form.encoded([columns.default]))
+    if type(default) in _UNCHANGING:
+        return lambda: default
+    return partial(copy.deepcopy, default)

@@ -21,6 +21,7 @@ from holdfast.testing.contracts.keyed.folding_suite import Words
 from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
 from holdfast.testing.contracts.keyed.keyed_suite import ALL, GROUPS
 from holdfast.testing.contracts.keyed.state_suite import (
+    KEY,
     ROW,
     TTL,
     WINDOW,
@@ -173,6 +174,20 @@ class AskingSuite(StateSuite):
             assert entries.get(keys, ["x", "x"]).to_pylist() == [1, 2]
             checkpoints.run(other.snapshot(2, checkpoints.location(2)))
 
+    def test_a_struct_of_one_field_does_not_become_that_field_nor_the_other_way_round(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        number, struct = pa.int64(), pa.struct([("value", pa.int64())])
+        keys = self.keys(backend, "a")
+        backend.get_state(ValueStateDescriptor("n", number)).columns.put(keys, [1])
+        backend.get_state(ValueStateDescriptor("s", struct)).columns.put(keys, [{"value": 1}])
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        restored = self.restored(handles)
+        for name, type in (("n", struct), ("s", number)):
+            with pytest.raises(StateMigrationError, match=f"'{name}' is stored with type"):
+                restored.get_state(ValueStateDescriptor(name, type))
+        assert restored.get_state(ValueStateDescriptor("n", number)).columns.get(keys)[0].as_py()
+
     def test_a_state_that_is_dropped_is_empty_when_it_is_asked_for_again(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
@@ -213,3 +228,31 @@ class AskingSuite(StateSuite):
         for wrong in (pa.schema([]), pa.schema([("k", pa.uint64())])):
             with pytest.raises(InvalidRequestError, match="key"):
                 KeyedStateBackend(self.tables_of(ALL), wrong, GROUPS)
+
+    def test_what_a_schema_says_of_nulls_and_metadata_makes_no_other_key(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        value = ValueStateDescriptor("v", int)
+        users = self.keys(backend, "a")
+        keys = backend.in_namespaces(users, [pa.array([1])])
+        backend.get_state(value, WINDOW).columns.put(keys, [5])
+        backend.event_time_timers("t", WINDOW).columns.register(keys, [7])
+        key, window = (
+            pa.schema([schema.field(0).with_nullable(False).with_metadata({"file": "other"})])
+            for schema in (KEY, WINDOW)
+        )
+        for number in range(1, 4):
+            assert backend.get_state(value, window).columns.get(keys).to_pylist() == [5]
+            assert backend.get_state(value, WINDOW).columns.get(keys).to_pylist() == [5]
+            assert backend.event_time_timers("t", window).earliest() == 7
+            handles = checkpoints.run(backend.snapshot(number, checkpoints.location(number)))
+            tables = self.tables_of(ALL, handles)
+            backend = KeyedStateBackend(tables, (KEY, key)[number % 2], GROUPS)
+
+    def test_handles_that_have_rows_of_one_key_group_are_refused(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        backend.get_state(ValueStateDescriptor("v", int)).columns.put(self.keys(backend, "a"), [1])
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        with pytest.raises(InvalidRequestError, match="two handles have rows of key group 0"):
+            self.tables_of(ALL, [*handles, *handles])

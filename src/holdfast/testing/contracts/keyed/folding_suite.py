@@ -18,6 +18,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.testing.contracts.keyed.state_suite import (
     ROW,
     TTL,
+    Place,
     StateSuite,
     by_user,
 )
@@ -139,6 +140,21 @@ class FoldingSuite(StateSuite):
         for wrong in ({"n": [1, 2, 3]}, {"total": [1.0, 2.0, 3.0], "more": [1, 2, 3]}):
             with pytest.raises(InvalidRequestError, match="state 'r' adds columns"):
                 state.columns.add(keys, wrong)
+
+    @pytest.mark.parametrize("known", ["count", "sum"])
+    @pytest.mark.parametrize("wrong", [5, {"n": 1, "other": 2}, Place("x", 1)], ids=repr)
+    def test_a_value_without_the_fields_of_the_struct_is_refused_when_it_is_added(
+        self, backend: KeyedStateBackend, known: Any, wrong: Any
+    ) -> None:
+        type = pa.schema([("n", pa.int64()), ("m", pa.int64())])
+        descriptor = ReducingStateDescriptor("r", {"n": "max", "m": known}, type)
+        state = backend.get_reducing_state(descriptor)
+        self.current(backend)
+        for _ in range(2):
+            with pytest.raises(InvalidRequestError, match=r"'r' adds fields \['n', 'm'\]"):
+                state.add(wrong)
+            state.add({"n": 7, "m": 1})
+        assert state.get() == {"n": 7, "m": 2}
 
     def test_structs_in_a_struct_are_compared_field_by_field(
         self, backend: KeyedStateBackend

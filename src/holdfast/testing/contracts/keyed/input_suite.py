@@ -1,6 +1,8 @@
 """Bad input, and none at all."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -77,6 +79,99 @@ class InputSuite(StateSuite):
             state.get(Keys.of([pa.array(users)], GROUPS))
         with pytest.raises(InvalidRequestError, match="came to the subtask"):
             backend.begin_batch(Keys.of([pa.array(users)], GROUPS))
+
+    def test_tables_of_other_key_groups_are_refused(self) -> None:
+        for groups in (KeyGroupRange(0, 3), KeyGroupRange(0, GROUPS)):
+            with pytest.raises(InvalidRequestError, match="key_group"):
+                KeyedStateBackend(self.tables_of(groups), KEY, GROUPS)
+        with pytest.raises(InvalidRequestError, match=f"not below max parallelism {GROUPS}"):
+            KeyedStateBackend(self.tables_of(groups), KEY, GROUPS, groups)
+
+    def test_keys_are_columns_of_arrow_of_the_types_and_names_that_the_key_has(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        users = pa.array(["a", "b"])
+        table = pa.table({"other": [1, 2], "user": users})
+        assert len(backend.keys(table)) == len(backend.keys(table.to_batches()[0])) == 2
+        refused: list[Any] = [
+            users,
+            [["a", "b"]],
+            [users, users],
+            table.rename_columns(["user"] * 2),
+        ]
+        for columns in refused:
+            with pytest.raises(InvalidRequestError, match=r"user string|'user'"):
+                backend.keys(columns)
+        keys = backend.keys([users])
+        namespaces: list[Any] = [[["a", "b"]], users]
+        for columns in namespaces:
+            with pytest.raises(InvalidRequestError, match="a namespace's columns"):
+                backend.in_namespaces(keys, columns)
+
+    def test_a_batch_of_other_keys_is_refused_before_it_begins(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        state = backend.get_state(ValueStateDescriptor("v", int))
+        keys = self.keys(backend, "a")
+        numbers = Keys.of([pa.array([1])], GROUPS)
+        for other in (numbers, backend.in_namespaces(keys, [pa.array([1])])):
+            with pytest.raises(InvalidRequestError, match="the key has columns user string"):
+                backend.begin_batch(other)
+            with pytest.raises(InvalidRequestError, match="no key is current"):
+                state.update(1)
+        checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+
+    @pytest.mark.parametrize("time", [1.5, "5", None, math.nan, 1 << 63])
+    def test_times_are_whole_milliseconds(self, backend: KeyedStateBackend, time: Any) -> None:
+        timers = backend.event_time_timers()
+        self.current(backend)
+        calls = (timers.register, timers.delete, timers.fire, timers.due, backend.advance_time)
+        for call in calls:
+            with pytest.raises(InvalidRequestError, match="whole number of milliseconds"):
+                call(time)
+        self.current(backend)
+        timers.register(np.int64(5))  # type: ignore[arg-type]
+        assert timers.fire((1 << 63) - 1).times_ms.tolist() == [5]
+
+    def test_rows_are_of_keys_that_there_are(self, backend: KeyedStateBackend) -> None:
+        keys = self.keys(backend, "a", "b")
+        entries = backend.get_map_state(MapStateDescriptor("m", str, int)).columns
+        timers = backend.event_time_timers().columns
+        for index in (-1, 2, 0.5):
+            for call in (entries.get, entries.remove):
+                with pytest.raises(InvalidRequestError, match="'m': an index is none of 2 keys"):
+                    call(keys, ["x"], indices=[index])
+            for write in (timers.register, timers.delete):
+                with pytest.raises(InvalidRequestError, match="an index is none of 2 keys"):
+                    write(keys, [5], indices=[index])
+
+    def test_a_list_is_no_text_and_a_mean_has_numbers(self, backend: KeyedStateBackend) -> None:
+        words = backend.get_list_state(ListStateDescriptor("words", str))
+        mean = backend.get_aggregating_state(AggregatingStateDescriptor("mean", "avg"))
+        keys = self.keys(backend, "a")
+        lists: list[Any] = ["text", 5, {"x": 1}]
+        for elements in lists:
+            with pytest.raises(InvalidRequestError, match="'words' takes lists of elements"):
+                words.columns.put(keys, [elements])
+            self.current(backend)
+            for change in (words.add_all, words.update):
+                with pytest.raises(InvalidRequestError, match="'words' takes lists of elements"):
+                    change(elements)
+        self.current(backend)
+        for number in ("5", b"5", [1], 10**400):
+            with pytest.raises(InvalidRequestError, match="'mean' is a mean of floats"):
+                mean.add(number)
+        assert mean.get() is None
+
+    def test_more_bytes_than_a_column_holds_are_refused_with_the_type_that_holds_them(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        state = backend.get_state(ValueStateDescriptor("v", bytes)).columns
+        keys = self.keys(backend, *map(str, range(33)))
+        chunk = pa.array([bytes(64 << 20)], pa.binary())
+        with pytest.raises(InvalidRequestError, match=r"2 GiB.*large_binary"):
+            state.put(keys, pa.chunked_array([chunk] * 33))
+        assert state.get(keys).null_count == 33
 
     def test_a_snapshot_has_what_was_written_by_key(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints

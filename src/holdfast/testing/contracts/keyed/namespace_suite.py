@@ -60,6 +60,25 @@ class NamespaceSuite(StateSuite):
             with pytest.raises(InvalidRequestError, match="'v'"):
                 value.value()
 
+    def test_a_namespace_of_nan_is_one_and_a_list_is_told_to_be_taken_by_arrays(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        floats, lists = (pa.schema([("n", type)]) for type in (pa.float64(), pa.list_(pa.int64())))
+        total = backend.get_reducing_state(ReducingStateDescriptor("total", "sum", int), floats)
+        self.current(backend)
+        for _ in range(3):
+            backend.set_current_namespace(float("nan"))
+            total.add(1)
+        assert total.get() == 3
+        state = backend.get_reducing_state(ReducingStateDescriptor("by list", "sum", int), lists)
+        self.current(backend)
+        backend.set_current_namespace([1, 2])
+        with pytest.raises(InvalidRequestError, match=r"'by list'.*by arrays"):
+            state.get()
+        keys = backend.in_namespaces(self.keys(backend, "a"), [pa.array([[1, 2]])])
+        state.columns.add(keys, [5])
+        assert state.columns.get(keys).to_pylist() == [5]
+
     def test_namespaces_are_merged_into_another(self, backend: KeyedStateBackend) -> None:
         lists = backend.get_list_state(ListStateDescriptor("l", int), WINDOW)
         sums = backend.get_reducing_state(ReducingStateDescriptor("s", "sum", int), WINDOW)
@@ -84,3 +103,14 @@ class NamespaceSuite(StateSuite):
                 backend.set_current_namespace(window)
                 assert (lists.get(), sums.get(), means.get()) == values
             self.current(backend)
+
+    def test_a_state_without_namespaces_has_none_to_merge(self, backend: KeyedStateBackend) -> None:
+        elements = backend.get_list_state(ListStateDescriptor("l", int))
+        total = backend.get_reducing_state(ReducingStateDescriptor("r", "sum", int))
+        mean = backend.get_aggregating_state(AggregatingStateDescriptor("a", "avg"))
+        self.current(backend)
+        elements.add(1)
+        for merge in (elements.merge_namespaces, total.merge_namespaces, mean.merge_namespaces):
+            with pytest.raises(InvalidRequestError, match="has no namespaces"):
+                merge((1,), [(2,)])
+        assert elements.get() == [1]

@@ -63,6 +63,7 @@ FOLDS: list[tuple[Any, pa.DataType, list[Any], Any]] = [
     ("sum", pa.int64(), [1, 2, -4], -1),
     ("sum", pa.int8(), [100, 27], 127),
     ("sum", pa.float64(), [0.5, 0.25], 0.75),
+    ("sum", pa.float32(), [2.0**127, 2.0**127], math.inf),
     ("sum", pa.decimal128(9, 2), [Decimal("1.10"), Decimal("2.20")], Decimal("3.30")),
     ("sum", pa.duration("us"), [dt.timedelta(1), dt.timedelta(2)], dt.timedelta(3)),
     ("min", pa.int32(), [3, 1, 2], 1),
@@ -395,6 +396,25 @@ class StateTablesContract(KeyedSuite):
         restored = self.tables_of(ALL, handles).table(NUMBER)
         assert values_of(restored, keys_of(["a", "b"])) == {"a": 1, "b": 2}
 
+    def test_null_and_a_struct_of_nulls_are_two_keys_with_one_hash(
+        self, tables: StateTables, checkpoints: KeyedCheckpoints
+    ) -> None:
+        type = pa.struct([("x", pa.int32()), ("y", pa.struct([("z", pa.string())]))])
+        spec = replace(NUMBER, key=pa.schema([("k", type)]))
+        structs = [None, {"x": None, "y": None}, {"x": None, "y": {"z": None}}]
+        keys = Keys.of([pa.array(structs, type)], GROUPS)
+        assert len(set(keys.sort_keys.tolist())) == 1
+        table = tables.table(spec)
+        write(table, keys, [1, 2, 3])
+        checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        write(table, keys, [4, 5, 6], np.array([DELETE, PUT, DELETE], np.uint8))
+        handles = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
+        for each in (table, self.tables_of(ALL, handles).table(spec)):
+            present, (values,) = each.get(keys.identities)
+            assert present.tolist() == [False, True, False]
+            assert values[1].as_py() == 5
+            assert sum(map(len, each.scan())) == 1
+
     def test_checkpoints_go_on_from_those_that_were_confirmed(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
@@ -518,6 +538,19 @@ class StateTablesContract(KeyedSuite):
         restored = self.tables_of(ALL, handles)
         with pytest.raises(StateMigrationError, match="'n'"):
             restored.table(replace(NUMBER, **change), lambda _, values: tuple(values))
+
+    def test_a_key_that_was_stored_as_never_null_is_the_same_key(
+        self, tables: StateTables, checkpoints: KeyedCheckpoints
+    ) -> None:
+        key = pa.schema([KEY.field(0).with_nullable(False).with_metadata({"file": "other"})])
+        put(tables.table(replace(NUMBER, key=key)), {"a": 1})
+        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        restored = self.tables_of(ALL, handles)
+        table = restored.table(NUMBER)
+        put(table, {None: 2})
+        handles = checkpoints.run(restored.snapshot(2, checkpoints.location(2)))
+        for each in (table, self.tables_of(ALL, handles).table(NUMBER)):
+            assert values_of(each, keys_of(["a", None])) == {"a": 1, None: 2}
 
     def test_time_to_live_may_become_another_one(
         self, tables: StateTables, checkpoints: KeyedCheckpoints

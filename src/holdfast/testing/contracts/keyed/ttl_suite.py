@@ -15,6 +15,7 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed import KeyedStateBackend
+from holdfast.errors import StateMigrationError
 from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
 from holdfast.testing.contracts.keyed.state_suite import TTL, StateSuite
 
@@ -150,3 +151,20 @@ class TtlSuite(StateSuite):
         longer = StateTtlConfig(timedelta(milliseconds=500))
         state = restored.get_map_state(MapStateDescriptor("m", str, int, ttl=longer)).columns
         assert len(state.items(keys)) == 0
+
+    def test_a_state_that_was_stored_without_times_gets_none(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        backend.get_state(ValueStateDescriptor("v", int))
+        backend.get_list_state(ListStateDescriptor("l", int))
+        backend.get_map_state(MapStateDescriptor("m", str, int))
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        restored = self.restored(handles)
+        for _ in range(2):
+            with pytest.raises(StateMigrationError, match="'v' was stored without a time to live"):
+                restored.get_state(ValueStateDescriptor("v", int, ttl=TTL))
+            with pytest.raises(StateMigrationError, match="'l' was stored without a time to live"):
+                restored.get_list_state(ListStateDescriptor("l", int, ttl=TTL))
+            with pytest.raises(StateMigrationError, match="'m' was stored without a time to live"):
+                restored.get_map_state(MapStateDescriptor("m", str, int, ttl=TTL))
+        assert restored.get_list_state(ListStateDescriptor("l", int)).name == "l"

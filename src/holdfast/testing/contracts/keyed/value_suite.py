@@ -5,7 +5,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.backends.descriptors import ValueStateDescriptor
+from holdfast.backends.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.serializers import Pickled
 from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
@@ -64,6 +68,10 @@ class ValueSuite(StateSuite):
         assert lists.value() == [1]
         keys = self.keys(backend, "a", "b")
         assert lists.columns.get(keys).to_pylist() == [[1], [1]]
+        number = backend.get_state(ValueStateDescriptor("n", int, default=10**15))
+        self.current(backend)
+        assert number.value() == 10**15
+        assert number.value() is number.value()  # nobody can change it: to copy it takes time
         alive = backend.get_state(ValueStateDescriptor("w", int, default=5, ttl=TTL))
         self.current(backend)
         assert alive.value() is None
@@ -80,6 +88,9 @@ class ValueSuite(StateSuite):
             (dict[str, int], {"a": 1}),
             (Pickled(complex), 1j),
             (bytes, b"\0"),
+            (pa.string_view(), "text in a view"),
+            (pa.binary_view(), b"bytes in a view"),
+            (pa.struct([("x", pa.list_(pa.string_view()))]), {"x": ["text in a view", None]}),
         ],
         ids=str,
     )
@@ -98,6 +109,21 @@ class ValueSuite(StateSuite):
         assert other.get_state(descriptor).value() == value
         self.current(other, "b")
         assert other.get_state(descriptor).value() is None
+
+    def test_texts_in_views_are_values_elements_and_entries(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        type = pa.string_view()
+        keys = self.keys(backend, "a", "b", "a")
+        value = backend.get_state(ValueStateDescriptor("v", type, default="none")).columns
+        value.put(keys, pa.array(["x", None], type))
+        assert sorted(value.get(keys).to_pylist()) == ["none", "x"]
+        elements = backend.get_list_state(ListStateDescriptor("l", type, ttl=TTL)).columns
+        elements.append(keys, pa.array(["x", "y", "z"], type))
+        assert by_user(keys, elements.get(keys)) == {"a": ["x", "z"], "b": ["y"]}
+        entries = backend.get_map_state(MapStateDescriptor("m", str, type)).columns
+        entries.put(keys, ["k", "k", "l"], pa.array(["x", "y", "z"], type))
+        assert entries.get(keys, ["l", "l", "k"]).to_pylist() == ["z", None, "x"]
 
     def test_what_is_written_by_key_shows_by_arrays_and_the_other_way_round(
         self, backend: KeyedStateBackend

@@ -1,0 +1,21 @@
+"""Times that users give, as they are stored."""
+
+import operator
+
+from holdfast.errors import InvalidRequestError
+
+_MOST = (1 << 63) - 1
+
+
+def whole_ms(time_ms: int) -> int:
+    """The time, a whole number of milliseconds in 64 bits. Raises `InvalidRequestError` for what is none."""
+    try:
+        number = operator.index(time_ms)
+    except TypeError:
+        number = None
+    if number is None or not -_MOST - 1 <= number <= _MOST:
+        message = (
+            f"a time is a whole number of milliseconds since 1970, in 64 bits, and not {time_ms!r}"
+        )
+        raise InvalidRequestError(message)
+    return number
