@@ -28,6 +28,7 @@ from holdfast.backends.keyed.opening import (
 )
 from holdfast.backends.keyed.rocksdb_settings import (
     LEAST_MEMORY_BYTES,
+    MOST_MEMORY_BYTES,
     BlockCompression,
     CompactionStyle,
     RocksDBSettings,
@@ -64,6 +65,7 @@ from holdfast.backends.keyed.timer_order import time_part
 __all__ = [
     "BACKEND_NAMES",
     "LEAST_MEMORY_BYTES",
+    "MOST_MEMORY_BYTES",
     "AggregatingState",
     "BackendName",
     "BlockCompression",

@@ -411,6 +411,7 @@ def test_what_is_no_manifest_or_a_newer_one_is_refused(checkpoints: KeyedCheckpo
     "wrong",
     [
         {"memory_bytes": 1000},
+        {"memory_bytes": 2 << 40},
         {"write_buffer_ratio": 1.0},
         {"bloom_bits": -1},
         {"block_bytes": 0},

@@ -70,6 +70,12 @@ def test_backends_are_set_for_the_job_and_for_operators_by_uid() -> None:
     for wrong in ("", "forst", "=heap", "heap,", "a="):
         with pytest.raises(InvalidRequestError, match=r"state\.backend"):
             Settings.parse({key: wrong})
+    for wrong, twice in (
+        ("columnar, rocksdb", "all operators"),
+        ("a=rocksdb, columnar, a=heap", "operator 'a'"),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"state.backend.*two backends for {twice}"):
+            Settings.parse({key: wrong})
 
 
 @pytest.mark.parametrize(
@@ -129,6 +135,7 @@ def test_rocksdb_is_set_by_the_names_of_flink() -> None:
     )
     for key, wrong in (
         ("memory", "1k"),
+        ("memory", "1025g"),
         ("memory.write-buffer-ratio", "1"),
         ("memory.write-buffer-ratio", "nan"),
         ("bloom-filter.bits-per-key", "-1"),
