@@ -288,6 +288,32 @@ def test_a_damaged_copy_is_deleted_and_fetched_again_by_the_next_attempt(
     assert copy.read_bytes() == whole
 
 
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_damage_of_a_copy_that_storage_has_too_names_the_stored_file(
+    tmp_path: Path, checkpoints: KeyedCheckpoints, damaged: int
+) -> None:
+    whole = thousand_rows(checkpoints)
+    host = tmp_path / "host"
+    host.mkdir()
+    handles = []
+    for number, groups in enumerate(HALVES):
+        tables = RocksDBStateTables(groups, parts_of([whole], groups), may_refer=False)
+        _, part = report(tables, checkpoints, 2)
+        tables.close()
+        name, stream = max(part.segments.items(), key=lambda segment: segment[1].size)
+        with stream.open_input_stream() as source:
+            content = bytearray(source.read())
+        content[(1 + 4 * number) * len(content) // 8] ^= number == damaged  # a row of that half
+        stored = tmp_path / f"stored-{number}"
+        stored.write_bytes(content)
+        (host / name).hardlink_to(stored)  # as it is where storage is on the host's disk
+        assert isinstance(stream, FileStateHandle)
+        moved = msgspec.structs.replace(stream, uri=stored.as_uri())
+        handles.append(msgspec.structs.replace(part, segments=part.segments | {name: moved}))
+    with pytest.raises(CheckpointCorruptedError, match=f"stored-{damaged}"):
+        held(RocksDBStateTables(ALL, handles, directory=str(host)).table(NUMBER))
+
+
 def test_all_copies_of_a_database_are_fetched_again_if_one_is_damaged(
     tmp_path: Path, checkpoints: KeyedCheckpoints
 ) -> None:
