@@ -288,6 +288,23 @@ def test_a_damaged_copy_is_deleted_and_fetched_again_by_the_next_attempt(
     assert copy.read_bytes() == whole
 
 
+def test_damage_is_not_copied_from_a_savepoint_into_a_checkpoint(
+    tmp_path: Path, checkpoints: KeyedCheckpoints
+) -> None:
+    whole = thousand_rows(checkpoints)
+    ((name, stream),) = whole.segments.items()
+    with stream.open_input_stream() as source:
+        content = bytearray(source.read())
+    content[len(content) // 3] ^= 1
+    (tmp_path / name).write_bytes(content)  # nobody has read it yet
+    tables = RocksDBStateTables(ALL, [whole], directory=str(tmp_path), may_refer=False)
+    _, copied = report(tables, checkpoints, 2)
+    tables.close()
+    restored = RocksDBStateTables(ALL, [copied], directory=QUICK_DISK)
+    assert held(restored.table(NUMBER)) == multiples(range(1000))
+    restored.close()
+
+
 @pytest.mark.parametrize("damaged", [0, 1])
 def test_damage_of_a_copy_that_storage_has_too_names_the_stored_file(
     tmp_path: Path, checkpoints: KeyedCheckpoints, damaged: int

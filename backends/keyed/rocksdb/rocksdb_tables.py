@@ -189,7 +189,9 @@ class RocksDBStateTables:
             return self._database
         databases.sort(key=lambda each: -len(KeyGroupRange(*each.handle.key_groups)))
         base, *others = databases
-        base.fetch(path, self._copies, at_a_time=self._settings.transfer_threads)
+        # A checkpoint that may not refer to the files has them copied, unread: no damage may get into it.
+        copies = self._copies if may_refer else None
+        base.fetch(path, copies, at_a_time=self._settings.transfer_threads)
         self._database = Database(
             path, self._settings, holder=self._holder, stored=base.streams_by_file
         )
