@@ -31,6 +31,7 @@ from holdfast.backends.keyed.rocksdb.native_metrics import metrics_of
 from holdfast.backends.keyed.rocksdb.patient_writes import PatientWriter
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
+from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import StreamStateHandle
 
 _DEFAULT = "default"
@@ -217,9 +218,12 @@ class Database:
         return frozenset(self._families)
 
     def family(self, name: str) -> Family:
-        """The rows of a state; none if it is new."""
+        """The rows of a state; none if it is new. Raises `InvalidRequestError` for a name that RocksDB can't have."""
         family = self._families.get(name)
         if family is None:
+            if "\0" in name:
+                message = f"RocksDB can't keep state {name!r}, whose name has a zero byte: name it otherwise"
+                raise InvalidRequestError(message)
             with translated(self.path, self._stored):
                 self._database.create_column_family(
                     _PREFIX + name, database_options(self._settings)
