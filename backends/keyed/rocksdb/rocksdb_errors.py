@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 
 from rocksdict import DbClosedError
 
-from holdfast.common import check_wanted
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointError,
@@ -22,10 +21,10 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from holdfast.locations.coordination import verify
 from holdfast.locations.handles import StreamStateHandle
 
 _NONE: Mapping[str, StreamStateHandle] = {}
-_READ_BYTES = 1 << 20
 _SORTED_FILE = re.compile(r"/[^:]*?\.rocksdb/[\w-]+/\w+\.sst")
 _FULL = ("No space left", "Disk quota")
 
@@ -61,28 +60,23 @@ def _error_for(
     if isinstance(error, OSError) or text.startswith("IO error"):
         return StorageUnavailableError(f"RocksDB: {text}", directory)
     if text.startswith("Corruption"):
-        damaged = _SORTED_FILE.search(text)
-        deleted = "" if damaged is None else _without_copies(damaged[0])
-        in_storage = (
-            None if damaged is None else _damage_of(stored.get(os.path.basename(damaged[0])))
-        )
-        return in_storage or CheckpointCorruptedError(f"RocksDB: {text}{deleted}", directory)
+        return _damage(text, directory, stored)
     return None
 
 
-def _damage_of(stored: StreamStateHandle | None) -> CheckpointCorruptedError | None:
-    """What is wrong with a stored file; None if nothing is, or it can't be read now."""
-    if stored is None:
-        return None
-    try:
-        with stored.open_input_stream() as source:
-            while source.read(_READ_BYTES):
-                check_wanted()
-    except CheckpointCorruptedError as damage:
-        return damage
-    except CheckpointError:
-        return None
-    return None
+def _damage(
+    text: str, directory: str, stored: Mapping[str, StreamStateHandle]
+) -> CheckpointCorruptedError:
+    """What is damaged: a stored file, or what the host has of it, whose copies are deleted."""
+    named = _SORTED_FILE.search(text)
+    if named is None:
+        return CheckpointCorruptedError(f"RocksDB: {text}", directory)
+    deleted = _without_copies(named[0])
+    source = stored.get(os.path.basename(named[0]))
+    for file in verify([] if source is None else [source]):
+        if isinstance(file.failure, CheckpointCorruptedError):
+            return file.failure
+    return CheckpointCorruptedError(f"RocksDB: {text}{deleted}", directory)
 
 
 def _without_copies(damaged: str) -> str:
