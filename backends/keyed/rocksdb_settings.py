@@ -59,10 +59,11 @@ class RocksDBSettings:
         if not 0 < self.write_buffer_ratio < 1:
             message = f"the write buffers' share of memory is above 0 and below 1, not {self.write_buffer_ratio}"
             raise InvalidRequestError(message)
-        if self.bloom_bits < 0 or self.block_bytes < 1:
-            message = (
-                f"filters of {self.bloom_bits} bits a row, and blocks of {self.block_bytes} bytes"
-            )
+        if self.bloom_bits < 0:
+            message = f"a filter has 0 bits a row or more, not {self.bloom_bits}"
+            raise InvalidRequestError(message)
+        if self.block_bytes < 1:
+            message = f"a block has a byte at least, not {self.block_bytes}"
             raise InvalidRequestError(message)
         if self.transfer_threads < 1:
             message = f"RocksDB's files need a thread at least, not {self.transfer_threads}"
