@@ -176,7 +176,7 @@ class Settings:
         "filesystem",
         key="checkpoint.storage",
         kind="`filesystem` or `memory`",
-        meaning="`memory` keeps state of at most 5 MiB a subtask in `_metadata` files in the "
+        meaning="`memory` keeps state of at most 5 MiB a subtask (of keyed state, a file) in `_metadata` files in the "
         "checkpoint directory; without one, in the driver, where it is lost with it (for tests). "
         "Flink's name for it, `jobmanager`, is understood too.",
         flink="execution.checkpointing.storage",
