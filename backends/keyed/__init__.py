@@ -29,6 +29,7 @@ from holdfast.backends.keyed.opening import (
 )
 from holdfast.backends.keyed.rocksdb_settings import (
     LEAST_MEMORY_BYTES,
+    MOST_MEMORY_BYTES,
     BlockCompression,
     CompactionStyle,
     RocksDBSettings,
@@ -73,6 +74,7 @@ from holdfast.backends.keyed.timer_order import time_part
 __all__ = [
     "BACKEND_NAMES",
     "LEAST_MEMORY_BYTES",
+    "MOST_MEMORY_BYTES",
     "AggregatingColumns",
     "AggregatingState",
     "AverageColumns",

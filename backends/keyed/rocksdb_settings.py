@@ -10,6 +10,7 @@ CompactionStyle = Literal["level", "universal"]
 BlockCompression = Literal["none", "lz4", "zstd", "snappy"]
 
 LEAST_MEMORY_BYTES = 1 << 20
+MOST_MEMORY_BYTES = 1 << 40
 _MOST_WRITE_BUFFER_BYTES = 64 << 20
 _BUFFERS = 4
 """So many write buffers are within the budget: of a state that is written to, and of those that are being flushed."""
@@ -21,7 +22,7 @@ class RocksDBSettings:
 
     Attributes:
         memory_bytes: For blocks, indexes, filters and write buffers of all databases of the processes that share it,
-            1 MiB at least. Iterators come on top.
+            1 MiB to 1 TiB. Iterators come on top.
         processes: How many processes share it, each as much as the others; None for as many as this host has processors.
         write_buffer_ratio: How much of it write buffers may take, above 0 and below 1.
         bloom_bits: Bits of a filter for each row; 0 for no filters.
@@ -49,8 +50,8 @@ class RocksDBSettings:
     has_metrics: bool = False
 
     def __post_init__(self) -> None:
-        if self.memory_bytes < LEAST_MEMORY_BYTES:
-            message = f"RocksDB needs {LEAST_MEMORY_BYTES} bytes of memory at least, not {self.memory_bytes}"
+        if not LEAST_MEMORY_BYTES <= self.memory_bytes <= MOST_MEMORY_BYTES:
+            message = f"RocksDB has 1 MiB to 1 TiB of memory, not {self.memory_bytes} bytes"
             raise InvalidRequestError(message)
         if self.processes is not None and self.processes < 1:
             message = f"RocksDB's memory is shared by a process at least, not {self.processes}"
@@ -58,10 +59,11 @@ class RocksDBSettings:
         if not 0 < self.write_buffer_ratio < 1:
             message = f"the write buffers' share of memory is above 0 and below 1, not {self.write_buffer_ratio}"
             raise InvalidRequestError(message)
-        if self.bloom_bits < 0 or self.block_bytes < 1:
-            message = (
-                f"filters of {self.bloom_bits} bits a row, and blocks of {self.block_bytes} bytes"
-            )
+        if self.bloom_bits < 0:
+            message = f"a filter has 0 bits a row or more, not {self.bloom_bits}"
+            raise InvalidRequestError(message)
+        if self.block_bytes < 1:
+            message = f"a block has a byte at least, not {self.block_bytes}"
             raise InvalidRequestError(message)
         if self.transfer_threads < 1:
             message = f"RocksDB's files need a thread at least, not {self.transfer_threads}"

@@ -52,8 +52,14 @@ class Claims:
 
     @classmethod
     def carried(cls, directory: str, last: CompletedCheckpoint, streams_of: StreamsOf) -> "Claims":
-        """What a job still has of the claims that its last checkpoint names."""
-        claimed = [claim for claim in last.metadata.claimed if _is_held(claim, directory)]
+        """What a job still has of the claims that its last checkpoint names: it was written before any of them went."""
+        needed = {file.uri for file in files_of(last.metadata.streams())}
+        claimed = [
+            claim
+            for claim in last.metadata.claimed
+            if _is_held(claim, directory)
+            and not (needed.isdisjoint(claim.files) and _is_over(claim))
+        ]
         return cls(directory, claimed, streams_of)
 
     @property
@@ -143,6 +149,11 @@ def _is_held(claim: ClaimedCheckpoint, directory: str) -> bool:
     """Whether a claim of a job stands, or was being ended when the job's driver died."""
     holder = claimant_of(claim.pointer)
     return holder.directory == directory if holder is not None else _stored(claim) is None
+
+
+def _is_over(claim: ClaimedCheckpoint) -> bool:
+    """Whether all of it is deleted: the record of a claim goes last, and what is left of a directory then is empty."""
+    return claimant_of(claim.pointer) is None and _stored(claim) is None
 
 
 def _stored(claim: ClaimedCheckpoint) -> CompletedCheckpoint | None:

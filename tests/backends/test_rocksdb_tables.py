@@ -1,9 +1,9 @@
-"""Tables in RocksDB: which files get into checkpoints, where they lie on the host, and what becomes of damage."""
+"""Tables in RocksDB: which files get into checkpoints, and where they lie on the host."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +11,25 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pytest
 from jobs.quick_disk import QUICK_DISK
+from jobs.rocksdb_rows import (
+    ALL,
+    HALVES,
+    NUMBER,
+    checkpoints,
+    held,
+    keys_of,
+    multiples,
+    numbers_stored,
+    put,
+    report,
+)
 
 from holdfast.backends.keyed import (
     BackendName,
-    Keys,
     Operation,
     RocksDBSettings,
-    StateTable,
-    StateTables,
-    TableSpec,
     open_tables,
     read_tables,
     readable_handles,
@@ -30,72 +37,17 @@ from holdfast.backends.keyed import (
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keyed.rocksdb.database import Database
 from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
-from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import (
-    CheckpointCorruptedError,
     InvalidRequestError,
-    UnsupportedFormatError,
 )
 from holdfast.locations.handles import (
-    ByteStreamStateHandle,
     FileStateHandle,
     PlaceholderStreamStateHandle,
     SegmentsStateHandle,
 )
 from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
-GROUPS = 8
-ALL = KeyGroupRange(0, GROUPS - 1)
-HALVES = (KeyGroupRange(0, 2), KeyGroupRange(3, 7))
-KEY = pa.schema([("k", pa.int64())])
-NUMBER = TableSpec("n", "value", KEY, pa.schema([("value", pa.int64())]))
-
-
-@pytest.fixture
-def checkpoints() -> Iterator[KeyedCheckpoints]:
-    checkpoints = KeyedCheckpoints()
-    yield checkpoints
-    checkpoints.delete()
-
-
-def keys_of(numbers: range) -> Keys:
-    return Keys.of([pa.array(numbers, pa.int64())], GROUPS)
-
-
-def put(table: StateTable, numbers: range, factor: int = 1) -> None:
-    keys = keys_of(numbers)
-    values = keys.columns[0].to_numpy() * factor
-    table.write(keys.identities, (pa.array(values),))
-
-
-def held(table: StateTable) -> dict[int, int]:
-    rows = list(table.scan())
-    keys = [key for step in rows for key in step.identities.columns[0].to_pylist()]
-    return dict(zip(keys, [v for step in rows for v in step.values[0].to_pylist()], strict=True))
-
-
-def multiples(numbers: range, factor: int = 1) -> dict[int, int]:
-    return {number: number * factor for number in numbers}
-
-
-def report(
-    tables: StateTables, checkpoints: KeyedCheckpoints, number: int
-) -> tuple[SegmentsStateHandle, SegmentsStateHandle]:
-    """What a subtask reports of a snapshot, and the handle that the checkpoint has."""
-    state = tables.snapshot(number, checkpoints.location(number)).run()
-    (reported,) = state.managed_keyed
-    assert isinstance(reported, SegmentsStateHandle)
-    (completed,) = checkpoints.completed(state)
-    return reported, completed
-
-
-def thousand_rows(checkpoints: KeyedCheckpoints) -> SegmentsStateHandle:
-    """The state of a subtask with all key groups, in the first checkpoint."""
-    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
-    put(tables.table(NUMBER), range(1000))
-    _, whole = report(tables, checkpoints, 1)
-    tables.close()
-    return whole
+__all__ = ["checkpoints"]
 
 
 def new_files(handle: SegmentsStateHandle) -> set[str]:
@@ -168,7 +120,7 @@ def test_each_backend_goes_on_from_each_other(checkpoints: KeyedCheckpoints) -> 
 def test_rows_are_scaled_out_without_being_read_and_in_again(
     checkpoints: KeyedCheckpoints,
 ) -> None:
-    whole = thousand_rows(checkpoints)
+    whole = numbers_stored(checkpoints, range(1000))
     parts = []
     for number, groups in enumerate(HALVES, 2):
         half = RocksDBStateTables(groups, parts_of([whole], groups), directory=QUICK_DISK)
@@ -184,7 +136,7 @@ def test_rows_are_scaled_out_without_being_read_and_in_again(
 def test_rows_that_one_subtask_deletes_do_not_come_back_from_files_of_another(
     checkpoints: KeyedCheckpoints,
 ) -> None:
-    whole = thousand_rows(checkpoints)
+    whole = numbers_stored(checkpoints, range(1000))
     parts = []
     kept: dict[int, int] = {}
     for number, groups in enumerate(HALVES, 2):
@@ -216,6 +168,13 @@ def test_a_closed_backend_has_let_go_of_its_files_whoever_has_its_tables_still(
         table.get(keys_of(range(10)).identities)
 
 
+def test_a_name_that_rocksdb_can_not_have_is_refused() -> None:
+    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
+    with pytest.raises(InvalidRequestError, match=r"state 'a\\x00b', whose name has a zero byte"):
+        tables.table(replace(NUMBER, name="a\0b"))
+    tables.close()
+
+
 def test_a_range_of_keys_is_deleted_in_its_own_state_alone(tmp_path: Path) -> None:
     keys = [bytes([number]) for number in range(9)]
     with closing(Database(str(tmp_path / "db"), RocksDBSettings())) as database:
@@ -224,97 +183,6 @@ def test_a_range_of_keys_is_deleted_in_its_own_state_alone(tmp_path: Path) -> No
         database.family("a").delete_range(keys[2], keys[7])
         assert database.family("a").get(keys) == [*keys[:2], *5 * [None], *keys[7:]]
         assert database.family("b").get(keys) == keys
-
-
-def test_a_damaged_file_is_an_error_that_names_it(
-    tmp_path: Path, checkpoints: KeyedCheckpoints
-) -> None:
-    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
-    put(tables.table(NUMBER), range(5000))
-    _, completed = report(tables, checkpoints, 1)
-    tables.close()
-    (name,) = completed.segments
-    stream = completed.segments[name]
-    with stream.open_input_stream() as source:
-        content = bytearray(source.read())
-    content[len(content) // 3] ^= 1
-    path = tmp_path / "damaged"
-    path.write_bytes(content)
-    assert isinstance(stream, FileStateHandle)
-    moved = msgspec.structs.replace(stream, uri=path.as_uri())
-    handle = msgspec.structs.replace(completed, segments={name: moved})
-    with pytest.raises(CheckpointCorruptedError, match="damaged"):
-        RocksDBStateTables(ALL, [handle])
-    # A copy on this host is verified where it is read, block by block.
-    copy = tmp_path / name
-    copy.write_bytes(content)
-    damaged = RocksDBStateTables(ALL, [completed], directory=str(tmp_path))
-    with pytest.raises(CheckpointCorruptedError, match=r"\.sst"):
-        held(damaged.table(NUMBER))
-    with pytest.raises(CheckpointCorruptedError, match=r"\.sst"):
-        damaged.table(NUMBER).get(keys_of(range(5000)).identities)
-    damaged.close()
-
-
-@pytest.mark.parametrize("part", ["a block", "the index", "the end"])
-def test_a_damaged_copy_is_deleted_and_fetched_again_by_the_next_attempt(
-    tmp_path: Path, checkpoints: KeyedCheckpoints, part: str
-) -> None:
-    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
-    put(tables.table(NUMBER), range(5000))
-    _, completed = report(tables, checkpoints, 1)
-    tables.close()
-    (name,) = completed.segments
-    with completed.segments[name].open_input_stream() as source:
-        content = bytearray(source.read())
-    whole = bytes(content)
-    content[{"a block": len(content) // 3, "the index": -60, "the end": -5}[part]] ^= 1
-    copy = tmp_path / name
-    copy.write_bytes(content)
-    beside = tmp_path / ("0" * 32)
-    beside.write_bytes(content)  # another file, which nobody says is damaged
-
-    def restored() -> dict[int, int]:
-        tables = RocksDBStateTables(ALL, [completed], directory=str(tmp_path))
-        try:
-            return held(tables.table(NUMBER))
-        finally:
-            tables.close()
-
-    with pytest.raises(CheckpointCorruptedError, match=rf"\.sst.* copy {copy} is deleted"):
-        restored()
-    assert os.listdir(tmp_path) == [beside.name]
-    assert restored() == multiples(range(5000))
-    assert copy.read_bytes() == whole
-
-
-def test_all_copies_of_a_database_are_fetched_again_if_one_is_damaged(
-    tmp_path: Path, checkpoints: KeyedCheckpoints
-) -> None:
-    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
-    for number in range(3):  # too few files to be merged
-        put(tables.table(NUMBER), range(number, 3000, 3))
-        _, completed = report(tables, checkpoints, number + 1)
-        tables.notify_checkpoint_complete(number + 1)
-    tables.close()
-    assert len(completed.segments) == 3
-    for name, stream in completed.segments.items():
-        with stream.open_input_stream() as source:
-            content = bytearray(source.read())
-        content[len(content) // 3] ^= 1
-        (tmp_path / name).write_bytes(content)
-
-    def restored() -> dict[int, int]:
-        tables = RocksDBStateTables(ALL, [completed], directory=str(tmp_path))
-        try:
-            return held(tables.table(NUMBER))
-        finally:
-            tables.close()
-
-    with pytest.raises(CheckpointCorruptedError, match="and 2 others of this database: try again"):
-        restored()
-    assert os.listdir(tmp_path) == []
-    assert restored() == multiples(range(3000))
 
 
 def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpoints) -> None:
@@ -389,36 +257,21 @@ def test_expired_rows_are_deleted_little_by_little(checkpoints: KeyedCheckpoints
     tables.close()
 
 
-def test_what_is_no_manifest_or_a_newer_one_is_refused(checkpoints: KeyedCheckpoints) -> None:
-    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
-    put(tables.table(NUMBER), range(10))
-    _, completed = report(tables, checkpoints, 1)
-    tables.close()
-    with completed.manifest.open_input_stream() as stream:
-        content = stream.read()
-    for damaged in (content[:12], content[:-1], content[:40] + b"x" + content[41:]):
-        handle = msgspec.structs.replace(completed, manifest=ByteStreamStateHandle(damaged))
-        with pytest.raises(CheckpointCorruptedError, match="manifest"):
-            RocksDBStateTables(ALL, [handle], directory=QUICK_DISK)
-    lacking = msgspec.structs.replace(completed, segments={})
-    with pytest.raises(CheckpointCorruptedError, match="which its handle doesn't lead to"):
-        RocksDBStateTables(ALL, [lacking], directory=QUICK_DISK)
-    with pytest.raises(UnsupportedFormatError, match="RocksDB"):
-        read_tables([completed], ALL)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
         {"memory_bytes": 1000},
+        {"memory_bytes": 2 << 40},
         {"write_buffer_ratio": 1.0},
         {"bloom_bits": -1},
         {"block_bytes": 0},
+        {"transfer_threads": 0},
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequestError):
+def test_a_setting_that_cannot_be_is_refused_with_its_value(wrong: dict[str, Any]) -> None:
+    (value,) = wrong.values()
+    with pytest.raises(InvalidRequestError, match=f"not {value}"):
         RocksDBSettings(**wrong)
 
 

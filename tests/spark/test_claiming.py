@@ -110,6 +110,17 @@ class TestOfASavepoint:
         CLEANER.wait()
         assert files_below(savepoint) == set()
 
+    def test_what_is_deleted_is_no_claim_of_the_next_driver_if_each_does_a_single_batch(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        run_batch(claiming(memory_directory, savepoint), 0, merges)
+        CLEANER.wait()
+        assert files_below(savepoint) == set()
+        driver = coordinator(memory_directory, num_retained=1)
+        run_batch(driver, 1, nothing)
+        assert latest(driver).metadata.claimed == ()
+        run_batch(claiming(memory_directory, pointer_of(driver), job_id="third"), 0, adds(b"new"))
+
     def test_the_same_job_goes_on_with_its_claim_after_a_crash_before_its_first_checkpoint(
         self, memory_directory: str, savepoint: str
     ) -> None:

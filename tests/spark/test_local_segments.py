@@ -11,6 +11,7 @@ import pytest
 from jobs.keyed import KeyedJob
 from jobs.keyed_operators import Totals
 
+from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.columnar.segment_store import SegmentStore
 from holdfast.backends.keyed.segments import Segment, segment_bytes
 from holdfast.backends.keyed.segments import trailer as trailer_module
@@ -37,6 +38,7 @@ class Host:
         self.max_bytes = max_bytes
         self.copies_bytes = LARGE
         self.worker_bytes = 0
+        self.backend: BackendName = "columnar"
         self.start()
         self.rounds = 0
 
@@ -52,6 +54,7 @@ class Host:
                 local_bytes=self.copies_bytes,
                 segment_bytes=self.max_bytes,
                 worker_bytes=self.worker_bytes,
+                backend=self.backend,
             ),
         )
 
@@ -208,6 +211,16 @@ def test_there_are_no_more_copies_than_are_allowed_and_without_them_it_works(hos
     host.max_bytes = 60_000
     host.start()
     for _ in range(5):
+        host.run()
+        assert sum(path.stat().st_size for path in host.copies()) <= host.max_bytes
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_files_of_a_database_count_for_what_is_allowed(host: Host, parallelism: int) -> None:
+    host.backend = "rocksdb"
+    host.max_bytes = 60_000
+    host.start(parallelism)
+    for _ in range(3):
         host.run()
         assert sum(path.stat().st_size for path in host.copies()) <= host.max_bytes
 

@@ -1,6 +1,7 @@
 """The backend of keyed state is a setting, for a job and for operators: batches go on from each other's checkpoints."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,6 +58,34 @@ def test_a_job_goes_on_with_another_backend_and_parallelism(
         assert not any(name.endswith(".rocksdb") for name in names)
 
 
+class Fails(Totals):
+    """Fails behind its first batch."""
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from super().process(batches)
+        raise ValueError("it fails")
+
+
+def test_a_task_that_fails_leaves_no_database_on_the_host(
+    memory_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = tmp_path / "blockmgr-1"
+    local.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(local))
+    job = KeyedJob(
+        memory_directory,
+        Fails(),
+        schema=SCHEMA,
+        output=OUTPUT,
+        warm=WarmSettings(segment_bytes=1 << 30, backend="rocksdb"),
+    )
+    with pytest.raises(ValueError, match="it fails"):
+        job.run([{"key": key, "id": key} for key in KEYS])
+    # Not even while somebody has the error, and all that led to it, still.
+    assert list(local.rglob("segments/*"))
+    assert not list(local.rglob("*.rocksdb"))
+
+
 def test_backends_are_set_for_the_job_and_for_operators_by_uid() -> None:
     key = "spark.holdfast.state.backend"
     memory = {"spark.holdfast.state.backend.rocksdb.memory": "64m"}
@@ -69,6 +98,12 @@ def test_backends_are_set_for_the_job_and_for_operators_by_uid() -> None:
     assert warm.backends == (("a=b", "rocksdb"), ("c", "columnar"))
     for wrong in ("", "forst", "=heap", "heap,", "a="):
         with pytest.raises(InvalidRequestError, match=r"state\.backend"):
+            Settings.parse({key: wrong})
+    for wrong, twice in (
+        ("columnar, rocksdb", "all operators"),
+        ("a=rocksdb, columnar, a=heap", "operator 'a'"),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"state.backend.*two backends for {twice}"):
             Settings.parse({key: wrong})
 
 
@@ -129,6 +164,7 @@ def test_rocksdb_is_set_by_the_names_of_flink() -> None:
     )
     for key, wrong in (
         ("memory", "1k"),
+        ("memory", "1025g"),
         ("memory.write-buffer-ratio", "1"),
         ("memory.write-buffer-ratio", "nan"),
         ("bloom-filter.bits-per-key", "-1"),

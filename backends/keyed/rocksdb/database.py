@@ -31,6 +31,8 @@ from holdfast.backends.keyed.rocksdb.native_metrics import metrics_of
 from holdfast.backends.keyed.rocksdb.patient_writes import PatientWriter
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.handles import StreamStateHandle
 
 _DEFAULT = "default"
 """RocksDB has this column family always; no state lies in it."""
@@ -49,13 +51,21 @@ class Family:
         database: The database.
         name: The column family's name.
         settings: What it was opened with.
+        stored: Files that the database has from storage, by their names in it.
 
     Attributes:
         rows: The column family, as rocksdict gives it.
     """
 
-    def __init__(self, database: Rdict, name: str, settings: RocksDBSettings) -> None:
+    def __init__(
+        self,
+        database: Rdict,
+        name: str,
+        settings: RocksDBSettings,
+        stored: Mapping[str, StreamStateHandle],
+    ) -> None:
         self._settings = settings
+        self._stored = stored
         self.rows = database.get_column_family(name)
         self._handle: ColumnFamily | None = database.get_column_family_handle(name)
         self._writer = PatientWriter(database)
@@ -63,7 +73,7 @@ class Family:
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """The value of each key; None where there is none."""
-        with translated(self._path):
+        with translated(self._path, self._stored):
             return self.rows.get(keys) or []  # type: ignore[arg-type]  # its stub wants lists of anything
 
     def write(
@@ -80,7 +90,7 @@ class Family:
                 batch.delete(key)
             return batch
 
-        with translated(self._path):
+        with translated(self._path, self._stored):
             self._writer.write(self.rows, batch)
 
     def ingest(self, rows: Iterable[tuple[bytes, bytes]], directory: str) -> None:
@@ -109,12 +119,12 @@ class Family:
             batch.delete_range(first, end, self._handle)  # the batch's default isn't for ranges
             return batch
 
-        with translated(self._path):
+        with translated(self._path, self._stored):
             self._writer.write(self.rows, batch)
 
     def ranges(self, ranges: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         """The keys and values of ranges `first` <= key < `end`, as they are now."""
-        with translated(self._path):
+        with translated(self._path, self._stored):
             rows = self.rows.iter()
             for first, end in ranges:
                 rows.seek(first)
@@ -159,6 +169,8 @@ class Database:
         path: Where the database has its files.
         settings: What it is opened with.
         is_read_only: Whether nothing will be written.
+        stored: Files that it has from storage, by their names in it: of a damaged file the error looks whether it is
+            damaged there, too.
 
     Raises:
         CheckpointCorruptedError: A file is damaged.
@@ -173,8 +185,10 @@ class Database:
         *,
         holder: HeldDirectory | None = None,
         is_read_only: bool = False,
+        stored: Mapping[str, StreamStateHandle] | None = None,
     ) -> None:
         self.path = path
+        self._stored = stored or {}
         self._settings = settings
         self._options = options = database_options(settings)
         names = {_DEFAULT}
@@ -182,7 +196,7 @@ class Database:
         memory = memory_of(settings)
         memory.enter()
         try:
-            with translated(self.path):
+            with translated(self.path, self._stored):
                 if os.path.exists(os.path.join(path, "CURRENT")):
                     names |= set(Rdict.list_cf(path, options))
                 families = {name: database_options(settings) for name in names}
@@ -191,7 +205,7 @@ class Database:
             memory.leave()
             raise
         self._families = {
-            name.removeprefix(_PREFIX): Family(self._database, name, settings)
+            name.removeprefix(_PREFIX): Family(self._database, name, settings, self._stored)
             for name in names - {_DEFAULT}
         }
         self._close = weakref.finalize(
@@ -204,31 +218,36 @@ class Database:
         return frozenset(self._families)
 
     def family(self, name: str) -> Family:
-        """The rows of a state; none if it is new."""
+        """The rows of a state; none if it is new. Raises `InvalidRequestError` for a name that RocksDB can't have."""
         family = self._families.get(name)
         if family is None:
-            with translated(self.path):
+            if "\0" in name:
+                message = f"RocksDB can't keep state {name!r}, whose name has a zero byte: name it otherwise"
+                raise InvalidRequestError(message)
+            with translated(self.path, self._stored):
                 self._database.create_column_family(
                     _PREFIX + name, database_options(self._settings)
                 )
-            family = self._families[name] = Family(self._database, _PREFIX + name, self._settings)
+            family = self._families[name] = Family(
+                self._database, _PREFIX + name, self._settings, self._stored
+            )
         return family
 
     def drop(self, name: str) -> None:
         """Delete a state, if it is there, without reading it."""
         if self._families.pop(name, None) is not None:
-            with translated(self.path):
+            with translated(self.path, self._stored):
                 self._database.drop_column_family(_PREFIX + name)
 
     def metrics(self) -> Mapping[str, int]:
         """What RocksDB says of the database, by Flink's names."""
         families = [family.rows for family in self._families.values()]
-        with translated(self.path):
+        with translated(self.path, self._stored):
             return metrics_of(self._database, families, self._options)
 
     def capture(self, path: str) -> None:
         """Make a database of what there is now, in a new directory on the same disk: its files are hard links."""
-        with translated(self.path):
+        with translated(self.path, self._stored):
             Checkpoint(self._database).create_checkpoint(path)
 
     def close(self) -> None:

@@ -2,13 +2,14 @@
 
 Where RocksDB says that a file is damaged, the host's copies of all files of that database are deleted, and the next
 attempt fetches them from storage: RocksDB names only the first one that it meets, and what has damaged that may have
-damaged others.
+damaged others. It may have damaged the stored file, too, which a copy is where storage is on the host's disk: so that
+file is read once more, and if it is damaged the error names it.
 """
 
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from rocksdict import DbClosedError
@@ -20,17 +21,21 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from holdfast.locations.coordination import verify
+from holdfast.locations.handles import StreamStateHandle
 
+_NONE: Mapping[str, StreamStateHandle] = {}
 _SORTED_FILE = re.compile(r"/[^:]*?\.rocksdb/[\w-]+/\w+\.sst")
 _FULL = ("No space left", "Disk quota")
 
 
 @contextmanager
-def translated(directory: str) -> Iterator[None]:
+def translated(directory: str, stored: Mapping[str, StreamStateHandle] = _NONE) -> Iterator[None]:
     """Raise errors of RocksDB and of the disk as ours.
 
     Args:
         directory: Where it happens, for errors.
+        stored: Files that the database has from storage, by their names in the database.
     """
     try:
         yield
@@ -39,13 +44,15 @@ def translated(directory: str) -> Iterator[None]:
     except DbClosedError as error:
         raise InvalidRequestError("the backend is closed") from error
     except Exception as error:
-        failure = _error_for(error, directory)
+        failure = _error_for(error, directory, stored)
         if failure is None:
             raise
         raise failure from error
 
 
-def _error_for(error: Exception, directory: str) -> CheckpointError | None:
+def _error_for(
+    error: Exception, directory: str, stored: Mapping[str, StreamStateHandle]
+) -> CheckpointError | None:
     text = str(error)
     is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     if is_full or any(words in text for words in _FULL):
@@ -53,24 +60,36 @@ def _error_for(error: Exception, directory: str) -> CheckpointError | None:
     if isinstance(error, OSError) or text.startswith("IO error"):
         return StorageUnavailableError(f"RocksDB: {text}", directory)
     if text.startswith("Corruption"):
-        return CheckpointCorruptedError(f"RocksDB: {text}{_without_copies(text)}", directory)
+        return _damage(text, directory, stored)
     return None
 
 
-def _without_copies(text: str) -> str:
-    """Delete the host's copies of a database if an error of RocksDB names a damaged file that is among them. Never raises.
+def _damage(
+    text: str, directory: str, stored: Mapping[str, StreamStateHandle]
+) -> CheckpointCorruptedError:
+    """What is damaged: a stored file, or what the host has of it, whose copies are deleted."""
+    named = _SORTED_FILE.search(text)
+    if named is None:
+        return CheckpointCorruptedError(f"RocksDB: {text}", directory)
+    deleted = _without_copies(named[0])
+    source = stored.get(os.path.basename(named[0]))
+    for file in verify([] if source is None else [source]):
+        if isinstance(file.failure, CheckpointCorruptedError):
+            return file.failure
+    return CheckpointCorruptedError(f"RocksDB: {text}{deleted}", directory)
+
+
+def _without_copies(damaged: str) -> str:
+    """Delete the host's copies of a database, of which a file is damaged, if that is among them. Never raises.
 
     Returns:
         What to say of it. Copies have the names of stored files; those that RocksDB gives are of its directory.
     """
-    named = _SORTED_FILE.search(text)
-    if named is None:
-        return ""
     deleted: list[str] = []
     with suppress(OSError):
-        copies = _copies_of(os.path.dirname(named[0]))
-        if named[0] in copies:
-            for file in (named[0], *(copies.keys() - {named[0]})):
+        copies = _copies_of(os.path.dirname(damaged))
+        if damaged in copies:
+            for file in (damaged, *(copies.keys() - {damaged})):
                 os.unlink(copies[file])
                 deleted.append(copies[file])
     if not deleted:

@@ -200,8 +200,12 @@ class RocksDBStateTables:
             return self._database
         databases.sort(key=lambda each: -len(KeyGroupRange(*each.handle.key_groups)))
         base, *others = databases
-        base.fetch(path, self._copies, at_a_time=self._settings.transfer_threads)
-        self._database = Database(path, self._settings, holder=self._holder)
+        # A checkpoint that may not refer to the files has them copied, unread: no damage may get into it.
+        copies = self._copies if may_refer else None
+        base.fetch(path, copies, at_a_time=self._settings.transfer_threads)
+        self._database = Database(
+            path, self._settings, holder=self._holder, stored=base.streams_by_file
+        )
         self._clip(base)
         for stored_spec in base.manifest.specs:
             self._tables[stored_spec.name] = self._new(stored_spec.spec())
@@ -232,7 +236,8 @@ class RocksDBStateTables:
         other.fetch(path, self._copies, at_a_time=self._settings.transfer_threads)
         first, last = other.handle.key_groups
         edges = [(first_key(first), first_key(last + 1))]
-        with closing(Database(path, self._settings, is_read_only=True)) as database:
+        database = Database(path, self._settings, is_read_only=True, stored=other.streams_by_file)
+        with closing(database):
             for stored in other.manifest.specs:
                 if stored.name not in self._tables:
                     self._tables[stored.name] = self._new(stored.spec())

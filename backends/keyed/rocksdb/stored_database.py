@@ -35,6 +35,11 @@ class StoredDatabase:
             file: (name, self.handle.segments[name]) for file, name in self.manifest.files.items()
         }
 
+    @property
+    def streams_by_file(self) -> dict[str, StreamStateHandle]:
+        """The sorted files in storage, by their names in the database."""
+        return {file: stream for file, (_, stream) in self.streams.items()}
+
     def fetch(self, path: str, copies: str | None, *, at_a_time: int) -> None:
         """Make the database's directory.
 

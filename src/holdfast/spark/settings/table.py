@@ -7,6 +7,7 @@ from typing import Any, get_args
 from holdfast.backends.keyed import (
     BACKEND_NAMES,
     LEAST_MEMORY_BYTES,
+    MOST_MEMORY_BYTES,
     BackendName,
     BlockCompression,
     CompactionStyle,
@@ -74,23 +75,24 @@ class StateBackends:
 
 
 def _backends(text: str) -> StateBackends:
-    backend: BackendName = "columnar"
-    by_operator: dict[str, BackendName] = {}
+    by_operator: dict[str, BackendName] = {}  # by the empty uid that of all others
     for item in text.split(","):
         uid, equals, name = (part.strip() for part in item.rpartition("="))
         known = {"hashmap": "heap"}.get(name.lower(), name.lower())
         if known not in BACKEND_NAMES or (equals and not uid):
             raise ValueError(text)
-        if equals:
-            by_operator[uid] = known
-        else:
-            backend = known
-    return StateBackends(backend, tuple(by_operator.items()))
+        if uid in by_operator:
+            whose = f"operator {uid!r}" if uid else "all operators"
+            message = f"{PREFIX}state.backend is {text!r}, with two backends for {whose}; leave one of them"
+            raise InvalidRequestError(message)
+        by_operator[uid] = known
+    usual = by_operator.pop("", "columnar")
+    return StateBackends(usual, tuple(by_operator.items()))
 
 
 def _rocksdb_memory(text: str) -> int:
     memory = size(text)
-    if memory < LEAST_MEMORY_BYTES:
+    if not LEAST_MEMORY_BYTES <= memory <= MOST_MEMORY_BYTES:
         raise ValueError(text)
     return memory
 
@@ -174,7 +176,7 @@ class Settings:
         "filesystem",
         key="checkpoint.storage",
         kind="`filesystem` or `memory`",
-        meaning="`memory` keeps state of at most 5 MiB a subtask in `_metadata` files in the "
+        meaning="`memory` keeps state of at most 5 MiB a subtask (of keyed state, a file) in `_metadata` files in the "
         "checkpoint directory; without one, in the driver, where it is lost with it (for tests). "
         "Flink's name for it, `jobmanager`, is understood too.",
         flink="execution.checkpointing.storage",
@@ -283,7 +285,7 @@ class Settings:
     rocksdb_memory: int = _setting(
         256 << 20,
         key="state.backend.rocksdb.memory",
-        kind="size, 1m at least",
+        kind="size, 1m to 1024g",
         meaning="How much memory all of RocksDB's databases of an executor take for blocks, filters and "
         "write buffers together: each task that it runs at a time has an equal share, 1m at least.",
         flink="state.backend.rocksdb.memory.fixed-per-tm",

@@ -170,38 +170,42 @@ class SubtaskRunner:
             may_refer=self.may_refer,
             now_ms=self.times.batch_time,
         )
-        restored = clock.monotonic_s()
-        handler.initialize_state(
-            warm.behind_copies(state),
-            restored_checkpoint_id=self.restored_checkpoint_id,
-            subtask_index=subtask,
-            parallelism=self.parallelism,
-            input_schema=self.input_schema,
-            broadcast_schema=None if broadcast_rows is None else broadcast_rows.schema,
-            output_schema=self.output_schema,
-            times=self.times,
-        )
-        if isinstance(function, BroadcastProcessFunction):
-            function.process_broadcast(broadcast_rows)
-        rows_out = 0
-        for batch in self._batches(function.process(rows)):
-            rows_out += batch.num_rows
-            yield self._output(batch)
-        if not rows.exhausted:
-            message = (
-                f"operator {self.uid!r} returned before it had read all of its rows; "
-                "the rest would be lost"
+        try:
+            restored = clock.monotonic_s()
+            handler.initialize_state(
+                warm.behind_copies(state),
+                restored_checkpoint_id=self.restored_checkpoint_id,
+                subtask_index=subtask,
+                parallelism=self.parallelism,
+                input_schema=self.input_schema,
+                broadcast_schema=None if broadcast_rows is None else broadcast_rows.schema,
+                output_schema=self.output_schema,
+                times=self.times,
             )
-            raise CheckpointDeclinedError(message)
-        next_timers = handler.next_timers
-        processed = clock.monotonic_s()
-        snapshot = handler.snapshot_state(
-            self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
-        )
-        captured = clock.monotonic_s()
-        state = snapshot.run()
+            if isinstance(function, BroadcastProcessFunction):
+                function.process_broadcast(broadcast_rows)
+            rows_out = 0
+            for batch in self._batches(function.process(rows)):
+                rows_out += batch.num_rows
+                yield self._output(batch)
+            if not rows.exhausted:
+                message = (
+                    f"operator {self.uid!r} returned before it had read all of its rows; "
+                    "the rest would be lost"
+                )
+                raise CheckpointDeclinedError(message)
+            next_timers = handler.next_timers
+            processed = clock.monotonic_s()
+            snapshot = handler.snapshot_state(
+                self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
+            )
+            captured = clock.monotonic_s()
+            state = snapshot.run()
+        finally:
+            # Before copies are counted: a database has them under a second name. And if it fails: a worker that ends
+            # with an error would leave the database on the disk, which may be full.
+            handler.close()
         warm.keep(state, snapshot.written)
-        handler.close()
         written = clock.monotonic_s()
 
         statistics = SubtaskStatistics(
