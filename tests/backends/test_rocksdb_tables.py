@@ -331,6 +331,19 @@ def test_all_databases_of_a_process_share_one_budget(checkpoints: KeyedCheckpoin
     assert usage_without_rows() == without_rows
 
 
+def test_a_name_that_rocksdb_cannot_have_is_refused_whoever_has_stored_it(
+    checkpoints: KeyedCheckpoints,
+) -> None:
+    spec = replace(NUMBER, name="a\0b")
+    with pytest.raises(InvalidRequestError, match=r"'a\\x00b'.*another backend"):
+        RocksDBStateTables(ALL).table(spec)
+    columns = open_tables(ALL)
+    put(columns.table(spec), range(3))
+    handles = checkpoints.run(columns.snapshot(1, checkpoints.location(1)))
+    with pytest.raises(InvalidRequestError, match=r"'a\\x00b'.*another backend"):
+        RocksDBStateTables(ALL, handles)
+
+
 def test_without_rocksdict_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [
         name for name in sys.modules if name.startswith("holdfast.backends.keyed.rocksdb")
