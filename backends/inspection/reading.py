@@ -9,6 +9,7 @@ import pyarrow as pa
 from holdfast.backends.inspection.catalogue import find_state, stored_states
 from holdfast.backends.inspection.key_choice import of_key
 from holdfast.backends.inspection.state_parts import ReadableState
+from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
 Raw = Literal["operator", "keyed"]
@@ -118,4 +119,10 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
     """
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     rows = [state.row(state.readable().content) for state in stored_states(metadata)]
-    return pa.Table.from_pylist(rows, _STATES)
+    try:
+        return pa.Table.from_pylist(rows, _STATES)
+    except OverflowError as error:
+        message = (
+            "metadata can't be right: numbers of a state's elements add up to more than 64 bits"
+        )
+        raise CheckpointCorruptedError(message, str(pointer)) from error

@@ -229,6 +229,13 @@ def test_a_number_that_can_not_be_ends_in_an_error_of_ours(
         read(file, body)
 
 
+def test_numbers_that_are_too_large_together_are_an_error_of_ours(file: Path, body: Any) -> None:
+    path = ("operators", "op", "subtasks", 0, "managed_operator", 0, "states", "s", "count")
+    file.write_bytes(encoded(changed(body, path, 2**63 - 1)))
+    with pytest.raises(CheckpointCorruptedError, match="add up to more than 64 bits"):
+        states(f"file://{file.parent}")
+
+
 IMPOSSIBLE = [
     (("operators", "op", "parallelism"), 0),
     (("operators", "op", "parallelism"), 4),
