@@ -83,9 +83,7 @@ def test_a_manifest_is_the_same_whether_it_is_known_or_read_from_its_bytes(
     cursor: int,
     credit: float,
 ) -> None:
-    manifest = manifest_of(
-        slices, rows=rows, row_bytes=row_bytes, cursor=cursor, credit=credit
-    )
+    manifest = manifest_of(slices, rows=rows, row_bytes=row_bytes, cursor=cursor, credit=credit)
     content = encode_manifest(manifest)
     handle = handle_of(content, manifest.segments)
     known = read_manifest([handle], GROUPS)
@@ -107,7 +105,9 @@ def test_a_known_manifest_whose_bytes_were_changed_is_damaged() -> None:
 
 def test_a_known_manifest_still_has_to_be_that_of_its_handle() -> None:
     content = encode_manifest(manifest_of([[("a", 0, END)]]))
-    with pytest.raises(CheckpointCorruptedError, match=r"\['a'\], which its handle doesn't lead to"):
+    with pytest.raises(
+        CheckpointCorruptedError, match=r"\['a'\], which its handle doesn't lead to"
+    ):
         read_manifest([handle_of(content, frozenset("b"))], GROUPS)
 
 

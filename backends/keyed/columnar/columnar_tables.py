@@ -167,8 +167,8 @@ class ColumnarStateTables:
         }
         for segment in (new, merged):
             if segment.writer.sections:
-                segment.writer.finish()
-                self._store.add(segment.name, segment.parts, segment.checksum.finish())
+                checksum = segment.writer.finish()
+                self._store.add(segment.name, segment.parts, checksum)
         for name, manifest in manifests.items():  # nothing fails from here on
             self._tables[name].commit(manifest)
         whole = self._manifest()

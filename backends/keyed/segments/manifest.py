@@ -319,7 +319,7 @@ class _KnownManifests:
     A task opens what the batch before has written, as a rule in the process that wrote it. Any thread may use it.
 
     Args:
-        most_bytes: Of what is known; what was added longest ago goes first.
+        most_bytes: The known manifests have at most so many bytes; what was added longest ago goes first.
     """
 
     def __init__(self, most_bytes: int = 1 << 20) -> None:
