@@ -73,7 +73,7 @@ def without_tables(handle: SegmentsStateHandle, names: set[str]) -> SegmentsStat
     if len(left) == len(manifest.tables):
         return handle
     manifest = msgspec.structs.replace(manifest, tables=left)
-    segments = {name: handle.segments[name] for name in manifest.segments()}
+    segments = {name: handle.segments[name] for name in manifest.segments}
     if not left:
         return None
     stream = ByteStreamStateHandle(encode_manifest(manifest))

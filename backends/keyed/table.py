@@ -12,6 +12,7 @@ it without a value, an APPEND is an operand that is folded with what is older.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -49,6 +50,10 @@ def _nothing() -> pa.Schema:
     return pa.schema([])
 
 
+def _prefixed(prefix: str, fields: pa.Schema) -> list[pa.Field]:
+    return [field.with_name(f"{prefix}.{field.name}") for field in fields]
+
+
 @dataclass(frozen=True)
 class TableSpec:
     """The name, columns and types of a table; stored with it, so that it can be read without the job.
@@ -76,10 +81,19 @@ class TableSpec:
     ttl_ms: int | None = None
     is_struct: bool = False
 
-    @property
+    @cached_property
     def id_fields(self) -> tuple[pa.Field, ...]:
         """The id columns: key, namespace, sub key."""
         return (*self.key, *self.namespace, *self.sub_key)
+
+    @cached_property
+    def stored_fields(self) -> tuple[pa.Field, ...]:
+        """Id columns and columns of values, by names that no two of them share: what they are of comes before their own."""
+        values = _prefixed("value", self.values)
+        if len(values) == 1 and not self.is_struct:
+            values = [values[0].with_name("value")]
+        ids = ("key", self.key), ("namespace", self.namespace), ("sub", self.sub_key)
+        return (*(field for prefix, part in ids for field in _prefixed(prefix, part)), *values)
 
     def equals(self, other: "TableSpec") -> bool:
         """Whether both are stored alike: with what serializers store of themselves, which `==` leaves out."""

@@ -67,6 +67,7 @@ class Holdfast:
         self._tables_name = tables
         self._is_reducing = state == "reducing"
         self._directory = directory
+        self._copies = str(directory / "local")
         self._is_reopened = is_reopened
         self._workspace = Workspace()
         storage = FileSystemCheckpointStorage(f"file://{directory}/checkpoints")
@@ -262,7 +263,7 @@ class Holdfast:
         """Copies that one subtask has deleted and another needs are there again: the start of a query's task sees to it."""
         for handle in self._handles:
             for name, stream in handle.segments.items():
-                path = self._directory / "local" / name
+                path = Path(self._copies, name)
                 if isinstance(stream, FileStateHandle) and not path.exists():
                     path.parent.mkdir(exist_ok=True)
                     path.hardlink_to(stream.uri.removeprefix("file://"))
@@ -275,7 +276,7 @@ class Holdfast:
             groups,
             handles,
             backend=self._tables_name,
-            directory=str(self._directory / "local"),
+            directory=self._copies,
             workspace=self._workspace,
             rocksdb=_ROCKSDB,
         )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.common import crc32c
+from holdfast.common import crc32c, joined_crc32c
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, UnsupportedFormatError
 from holdfast.locations.adapters import Checksum, ChecksumBuilder
 from holdfast.locations.handles import BLOCK_BYTES, VerifyingInputStream, checksum_of
@@ -34,6 +34,29 @@ def test_crc32c_is_castagnoli() -> None:
     assert crc32c(bytes(32)) == 0x8A9136AA
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
     assert crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789") == 0xE3069283
+
+
+@given(first=st.binary(max_size=50), second=st.binary(max_size=50), comes_often=st.booleans())
+def test_the_checksums_of_two_parts_make_that_of_both(
+    *, first: bytes, second: bytes, comes_often: bool
+) -> None:
+    both = joined_crc32c(crc32c(first), crc32c(second), len(second), comes_often=comes_often)
+    assert both == crc32c(first + second)
+
+
+@given(
+    content=st.binary(max_size=200),
+    block_bytes=st.integers(1, 16),
+    blocks=st.integers(1, 5),
+    rest=st.binary(max_size=50),
+)
+def test_checksums_of_small_blocks_make_those_of_larger_ones(
+    content: bytes, block_bytes: int, blocks: int, rest: bytes
+) -> None:
+    builder = ChecksumBuilder(blocks * block_bytes)
+    builder.add_blocks(checksum(content, block_bytes), len(content))
+    builder.update(rest)
+    assert builder.finish() == checksum(content + rest, blocks * block_bytes)
 
 
 @given(

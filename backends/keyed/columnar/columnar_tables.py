@@ -82,7 +82,7 @@ class ColumnarStateTables:
         self._written: dict[int, Mapping[str, StreamStateHandle]] = {}  # by checkpoint
         self._confirmed: Mapping[str, StreamStateHandle] = streams if may_refer else {}
         self._confirmed_id = 0
-        self._pending: dict[int, set[str]] = {}  # names of segments, by checkpoint
+        self._pending: dict[int, frozenset[str]] = {}  # names of segments, by checkpoint
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -137,7 +137,7 @@ class ColumnarStateTables:
 
         strategy = ColumnarSnapshotStrategy(self._key_groups, self._capture, written)
         resources = strategy.sync_prepare_resources(checkpoint_id)
-        self._pending[checkpoint_id] = resources.manifest.segments()
+        self._pending[checkpoint_id] = resources.manifest.segments
         return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -176,12 +176,12 @@ class ColumnarStateTables:
         }
         for segment in (new, merged):
             if segment.writer.sections:
-                segment.writer.finish()
-                self._store.add(segment.name, segment.parts, segment.checksum.finish())
+                checksum = segment.writer.finish()
+                self._store.add(segment.name, segment.parts, checksum)
         for name, manifest in manifests.items():  # nothing fails from here on
             self._tables[name].commit(manifest)
         whole = self._manifest()
-        names = whole.segments()
+        names = whole.segments
         return CapturedTables(
             whole,
             {name: self._store.segment(name) for name in names if name not in self._confirmed},
@@ -190,7 +190,7 @@ class ColumnarStateTables:
 
     def _delete_unused(self) -> None:
         """Delete local copies that neither the tables need, nor a checkpoint that exists or may come to."""
-        used = self._manifest().segments() | self._confirmed.keys()
+        used = self._manifest().segments | self._confirmed.keys()
         for names in self._pending.values():
             used |= names
         self._store.discard(self._store.names - used)

@@ -26,7 +26,6 @@ from holdfast.backends.keyed.segments import (
     whole,
 )
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.handles import ChecksumBuilder
 
 _BOTTOM_LEVEL = 99
 _SHARE_OF_NEW_FLUSH = 0.2
@@ -41,20 +40,14 @@ class NewSegment:
     Attributes:
         name: The segment's name.
         parts: The segment's bytes.
-        checksum: Takes the checksum of the bytes.
     """
 
     name: str = field(default_factory=new_segment_name)
     parts: list[BytesLike] = field(default_factory=list)
-    checksum: ChecksumBuilder = field(default_factory=ChecksumBuilder)
     writer: SegmentWriter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.writer = SegmentWriter(self._add)
-
-    def _add(self, part: BytesLike) -> None:
-        self.parts.append(part)
-        self.checksum.update(part)  # the writer reads it, too: it is in the processor's cache now
+        self.writer = SegmentWriter(self.parts.append)
 
 
 @dataclass(frozen=True, slots=True)

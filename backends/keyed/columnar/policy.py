@@ -35,7 +35,7 @@ class MergePolicy:
     tier_bytes: float = 32e6
     least_slice_bytes: float = 8e6
     most_slice_bytes: float = 64e6
-    turn: float = 6.0
+    turn: float = 5.0
     rewrite: float = 3.0
 
     def level(self, size: float, flush: float) -> int:

@@ -14,7 +14,9 @@ The bytes of a manifest:
 """
 
 import struct
+import threading
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Annotated
 
 import msgspec
@@ -208,23 +210,27 @@ def _renumbered(part: TableManifest, specs: list[StoredSpec]) -> Sequence[Run]:
     ]
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, dict=True):
     """All tables of a subtask, by name."""
 
     tables: dict[str, TableManifest]
 
-    def segments(self) -> set[str]:
+    @cached_property
+    def segments(self) -> frozenset[str]:
         """The names of all segments that count."""
-        return {
+        return frozenset(
             piece.segment
             for table in self.tables.values()
             for run in table.runs
             for piece in run.slices
-        }
+        )
 
     def within(self, first: int, end: int) -> "Manifest":
         """The rows whose sort keys are in a range. Touches no segment."""
-        return Manifest({name: table.within(first, end) for name, table in self.tables.items()})
+        tables = {name: table.within(first, end) for name, table in self.tables.items()}
+        if all(table is self.tables[name] for name, table in tables.items()):
+            return self
+        return Manifest(tables)
 
     @classmethod
     def union(cls, parts: Sequence["Manifest"]) -> "Manifest":
@@ -245,11 +251,13 @@ class Manifest(msgspec.Struct, frozen=True):
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of a manifest."""
     content = _HEADER.pack(MAGIC, VERSION) + msgspec.msgpack.encode(manifest)
-    return content + _CHECKSUM.pack(crc32c(content))
+    content += _CHECKSUM.pack(crc32c(content))
+    _KNOWN.add(content, manifest)
+    return content
 
 
 def decode_manifest(content: bytes, location: str = "") -> Manifest:
-    """Read the bytes of a manifest.
+    """Read the bytes of a manifest. Bytes that this process has written or read lately are known already.
 
     Args:
         content: All bytes.
@@ -261,6 +269,14 @@ def decode_manifest(content: bytes, location: str = "") -> Manifest:
         UnsupportedFormatError: They are whole, and of a newer version; or they are of RocksDB's files, and
             the kind is `ROCKSDB`.
     """
+    manifest = _KNOWN.get(content)
+    if manifest is None:
+        manifest = _decoded(content, location)
+        _KNOWN.add(content, manifest)
+    return manifest
+
+
+def _decoded(content: bytes, location: str) -> Manifest:
     if content.startswith(ROCKSDB_MAGIC):
         message = "keyed state is in files of RocksDB's, which RocksDB alone reads"
         raise UnsupportedFormatError(message, location, ROCKSDB)
@@ -295,6 +311,41 @@ def decode_manifest(content: bytes, location: str = "") -> Manifest:
 
 
 _DECODER = message_pack_decoder(Manifest)
+
+
+class _KnownManifests:
+    """Manifests by their bytes, the last ones that were encoded or decoded.
+
+    A task opens what the batch before has written, as a rule in the process that wrote it. Any thread may use it.
+
+    Args:
+        most_bytes: The known manifests have at most so many bytes; what was added longest ago goes first.
+    """
+
+    def __init__(self, most_bytes: int = 1 << 20) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._manifests: dict[bytes, Manifest] = {}
+        self._lock = threading.Lock()
+
+    def get(self, content: bytes) -> Manifest | None:
+        """The manifest of these bytes; None if it is not known."""
+        return self._manifests.get(content)
+
+    def add(self, content: bytes, manifest: Manifest) -> None:
+        """Know a manifest by its bytes."""
+        with self._lock:
+            if content in self._manifests:
+                return
+            self._manifests[content] = manifest
+            self._bytes += len(content)
+            while self._bytes > self._most_bytes:
+                oldest = next(iter(self._manifests))
+                del self._manifests[oldest]
+                self._bytes -= len(oldest)
+
+
+_KNOWN = _KnownManifests()
 
 
 def _check(name: str, table: TableManifest) -> None:

@@ -12,7 +12,6 @@ import pyarrow as pa
 from holdfast.backends.keyed.columns import Column, Rows, cut, from_arrow, take, to_arrow
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
-from holdfast.backends.keyed.segments.stored_specs import column_fields
 from holdfast.backends.keyed.table import Migration, SortKeys, TableSpec
 
 Operations = npt.NDArray[np.uint8]
@@ -111,7 +110,7 @@ class SortedRows:
             columns.append((OPERATION_FIELD, pa.array(self.operations)))
         if self.times_ms is not None:
             columns.append((TIME_FIELD, pa.array(self.times_ms)))
-        for field, column in zip(column_fields(spec), (*self.ids, *self.values), strict=True):
+        for field, column in zip(spec.stored_fields, (*self.ids, *self.values), strict=True):
             columns.append((field, to_arrow(column, field.type)))
         return columns
 
@@ -131,7 +130,7 @@ class SectionRows:
         self._section = section
         self._spec = spec
         self._migration = migration
-        self._fields = column_fields(spec)
+        self._fields = spec.stored_fields
         self.rows = section.rows
 
     @cached_property

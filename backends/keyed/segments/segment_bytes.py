@@ -64,12 +64,10 @@ class SegmentBytes:
         """
         if self._status is None:
             return False
-        if self._is_cut_off():
-            return True
         try:
             now = os.stat(self.location)
         except FileNotFoundError:
-            return False
+            return self._is_cut_off()
         return _changes_with_content(now) != _changes_with_content(self._status)
 
     def expect(self, *, most: bool) -> None:

@@ -23,7 +23,7 @@ from holdfast.backends.keyed.segments.trailer import (
 )
 from holdfast.backends.keyed.table import SortKeys
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.handles import ChecksumBuilder
+from holdfast.locations.handles import Checksum, ChecksumBuilder
 
 _ROWS_WITH_BOTH = 32 * LEAST_ROWS
 """From so many rows on a section with a filter has a directory, too."""
@@ -95,12 +95,20 @@ class SegmentWriter:
         )
         return len(self._sections) - 1
 
-    def finish(self) -> None:
-        """Append the trailer; the writer is done after it."""
-        trailer = Trailer(tuple(self._sections), BLOCK_BYTES, self._checksum.finish().blocks)
-        tail = encode_trailer(trailer)
+    def finish(self) -> Checksum:
+        """Append the trailer; the writer is done after it.
+
+        Returns:
+            The checksum of all bytes, as a handle has it. It is made of the trailer's own, and the bytes aren't read for it.
+        """
+        blocks = self._checksum.finish()
+        tail = encode_trailer(Trailer(tuple(self._sections), BLOCK_BYTES, blocks.blocks))
         self._write(tail)
+        whole = ChecksumBuilder()
+        whole.add_blocks(blocks, self.size)
+        whole.update(tail)
         self.size += len(tail)
+        return whole.finish()
 
     def _add_directory(self, sort_keys: SortKeys) -> DirectoryPlace | None:
         directory = directory_of(sort_keys)

@@ -1,4 +1,4 @@
-"""The specification of a table as a manifest stores it; and the names of its columns in a section."""
+"""The specification of a table as a manifest stores it."""
 
 from dataclasses import fields
 from functools import lru_cache
@@ -50,7 +50,7 @@ def _spec(stored: StoredSpec) -> TableSpec:
         for name, part in msgspec.structs.asdict(stored).items()
     }
     spec = TableSpec(**parts)
-    names = column_names(spec)
+    names = [field.name for field in spec.stored_fields]
     if len(set(names)) < len(names) or not len(spec.key):
         message = f"table {stored.name!r} has columns {names}"
         raise ValueError(message)
@@ -66,31 +66,6 @@ def _bytes_of(schema: pa.Schema) -> bytes:
 
 def _schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data)) if data else pa.schema([])
-
-
-def column_fields(spec: TableSpec) -> tuple[pa.Field, ...]:
-    """Id columns and columns of values, as sections of the table name them."""
-    return tuple(
-        _prefixed("key", spec.key)
-        + _prefixed("namespace", spec.namespace)
-        + _prefixed("sub", spec.sub_key)
-        + _values(spec)
-    )
-
-
-def column_names(spec: TableSpec) -> tuple[str, ...]:
-    """The names of `column_fields`."""
-    return tuple(field.name for field in column_fields(spec))
-
-
-def _values(spec: TableSpec) -> list[pa.Field]:
-    if spec.is_struct or len(spec.values) != 1:
-        return _prefixed("value", spec.values)
-    return [spec.values.field(0).with_name("value")]
-
-
-def _prefixed(prefix: str, fields: pa.Schema) -> list[pa.Field]:
-    return [field.with_name(f"{prefix}.{field.name}") for field in fields]
 
 
 def migration_of(

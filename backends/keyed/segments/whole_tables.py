@@ -145,7 +145,7 @@ def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRa
         content = manifest_bytes(handle)
         location = location_of(handle.manifest)
         manifest = decode_manifest(content, location)
-        named = manifest.segments()
+        named = manifest.segments
         if not handle.segments.keys() >= named:
             missing = named - handle.segments.keys()
             message = f"manifest names segments {sorted(missing)}, which its handle doesn't lead to"

@@ -15,7 +15,7 @@ from holdfast.common.bounds import (
     TimeMs,
 )
 from holdfast.common.clock import SYSTEM_CLOCK, Clock
-from holdfast.common.crc import crc32c
+from holdfast.common.crc import crc32c, joined_crc32c
 from holdfast.common.decoders import json_decoder, message_pack_decoder
 from holdfast.common.durations import duration_s
 from holdfast.common.exact_reads import fill, read_exactly, read_into
@@ -45,6 +45,7 @@ __all__ = [
     "failures_of",
     "fill",
     "in_parallel",
+    "joined_crc32c",
     "json_decoder",
     "message_pack_decoder",
     "raise_first",
