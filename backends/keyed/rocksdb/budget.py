@@ -25,6 +25,13 @@ _MUCH_BYTES = 16 << 20
 _NEVER = 1 << 30
 """Files that no level has."""
 
+FILE_BYTES = 32 << 20
+"""About so large are files that were merged."""
+
+_FIRST_LEVEL_BYTES = 2 * FILE_BYTES
+"""About so large is the level that new files are merged with, all of it each time. New files are small, since each snapshot
+flushes: to merge four of them with RocksDB's own 256 MiB is to write many times what is new."""
+
 
 class Memory:
     """Memory that databases share: blocks, indexes, filters, and write buffers.
@@ -87,6 +94,8 @@ def database_options(settings: RocksDBSettings) -> Options:
     options.set_write_buffer_size(settings.write_buffer_bytes)
     options.set_compaction_style(getattr(DBCompactionStyle, settings.compaction_style)())
     options.set_compression_type(getattr(DBCompressionType, settings.compression)())
+    options.set_max_bytes_for_level_base(_FIRST_LEVEL_BYTES)
+    options.set_target_file_size_base(FILE_BYTES)
     # Timers are deleted in the order that they are read in: without this each look passes over all that fired.
     options.add_compact_on_deletion_collector_factory(1000, 500, 0.5)
     # It waits for flushes alone then, which end; `patient_writes` waits for merges.

@@ -21,7 +21,7 @@ from holdfast.common import check_wanted
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
 from holdfast.locations.storages import FileSystemCheckpointStreamFactory
 
-_STEP_ROWS = 1 << 16
+_STEP_ROWS = 1 << 14
 _IN_MEMORY_BYTES = 1 << 20
 _READ_BYTES = 8 << 20
 """Enough for indexes and filters of what is read from the first row to the last, each block once."""

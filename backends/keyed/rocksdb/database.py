@@ -25,7 +25,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from holdfast.backends.keyed.rocksdb.budget import Memory, database_options, memory_of
+from holdfast.backends.keyed.rocksdb.budget import FILE_BYTES, Memory, database_options, memory_of
 from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
 from holdfast.backends.keyed.rocksdb.native_metrics import metrics_of
 from holdfast.backends.keyed.rocksdb.patient_writes import PatientWriter
@@ -38,9 +38,6 @@ _DEFAULT = "default"
 """RocksDB has this column family always; no state lies in it."""
 
 _PREFIX = "state/"
-_FILE_BYTES = 64 << 20
-"""About so large are files that are ingested, as RocksDB's own."""
-
 _FILE_STEP_ROWS = 1 << 12
 
 
@@ -156,7 +153,7 @@ def _write_sorted(
     while step := list(itertools.islice(rest, _FILE_STEP_ROWS)):
         for key, value in step:
             writer[key] = value
-        if writer.file_size() >= _FILE_BYTES:
+        if writer.file_size() >= FILE_BYTES:
             break
     writer.finish()
 

@@ -33,7 +33,7 @@ _SWEPT_ROWS = 10_000
 
 _MOST_ROWS_DELETED_ONE_BY_ONE = 100
 
-_STEP_BYTES = 64 << 20
+_STEP_BYTES = 16 << 20
 """Rows that are given out at a time have about so many bytes, however few they are then."""
 
 

@@ -33,7 +33,7 @@ from holdfast.locations.handles import (
 AT_ONCE_BYTES = 256 << 10
 """A section of at most so many bytes is read in a single request, whichever of its rows are wanted."""
 
-STEP_BYTES = 128 << 20
+STEP_BYTES = 32 << 20
 """About so many bytes of rows are read at a time, of however many rows."""
 
 _MANY_STEPS = 1000
