@@ -63,8 +63,7 @@ class ChecksumBuilder:
         for (block,) in struct.iter_unpack(">I", checksum.blocks):
             length = min(size, checksum.block_bytes)
             size -= length
-            is_whole = length == checksum.block_bytes
-            self._current = joined_crc32c(self._current, block, length, comes_often=is_whole)
+            self._current = joined_crc32c(self._current, block, length)
             self._filled += length
             if self._filled == self._block_bytes:
                 self._end_block()

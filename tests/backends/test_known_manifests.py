@@ -21,7 +21,7 @@ from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.common import crc32c
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations.handles import ByteStreamStateHandle, SegmentsStateHandle
+from holdfast.locations.handles import ByteStreamStateHandle, SegmentsStateHandle, StreamStateHandle
 
 GROUPS = KeyGroupRange(0, 127)
 SPEC = StoredSpec.of(
@@ -33,7 +33,7 @@ NOTHING = ByteStreamStateHandle(b"")
 
 
 def handle_of(content: bytes, segments: frozenset[str]) -> SegmentsStateHandle:
-    streams = dict.fromkeys(segments, NOTHING)
+    streams: dict[str, StreamStateHandle] = dict.fromkeys(segments, NOTHING)
     return SegmentsStateHandle((0, 127), streams, ByteStreamStateHandle(content))
 
 
