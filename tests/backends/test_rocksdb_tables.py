@@ -168,13 +168,6 @@ def test_a_closed_backend_has_let_go_of_its_files_whoever_has_its_tables_still(
         table.get(keys_of(range(10)).identities)
 
 
-def test_a_name_that_rocksdb_can_not_have_is_refused() -> None:
-    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
-    with pytest.raises(InvalidRequestError, match=r"state 'a\\x00b', whose name has a zero byte"):
-        tables.table(replace(NUMBER, name="a\0b"))
-    tables.close()
-
-
 def test_a_range_of_keys_is_deleted_in_its_own_state_alone(tmp_path: Path) -> None:
     keys = [bytes([number]) for number in range(9)]
     with closing(Database(str(tmp_path / "db"), RocksDBSettings())) as database:

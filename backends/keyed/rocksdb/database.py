@@ -219,7 +219,7 @@ class Database:
         family = self._families.get(name)
         if family is None:
             if "\0" in name:
-                message = f"RocksDB can't keep state {name!r}, whose name has a zero byte: name it otherwise"
+                message = f"RocksDB can't keep state {name!r}, for its name has a null character; take another backend or name"
                 raise InvalidRequestError(message)
             with translated(self.path, self._stored):
                 self._database.create_column_family(

@@ -257,9 +257,6 @@ class RocksDBStateTables:
             self._tables[restored.spec.name] = table
 
     def _new(self, spec: TableSpec) -> RocksDBTable:
-        if "\0" in spec.name:
-            message = f"RocksDB can't keep state {spec.name!r}, for its name has a null character; take another backend or name"
-            raise InvalidRequestError(message)
         family = self._database.family(spec.name)
         return RocksDBTable(spec, family, self._key_groups, lambda: self._now_ms)
 
