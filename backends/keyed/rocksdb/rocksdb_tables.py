@@ -189,7 +189,6 @@ class RocksDBStateTables:
 
     def _opened(self, handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> Database:
         """The database, with the rows of all handles."""
-        check_apart(handles)
         path = os.path.join(self._holder.path, "db")
         stored = [stored_database(handle) for handle in handles]
         databases = [database for database in stored if database is not None]
@@ -198,6 +197,10 @@ class RocksDBStateTables:
             for restored in read_tables(canonical_handles(handles, self._copies), self._key_groups):
                 self._restore(restored)
             return self._database
+        check_apart(
+            (KeyGroupRange(*each.handle.key_groups), [spec.name for spec in each.manifest.specs])
+            for each in databases
+        )
         databases.sort(key=lambda each: -len(KeyGroupRange(*each.handle.key_groups)))
         base, *others = databases
         # A checkpoint that may not refer to the files has them copied, unread: no damage may get into it.

@@ -1,7 +1,7 @@
 """Tables of a checkpoint that are read whole: by a heap backend, for savepoints and from outside."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -118,7 +118,7 @@ def read_tables(
     """The tables that several handles lead to, of some key groups.
 
     Args:
-        handles: Whoever wrote them; no two have rows of one key group.
+        handles: Whoever wrote them; no two have rows of one key group of a table.
         key_groups: The key groups whose rows are wanted.
 
     Raises:
@@ -138,9 +138,9 @@ def read_tables(
 
 def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRange) -> Manifest:
     """The tables of some key groups as several handles have them. Reads no segment; raises what `read_tables` does."""
-    check_apart(handles)
     first, end = sort_key_range(key_groups)
     parts = []
+    stored: list[tuple[KeyGroupRange, Collection[str]]] = []
     for handle in handles:
         content = manifest_bytes(handle)
         location = location_of(handle.manifest)
@@ -150,18 +150,35 @@ def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRa
             missing = named - handle.segments.keys()
             message = f"manifest names segments {sorted(missing)}, which its handle doesn't lead to"
             raise CheckpointCorruptedError(message, location)
-        low, high = sort_key_range(KeyGroupRange(*handle.key_groups))
+        groups = KeyGroupRange(*handle.key_groups)
+        stored.append((groups, [name for name, table in manifest.tables.items() if table.runs]))
+        low, high = sort_key_range(groups)
         parts.append(manifest.within(max(first, low), min(end, high)))
+    check_apart(stored)
     return Manifest.union(parts)
 
 
-def check_apart(handles: Sequence[SegmentsStateHandle]) -> None:
-    """Refuse handles of which two have rows of one key group. Raises `InvalidRequestError`."""
-    ranges = sorted(handle.key_groups for handle in handles)
-    for (_, last), (first, _) in itertools.pairwise(ranges):
-        if first <= last:
-            message = f"two handles have rows of key group {first}, which would be there twice; give each handle once"
-            raise InvalidRequestError(message)
+def check_apart(stored: Iterable[tuple[KeyGroupRange, Collection[str]]]) -> None:
+    """Refuse handles of which two have rows of one key group of a table; a savepoint that was written has several of a group.
+
+    Args:
+        stored: The key groups of each handle, and the names of the tables that it has rows of.
+
+    Raises:
+        InvalidRequestError: Two have.
+    """
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for groups, names in stored:
+        for name in names:
+            ranges.setdefault(name, []).append((groups.start_key_group, groups.end_key_group))
+    for name, of_table in ranges.items():
+        for (_, last), (first, _) in itertools.pairwise(sorted(of_table)):
+            if first <= last:
+                message = (
+                    f"two handles have rows of key group {first} of state {name!r}, which would be there twice; "
+                    "give each handle once"
+                )
+                raise InvalidRequestError(message)
 
 
 def manifest_bytes(handle: SegmentsStateHandle) -> bytes:
