@@ -43,7 +43,7 @@ class RocksDBSettings:
     processes: int | None = 1
     write_buffer_ratio: float = 0.5
     bloom_bits: int = 10
-    block_bytes: int = 4 << 10
+    block_bytes: int = 8 << 10
     compaction_style: CompactionStyle = "level"
     compression: BlockCompression = "none"
     transfer_threads: int = 4

@@ -309,13 +309,13 @@ class Settings:
         parse=_bits,
     )
     rocksdb_block_size: int = _setting(
-        4 << 10,
+        8 << 10,
         key="state.backend.rocksdb.block.blocksize",
         kind="size, 1 to 1g",
-        meaning="How much is read at once, before compression.",
+        meaning="How much is read at once, before compression. Smaller blocks are better where few rows of many are hot, and memory is short.",
         flink="state.backend.rocksdb.block.blocksize",
         parse=_block_bytes,
-        default_text="4k",
+        default_text="8k",
     )
     rocksdb_compaction_style: CompactionStyle = _setting(  # noqa: RUF009  # a field
         "level",
