@@ -76,7 +76,7 @@ class Holdfast:
         self._checkpoint_id = 0
         self._location: CheckpointStorageLocation | None = None
         self._handles: list[SegmentsStateHandle] = []
-        self._unused: list[StreamStateHandle] = []
+        self._unused: dict[str, StreamStateHandle] = {}
         self._backends: list[KeyedStateBackend] = []
         self._ranges: list[KeyGroupRange] = []
 
@@ -103,9 +103,10 @@ class Holdfast:
 
     def delete_unused(self) -> None:
         """Delete what no checkpoint needs, and make the directory of the next, which is the driver's business."""
-        for stream in self._unused:
+        for name, stream in self._unused.items():
             stream.discard_state()
-        self._unused = []
+            Path(self._copies, name).unlink(missing_ok=True)
+        self._unused = {}
         self._link_copies()
         if self._location is None:
             number = self._checkpoint_id + 1
@@ -306,7 +307,9 @@ class Holdfast:
         """What the checkpoint before has and this one doesn't."""
         used = {name for handle in handles for name in handle.segments}
         for handle in self._handles:
-            self._unused += [stream for name, stream in handle.segments.items() if name not in used]
+            self._unused |= {
+                name: stream for name, stream in handle.segments.items() if name not in used
+            }
 
 
 _TOTALS = ValueStateDescriptor("totals", TOTALS)
