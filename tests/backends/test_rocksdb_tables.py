@@ -37,9 +37,7 @@ from holdfast.backends.keyed import (
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keyed.rocksdb.database import Database
 from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
-from holdfast.errors import (
-    InvalidRequestError,
-)
+from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations.handles import (
     FileStateHandle,
     PlaceholderStreamStateHandle,
@@ -166,6 +164,17 @@ def test_a_closed_backend_has_let_go_of_its_files_whoever_has_its_tables_still(
     assert not [file for file in files if file.startswith(str(tmp_path))]
     with pytest.raises(InvalidRequestError, match="the backend is closed"):
         table.get(keys_of(range(10)).identities)
+
+
+def test_a_directory_for_temporary_files_that_another_user_has_made_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    user = os.getuid() + 1
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    RocksDBStateTables(ALL).close()
+    monkeypatch.setattr("os.getuid", lambda: user)
+    with pytest.raises(StorageUnavailableError, match=f"set TMPDIR.*holdfast-{user}"):
+        RocksDBStateTables(ALL)
 
 
 def test_a_range_of_keys_is_deleted_in_its_own_state_alone(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
+from holdfast.errors import StorageUnavailableError
 
 SUFFIX = ".rocksdb"
 _HELD = "held"
@@ -31,13 +32,12 @@ class HeldDirectory:
 
     Raises:
         StorageFullError: The disk is full.
-        StorageUnavailableError: The disk doesn't do it.
+        StorageUnavailableError: The disk doesn't do it, or the system's directory has one of another user in its place.
     """
 
     def __init__(self, parent: str | None) -> None:
-        if parent is None:  # no other user's
-            parent = os.path.join(tempfile.gettempdir(), f"holdfast-{os.getuid()}")
-        with translated(parent):
+        with translated(parent or tempfile.gettempdir()):
+            parent = parent or _of_this_user()
             os.makedirs(parent, mode=0o700, exist_ok=True)
             delete_abandoned(parent)
             self._lock = None
@@ -60,6 +60,18 @@ def delete_abandoned(parent: str) -> None:
             if name.endswith(SUFFIX):
                 with suppress(OSError):
                     _delete_if_free(os.path.join(parent, name))
+
+
+def _of_this_user() -> str:
+    """The directory among those for temporary files that is this user's; whoever else had it could change what is in it."""
+    path = os.path.join(tempfile.gettempdir(), f"holdfast-{os.getuid()}")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    if os.lstat(path).st_uid != os.getuid():
+        message = (
+            "another user has made this directory; set TMPDIR to another place for temporary files"
+        )
+        raise StorageUnavailableError(message, path)
+    return path
 
 
 def _made(path: str) -> IO[bytes] | None:
