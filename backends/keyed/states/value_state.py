@@ -4,7 +4,7 @@ import copy
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from holdfast.backends.keyed.states.key_context import KeyContext
@@ -30,7 +30,6 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
 
     def __init__(self, columns: ValueColumns, context: KeyContext) -> None:
         super().__init__(columns, context, partial(ObjectPage, columns.rows))
-        self._default = _default_of(columns)
         self._is_refreshed = columns.rows.is_refreshed_by_reading
 
     def value(self) -> Any:
@@ -46,7 +45,7 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
         if value is UNREAD or self._is_refreshed:
             page, index = self._current()
             value = page.read(index)
-        if value is None and self._default is not None:
+        if value is None and self._columns.default is not None:
             return self._default()
         return value
 
@@ -70,19 +69,20 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
         """Remove the value of the current key. Raises `InvalidRequestError` if no key is current."""
         self.update(None)
 
+    @cached_property
+    def _default(self) -> Callable[[], Any]:
+        """Gives the default as it would be if it were stored, anew where who gets it could change it.
+
+        It is made when a value is missing: a state is opened for each batch, and few need it.
+        """
+        form = self._columns.rows.form
+        (default,) = form.decoded(form.encoded([self._columns.default]))
+        if type(default) in _UNCHANGING:
+            return lambda: default
+        return partial(copy.deepcopy, default)
+
     def _turn_to(self, page: ObjectPage | None) -> None:
         super()._turn_to(page)
         # What `value` and `update` need of the page, with one step less to it.
         self._values: list[Any] = [] if page is None else page.values
         self._changed = bytearray() if page is None else page.changed
-
-
-def _default_of(columns: ValueColumns) -> Callable[[], Any] | None:
-    """Gives the default as it would be if it were stored, anew where who gets it could change it; None if there is none."""
-    if columns.default is None:
-        return None
-    form = columns.rows.form
-    (default,) = form.decoded(form.encoded([columns.default]))
-    if type(default) in _UNCHANGING:
-        return lambda: default
-    return partial(copy.deepcopy, default)
