@@ -1,7 +1,8 @@
 """What users of keyed state need: the backend, where it keeps rows, descriptors, and the kinds of state.
 
 `KeyedStateBackend` gives a state for a descriptor; its rows lie in `ColumnarStateTables`, or in `HeapStateTables`.
-Each kind of state is a class for the current key, whose `columns` are another one, for many keys at once. Lists and maps have the descriptors of operator state, which `holdfast.backends` has.
+Each kind of state is a class for the current key, whose `columns` are another one, for many keys at once. Lists and
+maps have the descriptors of operator state, which `holdfast.backends` has.
 """
 
 from holdfast.backends.descriptors import (

@@ -2,9 +2,8 @@
 
 import operator
 
+from holdfast.common import MOST
 from holdfast.errors import InvalidRequestError
-
-_MOST = (1 << 63) - 1
 
 
 def whole_ms(time_ms: int) -> int:
@@ -13,7 +12,7 @@ def whole_ms(time_ms: int) -> int:
         number = operator.index(time_ms)
     except TypeError:
         number = None
-    if number is None or not -_MOST - 1 <= number <= _MOST:
+    if number is None or not -MOST - 1 <= number <= MOST:
         message = (
             f"a time is a whole number of milliseconds since 1970, in 64 bits, and not {time_ms!r}"
         )

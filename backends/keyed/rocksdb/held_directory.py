@@ -37,8 +37,10 @@ class HeldDirectory:
 
     def __init__(self, parent: str | None) -> None:
         with translated(parent or tempfile.gettempdir()):
-            parent = parent or _of_this_user()
-            os.makedirs(parent, mode=0o700, exist_ok=True)
+            if parent is None:
+                parent = _of_this_user()
+            else:
+                os.makedirs(parent, mode=0o700, exist_ok=True)
             delete_abandoned(parent)
             self._lock = None
             while self._lock is None:
