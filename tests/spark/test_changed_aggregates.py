@@ -11,7 +11,7 @@ from jobs.keyed_subtasks import KeyedSubtasks
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark import StatefulFunction
 from holdfast.spark import aggregates as agg
-from holdfast.spark.aggregates import Aggregate, AggregateChanges, Aggregation
+from holdfast.spark.aggregates import Aggregate, Aggregation
 from holdfast.spark.windows import (
     WindowAssigner,
     WindowedAggregation,
@@ -38,15 +38,13 @@ def table(values: list[int], key: int = 1, *, of: pa.DataType = pa.int64()) -> p
 
 
 def made(changes: dict[str, Any] | None = None, **aggregates: Aggregate) -> Any:
-    return lambda: Aggregation(aggregates, changes=AggregateChanges(**(changes or {})))
+    return lambda: Aggregation(aggregates, **(changes or {}))
 
 
 def windowed(
     windows: WindowAssigner, changes: dict[str, Any] | None = None, **aggregates: Aggregate
 ) -> Callable[[], StatefulFunction]:
-    return lambda: WindowedAggregation(
-        aggregates, windows, changes=AggregateChanges(**(changes or {})), time="ts"
-    )
+    return lambda: WindowedAggregation(aggregates, windows, time="ts", **(changes or {}))
 
 
 def begun(**aggregates: Aggregate) -> KeyedSubtasks:

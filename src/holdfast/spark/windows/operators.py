@@ -227,7 +227,8 @@ class _Windowed(StatefulFunction):
         is_over[at[behind_ms >= self._lateness_ms]] = True
         kept = is_complete & ~is_over
         if kept.any():  # the lateness may be new to windows of an earlier run
-            self._timers.register(spans.keys, last_ms + self._lateness_ms, np.flatnonzero(kept))
+            over_ms = (last_ms + self._lateness_ms)[kept]
+            self._timers.register(spans.keys, over_ms, np.flatnonzero(kept))
         return spans.take(is_complete), spans.take(is_over)
 
     def _given_out(self, due: list[Spans]) -> Iterator[pa.RecordBatch]:
@@ -271,7 +272,9 @@ class WindowedAggregation(_Windowed):
     Args:
         aggregates: The aggregates by name.
         windows: Which windows there are.
-        changes: How the aggregates differ from the stored ones.
+        renamed: The names that aggregates had before, as for `KeyedRows.agg`.
+        added: Names of aggregates that the state does not have yet.
+        dropped: Names of aggregates whose values are to be lost.
         options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
             to do so in each batch that has rows of them.
@@ -282,14 +285,17 @@ class WindowedAggregation(_Windowed):
         aggregates: Mapping[str, Aggregate],
         windows: WindowAssigner,
         *,
-        changes: AggregateChanges = AggregateChanges(),
+        renamed: Mapping[str, str] | None = None,
+        added: Collection[str] = (),
+        dropped: Collection[str] = (),
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(windows, **options)
         check_aggregates(aggregates, [START, END])
-        changes.check(aggregates)
         self._aggregates = dict(aggregates)
-        self._changes = changes
+        self._changes = AggregateChanges.of(
+            aggregates, {"renamed": renamed, "added": added, "dropped": dropped}
+        )
 
     def _descriptor(
         self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
