@@ -22,7 +22,7 @@ from holdfast.backends.keyed import (
     TableSpec,
     time_part,
 )
-from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.keys import KeyGroupRange, check_hashed
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints, parts_of
@@ -58,6 +58,15 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.list_(pa.int16(), 2): [[1, 2], None, [3, 4]],
     pa.null(): [None, None, None],
 }
+
+
+def _can_be_key(type: pa.DataType) -> bool:
+    try:
+        check_hashed(type)
+    except InvalidRequestError:
+        return False
+    return True
+
 
 FOLDS: list[tuple[Any, pa.DataType, list[Any], Any]] = [
     ("sum", pa.int64(), [1, 2, -4], -1),
@@ -414,6 +423,21 @@ class StateTablesContract(KeyedSuite):
             assert present.tolist() == [False, True, False]
             assert values[1].as_py() == 5
             assert sum(map(len, each.scan())) == 1
+
+    @pytest.mark.parametrize("type", filter(_can_be_key, VALUES), ids=str)
+    def test_a_key_is_found_whichever_keys_are_in_its_batch(
+        self, tables: StateTables, checkpoints: KeyedCheckpoints, type: pa.DataType
+    ) -> None:
+        column = pa.array(VALUES[type], type)
+        spec = replace(NUMBER, key=pa.schema([("k", type)]))
+        number = Keys.of([column.slice(0, 1)], GROUPS)
+        write(tables.table(spec), number, [7])
+        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        for each in (tables.table(spec), self.tables_of(ALL, handles).table(spec)):
+            keys = Keys.of([pa.concat_arrays([column.slice(1), column])], GROUPS)
+            _, (values,) = each.get(keys.identities)
+            found = dict(zip(map(str, keys.columns[0]), values.to_pylist(), strict=True))
+            assert found[str(column[0])] == 7
 
     def test_checkpoints_go_on_from_those_that_were_confirmed(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
