@@ -38,7 +38,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.uint64(): [0, None, (1 << 64) - 1],
     pa.float32(): [math.inf, None, -0.0],
     pa.float64(): [1e308, None, 5e-324],
-    pa.decimal128(38, 3): [Decimal("-1.500"), None, Decimal(0)],
+    pa.decimal128(38, 3): [Decimal("-1.500"), None, Decimal("7.250")],
     pa.string(): ["", None, "häßlich"],
     pa.large_string(): ["a", None, "b" * 100],
     pa.binary(): [b"", None, b"\xff\x00"],
