@@ -222,11 +222,11 @@ def results_schema(case: AggregateCase) -> pa.Schema:
 def results_of(
     batches: Sequence[pa.RecordBatch], key: pa.Schema, results: pa.Schema
 ) -> list[tuple[Any, PlainRow]]:
-    """Return the results of each key as plain values, cast to the types that they should have."""
+    """Return the results of each key as plain values."""
     rows: list[tuple[Any, PlainRow]] = []
     for batch in batches:
-        by_key = [from_arrow(batch.column(name).cast(key.field(name).type)) for name in key.names]
-        columns = [from_arrow(batch.column(field.name).cast(field.type)) for field in results]
+        by_key = [from_arrow(batch.column(name)) for name in key.names]
+        columns = [from_arrow(_widened(batch.column(field.name), field.type)) for field in results]
         keys = zip(*by_key, strict=True)
         cells = zip(*columns, strict=True)
         rows += [
@@ -234,6 +234,11 @@ def results_of(
             for each, row in zip(keys, cells, strict=True)
         ]
     return rows
+
+
+def _widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column as the operator's output has it. Nested columns are as they came: Arrow's cast breaks lists of void."""
+    return column if types.is_nested(kind) else column.cast(kind)
 
 
 def expected_results(
@@ -269,7 +274,9 @@ def _operands(
     """Return what the operator takes of a batch."""
     if session is None:
         arrays = columns_of(batch.rows, case.schema, to_arrow)
-        return pa.Table.from_arrays(arrays, schema=case.schema)
+        taken = {name for spec in case.specs.values() for name in (spec.column, spec.by)}
+        names = [name for name in case.schema.names if name in {*case.key.names, *taken}]
+        return pa.Table.from_arrays(arrays, schema=case.schema).select(names)
     frame = frame_of(session, batch.rows, case.schema)
     operands = operands_of(frame, case.key.names, aggregates, combine=batch.is_combined)
     return settled_table(operands, uid="values")

@@ -39,7 +39,7 @@ def to_arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         pairs = [pair for value in values for pair in value or ()]
         keys = to_arrow([key for key, _ in pairs], kind.key_type)
         items = to_arrow([item for _, item in pairs], kind.item_type)
-        return pa.MapArray.from_arrays(_offsets(values), keys, items).cast(kind)
+        return pa.MapArray.from_arrays(_offsets(values), keys, items, type=kind)
     if types.is_list(kind) or types.is_large_list(kind):
         elements = to_arrow([each for value in values for each in value or ()], kind.value_type)
         is_large = types.is_large_list(kind)
