@@ -14,6 +14,7 @@ from holdfast.backends.descriptors import (
     StateTtlConfig,
 )
 from holdfast.backends.keyed import TableSpec
+from holdfast.errors import InvalidRequestError
 from holdfast.spark.aggregates.changes import AggregateChanges, described_field
 from holdfast.spark.aggregates.descriptions import Aggregate, check_columns, operand
 from holdfast.spark.aggregates.single_rows import accumulators_of_rows
@@ -102,10 +103,16 @@ class Accumulators:
         return columns
 
     def results(self, accumulators: pa.StructArray) -> dict[str, pa.Array]:
-        """The results of the aggregates, by name. None of the accumulators is null."""
+        """The results of the aggregates, by name. None of the accumulators is null.
+
+        Raises:
+            InvalidRequestError: A mean of decimals does not fit its type.
+        """
         columns = dict(zip(self._functions, accumulators.flatten(), strict=True))
         return {
-            name: _result(aggregate, [columns[column] for column in aggregate.accumulators(name)])
+            name: _result(
+                name, aggregate, [columns[column] for column in aggregate.accumulators(name)]
+            )
             for name, aggregate in self._aggregates.items()
         }
 
@@ -126,7 +133,7 @@ def _of_plain_type(column: pa.Array) -> pa.Array:
     return column if plain == kind else column.cast(plain)
 
 
-def _result(aggregate: Aggregate, columns: list[pa.Array]) -> pa.Array:
+def _result(name: str, aggregate: Aggregate, columns: list[pa.Array]) -> pa.Array:
     if aggregate.by is not None:
         return pc.struct_field(columns[0], "value")
     if aggregate.kind == "approx_count_distinct":
@@ -135,12 +142,12 @@ def _result(aggregate: Aggregate, columns: list[pa.Array]) -> pa.Array:
         return columns[0]
     total, count = columns
     if pa.types.is_decimal(total.type):
-        return _mean_of_decimals(total, count)
+        return _mean_of_decimals(name, total, count)
     return pc.divide(total, count.cast(pa.float64()))  # where the count is 0, the sum is null
 
 
-def _mean_of_decimals(total: pa.Array, count: pa.Array) -> pa.Array:
-    """Means with as many digits as Spark gives, rounded half up."""
+def _mean_of_decimals(name: str, total: pa.Array, count: pa.Array) -> pa.Array:
+    """Means with as many digits as Spark gives, rounded half up. Raises `InvalidRequestError`."""
     scale = min(total.type.scale + _MORE_DIGITS, _MOST_DIGITS)
     step = decimal.Decimal(1).scaleb(-scale)
     context = decimal.Context(prec=2 * _MOST_DIGITS, rounding=decimal.ROUND_HALF_UP)
@@ -150,4 +157,12 @@ def _mean_of_decimals(total: pa.Array, count: pa.Array) -> pa.Array:
         else context.divide(numerator, divisor).quantize(step, context=context)
         for numerator, divisor in zip(total.to_pylist(), count.to_pylist(), strict=True)
     ]
-    return pa.array(means, pa.decimal128(_MOST_DIGITS, scale))
+    kind = pa.decimal128(_MOST_DIGITS, scale)
+    try:
+        return pa.array(means, kind)
+    except pa.ArrowInvalid as error:
+        message = (
+            f"aggregate {name!r}: a mean does not fit its type {kind}; cast the column to double, or to a decimal "
+            "with fewer digits behind the point"
+        )
+        raise InvalidRequestError(message) from error
