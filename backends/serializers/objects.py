@@ -235,7 +235,9 @@ def _lost(before: Any, now: Any, left_out: Collection[str], fields: Collection[s
         if len(now) < len(before):
             return "an item"
         pairs = zip(before, now, strict=False)
-        return next(filter(None, (_lost(value, other, left_out, fields) for value, other in pairs)), "")
+        return next(
+            filter(None, (_lost(value, other, left_out, fields) for value, other in pairs)), ""
+        )
     return "" if _are_equal(before, now) or _are_equal(now, before) else "a value"
 
 

@@ -18,7 +18,13 @@ from proof.values.checking import Comparisons, is_clear, without_each
 from proof.values.drawing import Drawer, columns_of
 from proof.values.model import Expected, PlainRow, Spec, aggregate, result_type
 from proof.values.plain import from_arrow, frozen, to_arrow
-from proof.values.spark_batches import Settings, draw_settings, frame_of, session_of, spark_aggregates
+from proof.values.spark_batches import (
+    Settings,
+    draw_settings,
+    frame_of,
+    session_of,
+    spark_aggregates,
+)
 
 BACKENDS: tuple[BackendName, ...] = ("columnar", "columnar", "heap", "rocksdb")
 
@@ -150,9 +156,7 @@ def run_case(case: AggregateCase, spark: SparkSession | None = None) -> Comparis
         must_fail = any(cell.must_fail for cell in cells)
         subtasks.parallelism, subtasks.backend = batch.parallelism, batch.backend
         try:
-            given = subtasks.run(
-                _operands(case, batch, aggregates, session), replays=batch.replays
-            )
+            given = subtasks.run(_operands(case, batch, aggregates, session), replays=batch.replays)
         except Exception as error:  # noqa: BLE001  # whatever comes is judged
             if not (must_fail or any(cell.may_fail for cell in cells)):
                 compared.unexpected("agg", error)
@@ -176,7 +180,9 @@ def _compare_with_spark(
 ) -> None:
     """Compare the model with Spark's own aggregates of all rows."""
     expected = expected_results(case, rows)
-    if any(cell.must_fail or cell.may_fail for cells in expected.values() for cell in cells.values()):
+    if any(
+        cell.must_fail or cell.may_fail for cells in expected.values() for cell in cells.values()
+    ):
         return
     table = spark_aggregates(frame_of(session, rows, case.schema), case.key.names, case.specs)
     results = results_of(table.to_batches(), case.key, results_schema(case))
@@ -214,9 +220,7 @@ def compare_results(
 
 def results_schema(case: AggregateCase) -> pa.Schema:
     """Return the types of results, which are those of Spark."""
-    return pa.schema(
-        [(name, result_type(spec, case.columns)) for name, spec in case.specs.items()]
-    )
+    return pa.schema([(name, result_type(spec, case.columns)) for name, spec in case.specs.items()])
 
 
 def results_of(

@@ -15,7 +15,23 @@ FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Apia", "Asia/Kathmandu")
 
-_TEXTS = ["", " ", "a", "A", "a ", "ä", "Ä", "a\u0308", "ß", "ss", "\0", "\uffff", "😀", "zz", "null"]
+_TEXTS = [
+    "",
+    " ",
+    "a",
+    "A",
+    "a ",
+    "ä",
+    "Ä",
+    "a\u0308",
+    "ß",
+    "ss",
+    "\0",
+    "\uffff",
+    "😀",
+    "zz",
+    "null",
+]
 _TEXTS += ["NaN", "x" * 70, '"', "\n"]
 _BYTES = [b"", b"\0", b"\0\0", b"\xff", b"a", b"a\0", b"\x80abc", bytes(range(40))]
 _FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1024.25, math.inf, -math.inf, math.nan]
@@ -171,10 +187,6 @@ def _limits(bits: int) -> tuple[int, int]:
     return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
-def columns_of(
-    rows: Sequence[Sequence[Any]], schema: pa.Schema, convert: Any
-) -> list[pa.Array]:
+def columns_of(rows: Sequence[Sequence[Any]], schema: pa.Schema, convert: Any) -> list[pa.Array]:
     """Return the columns of plain rows."""
-    return [
-        convert([row[index] for row in rows], field.type) for index, field in enumerate(schema)
-    ]
+    return [convert([row[index] for row in rows], field.type) for index, field in enumerate(schema)]

@@ -257,7 +257,9 @@ class TestKeys:
     def test_keys_that_would_lose_a_field_are_refused(self) -> None:
         backend = self.restored(self.WITH_Y(1, 1), self.WITH_Y(2, 2))
         for wanted in (self.STORED, pa.struct([("x", pa.int64()), ("z", pa.int64())])):
-            with pytest.raises(StateMigrationError, match=r"'y'\] are gone.*keys of a map keep all"):
+            with pytest.raises(
+                StateMigrationError, match=r"'y'\] are gone.*keys of a map keep all"
+            ):
                 broadcast_state(backend, "b", (wanted, str))
 
     def test_keys_that_stay_different_migrate(self) -> None:

@@ -13,10 +13,13 @@ import pyarrow as pa
 
 from holdfast.backends.keyed import TableSpec
 from holdfast.backends.serializers import NoWayError, change_of
+from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.aggregates.descriptions import Aggregate
 
 _AGGREGATE = b"holdfast.aggregate"
+
+_read_note = json_decoder(tuple[str, str]).decode
 
 
 class ChangeOptions(TypedDict, total=False):
@@ -125,16 +128,12 @@ class AggregateChanges:
         if source == name or source not in before:
             return name
         if name in before:
-            message = (
-                f"aggregate {name!r} is said to be {source!r} by another name, and both are stored; drop one of them"
-            )
+            message = f"aggregate {name!r} is said to be {source!r} by another name, and both are stored; drop one of them"
             raise StateMigrationError(message)
         return source
 
 
-def described_field(
-    column: str, type: pa.DataType, name: str, aggregate: Aggregate
-) -> pa.Field:
+def described_field(column: str, type: pa.DataType, name: str, aggregate: Aggregate) -> pa.Field:
     """A column of the state, which says of which aggregate it is."""
     note = msgspec.json.encode((name, str(aggregate)))
     return pa.field(column, type, metadata={_AGGREGATE: note})
@@ -146,7 +145,7 @@ def _stored_aggregates(stored: TableSpec | None) -> dict[str, tuple[str, list[st
     for column in [] if stored is None else stored.values:
         note = (column.metadata or {}).get(_AGGREGATE)
         if note is not None:
-            name, shown = msgspec.json.decode(note, type=tuple[str, str])
+            name, shown = _read_note(note)
             found.setdefault(name, (shown, []))[1].append(column.name)
     return found
 

@@ -188,9 +188,7 @@ class KeyedRows:
             InvalidRequestError: An aggregate has no name, or names collide, or a column isn't there.
         """
         _check_named(unnamed)
-        function = Aggregation(
-            aggregates, ttl=ttl, renamed=renamed, added=added, dropped=dropped
-        )
+        function = Aggregation(aggregates, ttl=ttl, renamed=renamed, added=added, dropped=dropped)
         schema = aggregated(self.rows, self.key, aggregates).schema
         prepare = partial(preparation_of, key=self.key, aggregates=aggregates, combine=combine)
         return _output(self, function, schema, prepare=prepare)
@@ -272,8 +270,14 @@ class WindowedRows:
         """
         _check_named(unnamed)
         keyed_rows = self.keyed
-        changes = {"renamed": renamed, "added": added, "dropped": dropped}
-        function = WindowedAggregation(aggregates, self.windows, **changes, **self._options())
+        function = WindowedAggregation(
+            aggregates,
+            self.windows,
+            renamed=renamed,
+            added=added,
+            dropped=dropped,
+            **self._options(),
+        )
         panes = Panes(self.time)
         prepare = partial(
             preparation_of,

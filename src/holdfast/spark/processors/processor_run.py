@@ -1,6 +1,6 @@
 """A processor in one batch of one subtask: its calls in order, and its states over the backend's."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -203,9 +203,7 @@ def state_of(backend: KeyedStateBackend, declared: Declaration) -> StoredState:
         return backend.get_list_state(ListStateDescriptor(name, values, dropped=dropped, ttl=ttl))
     assert declared.key_schema is not None
     keys = struct_type(declared.key_schema).arrow
-    return backend.get_map_state(
-        MapStateDescriptor(name, keys, values, dropped=dropped, ttl=ttl)
-    )
+    return backend.get_map_state(MapStateDescriptor(name, keys, values, dropped=dropped, ttl=ttl))
 
 
 def _stored(backend: KeyedStateBackend, declared: Declaration) -> StoredState:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from holdfast.backends.api import FunctionInitializationContext
 from holdfast.backends.descriptors import ReducingStateDescriptor
 from holdfast.backends.keyed import TableSpec
+from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.aggregates import (
     Accumulators,
@@ -38,6 +39,7 @@ START, END = "window_start", "window_end"
 
 _STATE = "windows"
 _WINDOWS = b"holdfast.windows"
+_read_note = json_decoder(tuple[str, str]).decode
 _MICROSECONDS = pa.timestamp("us")
 
 Emit = Literal["append", "update"]
@@ -156,7 +158,7 @@ class _Windowed(StatefulFunction):
             note = (field.metadata or {}).get(_WINDOWS)
             if note is None:
                 continue
-            windows, emit = msgspec.json.decode(note, type=tuple[str, str])
+            windows, emit = _read_note(note)
             if windows != now[0]:
                 message = (
                     f"the operator has state of {windows}, and now has {now[0]}; rows that were added up can't move to "
@@ -346,7 +348,11 @@ class WindowedFunction(_Windowed):
     ) -> ReducingStateDescriptor:
         self._rows_type = pa.list_(pa.struct(list(schema)))
         before = [] if stored is None else stored.values.field("rows").type.value_type
-        gone = {field.name for field in before} - {*schema.names, *self._renamed.values(), *self._dropped}
+        gone = {field.name for field in before} - {
+            *schema.names,
+            *self._renamed.values(),
+            *self._dropped,
+        }
         if gone:
             new = sorted({*schema.names} - {field.name for field in before})
             message = (

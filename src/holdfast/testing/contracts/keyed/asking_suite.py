@@ -182,7 +182,7 @@ class AskingSuite(StateSuite):
         value = {"n": 1, "total": 2.0}
 
         def states(of: KeyedStateBackend, type: pa.Schema, **options: Any) -> list[Any]:
-            sums = {name: "sum" for name in type.names}
+            sums: Any = dict.fromkeys(type.names, "sum")
             return [
                 of.get_state(ValueStateDescriptor("v", type, **options)).columns,
                 of.get_list_state(ListStateDescriptor("l", type, **options)).columns,
