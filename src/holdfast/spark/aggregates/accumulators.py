@@ -2,6 +2,7 @@
 
 import decimal
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +13,9 @@ from holdfast.backends.descriptors import (
     ReducingStateDescriptor,
     StateTtlConfig,
 )
+from holdfast.backends.keyed import TableSpec
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.aggregates.changes import AggregateChanges, described_field
 from holdfast.spark.aggregates.descriptions import Aggregate, check_columns, operand
 from holdfast.spark.aggregates.single_rows import accumulators_of_rows
 
@@ -35,21 +38,51 @@ class Accumulators:
     def __init__(self, aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> None:
         self._aggregates = dict(aggregates)
         self._functions: dict[str, KnownFunction] = {}
+        self._of_no_rows: dict[str, Any] = {}
         for name, aggregate in aggregates.items():
             self._functions |= aggregate.accumulators(name)
+            self._of_no_rows |= aggregate.accumulators_of_no_rows(name)
         self._are_combined = all(operand(name) in schema.names for name in self._functions)
         if not self._are_combined:
             check_columns(aggregates, schema.names)
         columns = self._columns(_no_rows(schema))
-        self._type = pa.struct([(name, columns[name].type) for name in self._functions])
+        self._type = pa.struct(
+            [
+                described_field(column, columns[column].type, name, aggregate)
+                for name, aggregate in aggregates.items()
+                for column in aggregate.accumulators(name)
+            ]
+        )
 
-    def descriptor(self, name: str, ttl: StateTtlConfig | None = None) -> ReducingStateDescriptor:
+    def descriptor(
+        self,
+        name: str,
+        stored: TableSpec | None,
+        changes: AggregateChanges,
+        *,
+        metadata: Mapping[bytes, bytes] | None = None,
+        ttl: StateTtlConfig | None = None,
+    ) -> ReducingStateDescriptor:
         """The state that has them.
+
+        Args:
+            name: The state's name.
+            stored: The state as it is stored; None if it is new.
+            changes: How the aggregates differ from the stored ones.
+            metadata: More to store with each column.
+            ttl: How long a value lives.
 
         Raises:
             InvalidRequestError: An aggregate is not of values of its type.
+            StateMigrationError: The aggregates are not the stored ones, and the changes don't say so.
         """
-        return ReducingStateDescriptor(name, self._functions, self._type, ttl=ttl)
+        type = self._type
+        if metadata is not None:
+            type = pa.struct([each.with_metadata({**each.metadata, **metadata}) for each in type])
+        columns = changes.of_columns(stored, self._aggregates, type)
+        return ReducingStateDescriptor(
+            name, self._functions, type, defaults=self._of_no_rows, ttl=ttl, **columns
+        )
 
     def operands(self, rows: pa.RecordBatch) -> pa.StructArray:
         """The rows as values that the state takes."""

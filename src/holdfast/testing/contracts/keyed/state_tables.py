@@ -22,7 +22,7 @@ from holdfast.backends.keyed import (
     TableSpec,
     time_part,
 )
-from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.keys import KeyGroupRange, check_hashed
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints, parts_of
@@ -38,7 +38,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.uint64(): [0, None, (1 << 64) - 1],
     pa.float32(): [math.inf, None, -0.0],
     pa.float64(): [1e308, None, 5e-324],
-    pa.decimal128(38, 3): [Decimal("-1.500"), None, Decimal(0)],
+    pa.decimal128(38, 3): [Decimal("-1.500"), None, Decimal("7.250")],
     pa.string(): ["", None, "häßlich"],
     pa.large_string(): ["a", None, "b" * 100],
     pa.binary(): [b"", None, b"\xff\x00"],
@@ -58,6 +58,15 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.list_(pa.int16(), 2): [[1, 2], None, [3, 4]],
     pa.null(): [None, None, None],
 }
+
+
+def _can_be_key(type: pa.DataType) -> bool:
+    try:
+        check_hashed(type)
+    except InvalidRequestError:
+        return False
+    return True
+
 
 FOLDS: list[tuple[Any, pa.DataType, list[Any], Any]] = [
     ("sum", pa.int64(), [1, 2, -4], -1),
@@ -429,6 +438,20 @@ class StateTablesContract(KeyedSuite):
             assert present.tolist() == [False, True, False]
             assert values[1].as_py() == 5
             assert sum(map(len, each.scan())) == 1
+
+    @pytest.mark.parametrize("type", [*filter(_can_be_key, VALUES)], ids=str)
+    def test_a_key_is_found_whichever_keys_are_in_its_batch(
+        self, tables: StateTables, checkpoints: KeyedCheckpoints, type: pa.DataType
+    ) -> None:
+        spec = replace(NUMBER, key=pa.schema([("k", type)]))
+        keys = Keys.of([pa.array(VALUES[type], type)], GROUPS)
+        write(tables.table(spec), keys, [*range(len(keys))])
+        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        for each in (tables.table(spec), self.tables_of(ALL, handles).table(spec)):
+            for number, value in enumerate(keys.columns[0].to_pylist()):
+                present, (values,) = each.get(Keys.of([pa.array([value], type)], GROUPS).identities)
+                assert present.all()
+                assert values.to_pylist() == [number]
 
     def test_checkpoints_go_on_from_those_that_were_confirmed(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
