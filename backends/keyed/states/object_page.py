@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_rows import ValueRows
@@ -64,4 +65,8 @@ class ObjectPage:
         keys, values = self.keys, self.values
         if len(changed) < len(values):
             keys, values = keys.take(changed), [values[index] for index in changed.tolist()]
-        self.rows.put_or_delete(keys, self.rows.form.encoded_or_null(values))
+        self.rows.put_or_delete(keys, self.encoded(values))
+
+    def encoded(self, values: list[Any]) -> pa.Array:
+        """The column of values; null for None. Raises `InvalidRequestError`."""
+        return self.rows.form.encoded_or_null(values)
