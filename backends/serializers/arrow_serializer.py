@@ -61,7 +61,7 @@ class ArrowSerializer(Serializer):
         )
         self._native = _NATIVE.get(type)
         self._is_nested = bool(fields_of(plain_type(type)))
-        self._has_times = any(map(pa.types.is_time, types_in(type)))
+        self._may_be_changed = any(map(_may_be_changed, types_in(type)))
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -135,8 +135,8 @@ class ArrowSerializer(Serializer):
         if self._native is not None:
             return encoded
         element = self._objects(encoded.as_py)
-        if self._has_times:
-            self._check_times([element], pa.chunked_array([pa.repeat(encoded, 1)]))
+        if self._may_be_changed:
+            self._check_kept([element], pa.chunked_array([pa.repeat(encoded, 1)]))
         return element
 
     def are_native(self, values: list[Any]) -> bool:
@@ -155,8 +155,8 @@ class ArrowSerializer(Serializer):
                 else [element for chunk in chunks for element in chunk]
             )
         objects: list[Any] = self._objects(column.to_pylist)
-        if self._has_times:
-            self._check_times(objects, column)
+        if self._may_be_changed:
+            self._check_kept(objects, column)
         return objects
 
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
@@ -171,10 +171,10 @@ class ArrowSerializer(Serializer):
         except (OverflowError, ValueError, LookupError) as error:
             raise self._no_object(type(error).__name__) from None
 
-    def _check_times(self, objects: list[Any], column: pa.ChunkedArray) -> None:
-        """Refuse times of day that Arrow has changed: it leaves out nanoseconds, and begins a new day after the last hour."""
+    def _check_kept(self, objects: list[Any], column: pa.ChunkedArray) -> None:
+        """Refuse objects that Arrow has made of other times, such as NaT of the least one, or of hours after midnight."""
         if not pa.chunked_array([pa.array(objects, self._type)]).equals(column):
-            raise self._no_object("a time of day in nanoseconds, or of more than a day")
+            raise self._no_object("its time of day has nanoseconds, or a time is out of bounds")
 
     def _no_object(self, why: str) -> InvalidRequestError:
         message = (
@@ -193,6 +193,11 @@ class ArrowSerializer(Serializer):
         except NoWayError as error:
             return Compatibility.incompatible(str(error))
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))
+
+
+def _may_be_changed(type: pa.DataType) -> bool:
+    """Whether Arrow has objects for the type that stand for other times without an error."""
+    return bool(pa.types.is_time(type) or (pa.types.is_temporal(type) and getattr(type, "unit", "") == "ns"))
 
 
 def _copied(element: Any) -> Any:

@@ -316,11 +316,10 @@ def refused_by(call: Callable[[], object], match: str = "'s'") -> bool:
 
 
 def same(left: pa.Array, right: pa.Array) -> bool:
-    if isinstance(left, pa.ExtensionArray) or pa.types.is_dictionary(left.type):
-        return bool(left.to_pylist() == right.to_pylist())
-    if pa.types.is_map(left.type) or pa.types.is_fixed_size_list(left.type):
+    try:
+        return bool(equal_rows(left, right).all())
+    except pa.ArrowNotImplementedError:  # maps
         return repr(left.to_pylist()) == repr(right.to_pylist())
-    return bool(equal_rows(left, right).all())
 
 
 @st.composite
@@ -576,7 +575,7 @@ def test_folds_are_the_same_by_key_and_by_columns(folds: Any) -> None:
                     assert same(model_of(serializer, state.get()), by_columns)
 
 
-@given(st.lists(floats, min_size=1, max_size=4))
+@given(st.lists(floats.filter(lambda n: not isinstance(n, float) or abs(n) < 1e9), min_size=1, max_size=4))  # noqa: PLR2004
 def test_means_are_the_same_by_key_and_by_columns(values: Any) -> None:
     with backends() as made:
         for backend in made[:1]:
@@ -587,7 +586,8 @@ def test_means_are_the_same_by_key_and_by_columns(values: Any) -> None:
                 is_refused = refused_by(lambda value=value: columns.add(keys, [value]), "'c'")
                 with current(backend, "a"):
                     assert refused_by(lambda value=value: state.add(value)) == is_refused
-            np.testing.assert_equal(
+            np.testing.assert_allclose(  # floats are added in another order
                 state.columns.get(keys).to_numpy(zero_copy_only=False),
                 columns.get(keys).to_numpy(zero_copy_only=False),
+                rtol=1e-12,
             )

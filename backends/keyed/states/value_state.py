@@ -20,9 +20,10 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
 
     def __init__(self, columns: ValueColumns, context: KeyContext) -> None:
         super().__init__(columns, context, partial(ObjectPage, columns.rows))
-        self._is_refreshed = columns.rows.is_refreshed_by_reading
         self._form = columns.rows.form
-        self._native, self._copied = self._form.native, self._form.copied
+        self._native = self._form.native
+        is_changeable = self._form.copied is not None
+        self._is_read_by_page = columns.rows.is_refreshed_by_reading or is_changeable
 
     def value(self) -> Any:
         """The value of the current key; a copy of the default, or None, if there is none.
@@ -34,12 +35,12 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
             value = self._values[self._context.index]  # type: ignore[index]
         except (IndexError, TypeError):  # no page, or no key
             value = UNREAD
-        if value is UNREAD or self._is_refreshed:
+        if value is UNREAD or self._is_read_by_page:
             page, index = self._current()
-            value = page.read(index)
-        if value is None:
-            return None if self._columns.default is None else self._default()
-        return value if self._copied is None else self._copied(value)
+            value = page.give(index)
+        if value is None and self._columns.default is not None:
+            return self._default()
+        return value
 
     def update(self, value: Any) -> None:
         """Set the value of the current key; None removes it.
@@ -71,9 +72,8 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
         It is made when a value is missing: a state is opened for each batch, and few need it.
         """
         (default,) = self._form.decoded(self._form.encoded([self._columns.default]))
-        if self._copied is None:
-            return lambda: default
-        return partial(self._copied, default)
+        copied = self._form.copied
+        return (lambda: default) if copied is None else partial(copied, default)
 
     def _turn_to(self, page: ObjectPage | None) -> None:
         super()._turn_to(page)
