@@ -276,6 +276,8 @@ def _create(path: str) -> int:
 def _linked(file: str, path: str) -> int:
     """A descriptor of a file that has one more name from now on; fails if the name is taken."""
     try:
+        # A link keeps the time of the last write, by which a sweep would take a new file for an old one.
+        os.utime(file)
         os.link(file, path)
     except OSError as error:
         if error.errno in {*_NO_LINKS, errno.EXDEV}:
