@@ -1,9 +1,8 @@
 """Elements of an Arrow type: they are what is in the column."""
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -40,14 +39,12 @@ class ArrowSerializer(Serializer):
 
     Args:
         type: Type of an element.
-        defaults: Values of fields of a struct that stored elements may not have.
+        rules: How stored elements of another type become these.
     """
 
-    def __init__(self, type: pa.DataType, defaults: Mapping[str, pa.Scalar]) -> None:
+    def __init__(self, type: pa.DataType, rules: Rules) -> None:
         self._type = type
-        self._rules = Rules(
-            {name: partial(pa.repeat, default) for name, default in defaults.items()}
-        )
+        self.rules = rules
         self._native = _NATIVE.get(type)
 
     @property
@@ -136,7 +133,7 @@ class ArrowSerializer(Serializer):
         if storage_type.equals(self._type):
             return AS_IS
         try:
-            change = change_of(storage_type, self._type, self._rules)
+            change = change_of(storage_type, self._type, self.rules)
         except NoWayError as error:
             return Compatibility.incompatible(str(error))
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))

@@ -37,6 +37,7 @@ from holdfast.locations.storages import (
     EPOCHS,
     METADATA_FILE,
     SHARED,
+    STATE_FILE,
     CompletedCheckpoint,
     JobDirectory,
     check_job_id,
@@ -62,7 +63,7 @@ _MOST_ATTEMPTS = 100
 
 _RANDOM = "[0-9a-f]{32}"
 _HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
-_STATE_FILE = re.compile(rf"(?:[0-9a-f]{{8}}-)?{_RANDOM}|{_HIDDEN}")
+_STATE_FILE = re.compile(rf"{STATE_FILE.pattern}|{_HIDDEN}")
 _JOB_FILE = re.compile(rf"{PROBE_PREFIX}{_RANDOM}|{_HIDDEN}")
 
 

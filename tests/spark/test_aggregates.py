@@ -10,14 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from jobs.keyed_subtasks import KeyedSubtasks
+from jobs.session import session_with
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from holdfast.backends.arrow import estimates_of_sketches, union_of_sketches
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates as agg
 from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregated, operands_of
-from holdfast.spark.operators import settled_table
+from holdfast.spark.operators import Operator, Routing, settled_table
 
 COLUMNS = {
     "i": "int",
@@ -256,3 +259,117 @@ def test_rows_of_a_pane_are_combined(spark: SparkSession) -> None:
     assert sorted(rows) == [(1, 2, 4), (6, 1, 6), (11, 1, 12)]
     single = operands_of(frame, ["k"], aggregates, combine=False, panes=Panes("ts"))
     assert sorted(row["ts"].second for row in rows_of(single)) == [1, 4, 6, 12]
+
+
+SETTINGS = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "7",
+    "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    "spark.sql.legacy.allowHashOnMapType": "true",
+    "spark.sql.legacy.castComplexTypesToString.enabled": "true",
+    "spark.sql.legacy.charVarcharAsString": "true",
+    "spark.sql.legacy.collationAwareHashFunctions": "true",
+    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",
+    "spark.sql.legacy.integralDivide.returnBigint": "false",
+    "spark.sql.legacy.sizeOfNull": "false",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    "spark.sql.parser.quotedRegexColumnNames": "true",
+    "spark.sql.preserveCharVarcharTypeInfo": "true",
+    "spark.sql.retainGroupColumns": "false",
+    "spark.sql.session.timeZone": "Asia/Kathmandu",
+    "spark.sql.storeAssignmentPolicy": "LEGACY",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
+"""Settings of a session that change what SQL means or how Spark makes Arrow data, away from their defaults."""
+
+
+def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
+    """What comes of some rows in the JVM: aggregates, panes, sketches, and the subtasks of keys."""
+    rows = some_rows(0, 40)
+    frame = spark.createDataFrame(rows, schema)
+    found: list[Any] = []
+    for combine in (True, False):
+        subtasks = KeyedSubtasks(lambda: Aggregation(EVERYTHING), KEY)
+        operands = operands_of(frame, ["k"], EVERYTHING, combine=combine)
+        found.append(comparable(subtasks.batch(settled_table(operands, uid="test"))))
+    panes = operands_of(frame, ["k"], EVERYTHING, panes=Panes("ts", 5000))
+    found.append(comparable(rows_of(panes)))
+    small = StructType([StructField("k", LongType()), StructField("d", DecimalType(38, 12))])
+    kinds = {"k": frame, "n": frame, "day": frame, "t": frame, "f": frame}
+    kinds["d"] = spark.createDataFrame([(1, Decimal(n).scaleb(-11)) for n in range(50)], small)
+    for name, values in kinds.items():
+        sketches = {"distinct": agg.approx_count_distinct(name)}
+        found.append(sorted(map(repr, rows_of(operands_of(values, [], sketches)))))
+    found.append(aggregated(frame, ["k"], EVERYTHING).schema.simpleString())
+    key = ("k", "s", "w", "t")
+    operator = Operator(function=Aggregation(EVERYTHING), uid="o", parallelism=3, key=key)
+    dealt = Routing.of(frame, operator, 128).dealt(frame, 0).toArrow()
+    subtask = dealt.column_names[-1]
+    marks = dealt.select([*key, subtask]).set_column(3, "t", dealt["t"].cast(pa.int64()))
+    return [*found, sorted(map(repr, marks.to_pylist()))]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        [*SETTINGS],
+        *(  # each by itself tells which one it was
+            pytest.param([name], id=name, marks=pytest.mark.exhaustive) for name in SETTINGS
+        ),
+    ],
+)
+def test_results_and_subtasks_do_not_depend_on_settings_of_the_session(
+    spark: SparkSession, changed: list[str]
+) -> None:
+    schema = spark.createDataFrame([], SCHEMA).schema
+    expected = outcomes(spark, schema)
+    with session_with(spark, {name: SETTINGS[name] for name in changed}):
+        assert outcomes(spark, schema) == expected
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_sum_that_spark_combines_and_does_not_fit_is_an_error(
+    spark: SparkSession, ansi: str
+) -> None:
+    largest = spark.createDataFrame(
+        [(1, 2**63 - 1, Decimal(10**38 - 1)), (1, 1, Decimal(1)), (2, None, None)],
+        "k bigint, n bigint, w decimal(38,0)",
+    )
+    with session_with(spark, {"spark.sql.ansi.enabled": ansi}):
+        for name, aggregate in (("n", agg.sum("n")), ("w", agg.sum("w")), ("a", agg.avg("w"))):
+            combined = operands_of(largest, ["k"], {name: aggregate})
+            with pytest.raises(PySparkException, match=f"aggregate '{name}': a sum does not fit"):
+                rows_of(combined)
+            single = operands_of(largest, ["k"], {name: aggregate}, combine=False)
+            subtasks = KeyedSubtasks(lambda: Aggregation({name: aggregate}), KEY)  # noqa: B023
+            with pytest.raises(InvalidRequestError, match="a sum"):
+                subtasks.batch(settled_table(single, uid="test"))
+            none = operands_of(largest.where("k = 2"), ["k"], {name: aggregate})
+            assert rows_of(none)[0][f"{name}{'_sum' if name == 'a' else ''}__operand"] is None
+
+
+@pytest.mark.usefixtures("state_backend")
+def test_a_sum_of_decimals_that_wraps_around_in_a_batch_is_an_error() -> None:
+    rows = pa.table(
+        {
+            "k": pa.array([1] * 4, pa.int64()),
+            "n": pa.array([Decimal(9 * 10**19)] * 4, pa.decimal128(38, 18)),
+        }
+    )
+    for aggregate in (agg.sum("n"), agg.avg("n")):
+        subtasks = KeyedSubtasks(lambda: Aggregation({"n": aggregate}), KEY)  # noqa: B023
+        with pytest.raises(InvalidRequestError, match="'aggregates': a sum has more than the 38"):
+            subtasks.batch(rows)
+
+
+def test_a_mean_of_decimals_that_does_not_fit_is_an_error() -> None:
+    rows = pa.table(
+        {"k": pa.array([1], pa.int64()), "n": pa.array([10**37], pa.decimal128(38, 0))}
+    )
+    subtasks = KeyedSubtasks(lambda: Aggregation({"mean": agg.avg("n")}), KEY)
+    with pytest.raises(InvalidRequestError, match=r"aggregate 'mean': a mean .* decimal128\(38, 4"):
+        subtasks.batch(rows)

@@ -76,7 +76,8 @@ class Routing:
         if operator.key:
             # Key groups as in Flink; the hash is Spark's own, for it is computed in the JVM.
             key_group = F.pmod(_hashed(rows, operator), F.lit(max_parallelism))
-            subtask = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
+            quotient = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
+            subtask = quotient.cast("bigint")  # Spark has a setting for its type
             _check_has_state(key, uid=operator.uid)
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
         mark = (F.col("id") - parallelism).alias(_SUBTASK)

@@ -20,6 +20,7 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed import KeyedStateBackend, Keys, TimerService
+from holdfast.backends.serializers import ANY_FIELD
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.processors import errors
 from holdfast.spark.processors.declarations import (
@@ -197,13 +198,16 @@ def state_of(backend: KeyedStateBackend, declared: Declaration) -> StoredState:
     if declared.ttl_ms is not None:
         ttl = StateTtlConfig(timedelta(milliseconds=min(declared.ttl_ms, _MOST_MS)))
     values = struct_type(declared.schema).arrow
+    dropped = (ANY_FIELD,)  # as in Spark: a declaration without a field drops it
     if declared.kind == "value":
-        return backend.get_state(ValueStateDescriptor(name, values, ttl=ttl))
+        return backend.get_state(ValueStateDescriptor(name, values, dropped=dropped, ttl=ttl))
     if declared.kind == "list":
-        return backend.get_list_state(ListStateDescriptor(name, values, ttl=ttl))
+        return backend.get_list_state(ListStateDescriptor(name, values, dropped=dropped, ttl=ttl))
     assert declared.key_schema is not None
     keys = struct_type(declared.key_schema).arrow
-    return backend.get_map_state(MapStateDescriptor(name, keys, values, ttl=ttl))
+    return backend.get_map_state(
+        MapStateDescriptor(name, keys, values, dropped=dropped, ttl=ttl)
+    )
 
 
 def _stored(backend: KeyedStateBackend, declared: Declaration) -> StoredState:

@@ -224,17 +224,32 @@ class StateTablesContract(KeyedSuite):
         write(table, keys, [operands[0]], APPEND)
         assert repr(values_of(table, keys)) == repr({"a": operands[0]})  # NaN, too
 
-    def test_a_sum_that_its_type_cannot_hold_is_refused(self, tables: StateTables) -> None:
-        table = tables.table(replace(NUMBER, kind="reducing", folds=("sum",)))
+    @pytest.mark.parametrize("times", [2, 4])
+    @pytest.mark.parametrize(
+        ("type_", "number"),
+        [
+            (pa.int64(), (1 << 63) - 1),
+            (pa.decimal128(4, 2), Decimal("50.00")),
+            (pa.decimal128(38, 18), Decimal(9 * 10**19)),  # four of them wrap around 128 bits
+            (pa.decimal128(38, 0), -(10**38) + 1),
+        ],
+    )
+    def test_a_sum_that_its_type_cannot_hold_is_refused(
+        self, tables: StateTables, *, type_: pa.DataType, number: Any, times: int
+    ) -> None:
+        spec = replace(
+            NUMBER, kind="reducing", values=pa.schema([("number", type_)]), folds=("sum",)
+        )
+        table = tables.table(spec)
         keys = keys_of(["a"])
 
-        def add_twice() -> None:
-            for _ in range(2):
-                write(table, keys, [(1 << 63) - 1], APPEND)
+        def add() -> None:
+            for _ in range(times):
+                write(table, keys, [number], APPEND)
             table.get(keys.identities)
 
-        with pytest.raises(InvalidRequestError, match=r"state 'n'.*type"):
-            add_twice()
+        with pytest.raises(InvalidRequestError, match=r"state 'n'.*wider type"):
+            add()
 
     @pytest.mark.parametrize("step_rows", [1, 7, 1 << 20])
     @pytest.mark.parametrize("collide", [False, True])
