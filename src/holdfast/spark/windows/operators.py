@@ -229,7 +229,7 @@ class _Windowed(StatefulFunction):
         is_over[at[behind_ms >= self._lateness_ms]] = True
         kept = is_complete & ~is_over
         if kept.any():  # the lateness may be new to windows of an earlier run
-            over_ms = (last_ms + self._lateness_ms)[kept]
+            over_ms = last_ms[kept] + self._lateness_ms
             self._timers.register(spans.keys, over_ms, np.flatnonzero(kept))
         return spans.take(is_complete), spans.take(is_over)
 
