@@ -49,7 +49,6 @@ PENDING = (
     "locations/storages/",
     "proof/",
     "src/holdfast/cli/",
-    "src/holdfast/common/",
     "src/holdfast/errors.py",
     "src/holdfast/flink/",
     "src/holdfast/redaction.py",
