@@ -333,14 +333,14 @@ def _values(
         if stored.kind != "arrow":
             message = f"state {spec.name!r} has values of {stored.name}; give its descriptor, as in the job"
             raise InvalidRequestError(message)
-        values = _encoded(spec.name, serializer_of(type, {}), shown, type)
+        values = _encoded(spec.name, serializer_of(type), shown, type)
     elif isinstance(descriptor, ListStateDescriptor):
         lists = shown.combine_chunks()
         if not pa.types.is_list(lists.type):
             message = f"state {spec.name!r} is of lists, and its values are of type {lists.type}"
             raise InvalidRequestError(message)
         if spec.ttl_ms is not None:  # elements have their times
-            values = _encoded(spec.name, serializer_of(type, {}), shown, type)
+            values = _encoded(spec.name, serializer_of(type), shown, type)
         else:
             elements = pa.chunked_array([lists.flatten()])
             flat = _encoded(spec.name, descriptor.serializer, elements, type.value_type)

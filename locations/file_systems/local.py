@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from holdfast.common import ContextPool, failures_of, raise_first, uripath
+from holdfast.common import ContextPool, collect_failures, raise_first, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -146,7 +146,7 @@ class LocalFileSystem:
         failures = _unlink_all(files)
         # A deleted name must not come back after a power cut, when what it led to is gone. Also if
         # it was missing: whoever deleted it may have failed before it had synced.
-        failures += failures_of(_sync_if_there, dict.fromkeys(map(uripath.parent, files)))
+        failures += collect_failures(_sync_if_there, dict.fromkeys(map(uripath.parent, files)))
         raise_first(failures)
 
     def delete_empty_directory(self, uri: str, /) -> None:
@@ -276,6 +276,8 @@ def _create(path: str) -> int:
 def _linked(file: str, path: str) -> int:
     """A descriptor of a file that has one more name from now on; fails if the name is taken."""
     try:
+        # A link keeps the time of the last write, by which a sweep would take a new file for an old one.
+        os.utime(file)
         os.link(file, path)
     except OSError as error:
         if error.errno in {*_NO_LINKS, errno.EXDEV}:
@@ -359,10 +361,10 @@ def _sync_name(path: str, uri: str) -> None:
 def _unlink_all(uris: Sequence[str]) -> list[CheckpointError]:
     """Delete files; the system does several at a time faster than one after the other."""
     if len(uris) < _WORTH_THREADS:
-        return failures_of(_unlink, uris)
+        return collect_failures(_unlink, uris)
     parts = [uris[first::_UNLINK_THREADS] for first in range(_UNLINK_THREADS)]
     with ContextPool(_UNLINK_THREADS, thread_name_prefix="holdfast-unlink") as pool:
-        failed = pool.map(partial(failures_of, _unlink), parts)
+        failed = pool.map(partial(collect_failures, _unlink), parts)
         return [failure for failures in failed for failure in failures]
 
 

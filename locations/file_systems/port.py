@@ -19,7 +19,8 @@ class FileStatus:
     Attributes:
         uri: Normalized URI of the entry.
         size: Length in bytes; 0 for a directory.
-        modified_ms: Last modification by the store's clock, milliseconds since 1970 UTC.
+        modified_ms: Last modification by the store's clock, milliseconds since 1970 UTC; not before a file
+            got its name by `FileOutputStream`. 0 for a directory in stores that have no directories.
         is_directory: Whether it is a directory, or a common prefix of objects.
         is_link: Whether it leads to something elsewhere, which the other fields then describe; if
             that is nowhere, it is an empty file.
@@ -166,6 +167,7 @@ class LinkingFileSystem(FileSystem, Protocol):
     def link(self, path: str, uri: str, /) -> FileOutputStream:
         """Begin a file that has the bytes of another one, which nobody changes: they are not copied.
 
+        Both count as modified now: a sweep goes by that, and must not find a new file old.
         Nothing can be written to it. Raises `InvalidRequestError` if the two are on different disks or the
         disk knows no such thing, `CheckpointNotFoundError` if there is no such file, and what `create` does.
         """

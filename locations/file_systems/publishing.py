@@ -4,7 +4,7 @@ import threading
 import uuid
 from contextlib import suppress
 
-from holdfast.common import in_parallel, uripath
+from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -72,7 +72,7 @@ def check_exclusive(directory: str) -> None:
 
     candidates = [b"%d" % number for number in range(_RACERS)]
     try:
-        wins = in_parallel(race, candidates, at_a_time=_RACERS)
+        wins = map_in_parallel(race, candidates, max_threads=_RACERS)
         won = [data for data, wins_it in zip(candidates, wins, strict=True) if wins_it]
         with file_system.open(uri) as stream:
             stored = stream.read()

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import types
 
 from holdfast.backends.keyed.columns import cells_of, column_of, plain_type, to_arrow
 from holdfast.common import message_pack_decoder
@@ -63,7 +62,7 @@ class RowForm:
         """
         if self._record is not None:
             return self._encode_fixed(self._record, columns, count, head)
-        rows = map(_ENCODER.encode, zip(*map(_cells, columns), strict=True))
+        rows = map(_ENCODER.encode, zip(*map(cells_of, columns), strict=True))
         if head is None or self._head is None:
             return list(rows)
         heads = _slices(head.astype(self._head).tobytes(), _HEAD_BYTES)
@@ -75,7 +74,7 @@ class RowForm:
             skipped = 0 if self._head is None else _HEAD_BYTES
             cells = [_DECODER.decode(memoryview(row)[skipped:]) for row in rows]
             return tuple(
-                _column([row[number] for row in cells], type)
+                column_of([row[number] for row in cells], type)
                 for number, type in enumerate(self._types)
             )
         if not self._types:
@@ -128,27 +127,6 @@ class RowForm:
 def _slices(whole: bytes, width: int) -> list[bytes]:
     slices: list[bytes] = np.frombuffer(whole, f"V{width}").tolist()
     return slices
-
-
-def _has_decimals(type: pa.DataType) -> bool:
-    if isinstance(type, pa.BaseExtensionType):
-        return _has_decimals(type.storage_type)
-    return bool(types.is_decimal(type)) or any(
-        _has_decimals(type.field(number).type) for number in range(type.num_fields)
-    )
-
-
-def _cells(column: pa.Array) -> list[Any]:
-    """A value for each row that MessagePack has, or an array of this row alone."""
-    if not _has_decimals(column.type):
-        return cells_of(column)
-    return [column.slice(row, 1) for row in range(len(column))]
-
-
-def _column(cells: list[Any], type: pa.DataType) -> pa.Array:
-    if not _has_decimals(type):
-        return column_of(cells, type)
-    return pa.concat_arrays(cells) if cells else pa.array([], type)
 
 
 def _packed(row: Any) -> msgspec.msgpack.Ext:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
-from holdfast.common import SYSTEM_CLOCK, Clock, failures_of, raise_first, uripath
+from holdfast.common import SYSTEM_CLOCK, Clock, collect_failures, raise_first, uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems.fsspec import stores, times
 from holdfast.locations.file_systems.fsspec.fsspec_input_stream import FsspecInputStream
@@ -103,7 +103,7 @@ class FsspecFileSystem:
             ]
 
     def delete(self, uris: Iterable[str], /) -> None:
-        raise_first(failures_of(self._delete_file, uris))
+        raise_first(collect_failures(self._delete_file, uris))
 
     def _delete_file(self, uri: str) -> None:
         with reached(self._protocol, uri) as (store, path):

@@ -99,7 +99,7 @@ def client_for(
     Raises:
         InvalidRequestError: hdfs-native is missing, can't be used here, or refuses the settings.
     """
-    if CLIENTS.lost_values:  # hdfs-native waits for threads that are not in this process
+    if CLIENTS.was_forked_with_values:  # hdfs-native waits for threads that are not in this process
         message = "hdfs:// can't be used in a process that was forked after its first use; spawn it"
         raise InvalidRequestError(message, uri)
     scheme, _, rest = uri.partition("://")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import BinaryIO, cast
 
-from holdfast.common import failures_of, raise_first, uripath
+from holdfast.common import collect_failures, raise_first, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -127,7 +127,7 @@ class HdfsFileSystem:
         return []
 
     def delete(self, uris: Iterable[str], /) -> None:
-        raise_first(failures_of(self._delete, uris))
+        raise_first(collect_failures(self._delete, uris))
 
     def delete_empty_directory(self, uri: str, /) -> None:
         try:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
-from holdfast.common import failures_of, raise_first, uripath
+from holdfast.common import collect_failures, raise_first, uripath
 from holdfast.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -135,7 +135,7 @@ class S3FileSystem:
             return []
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        raise_first(failures_of(self._abort, uploads))
+        raise_first(collect_failures(self._abort, uploads))
 
     def _abort(self, upload: PendingUpload) -> None:
         with suppress(CheckpointNotFoundError):
@@ -154,7 +154,7 @@ class S3FileSystem:
         except CheckpointError as error:
             if code_of(error) not in _ONE_BY_ONE:
                 return error
-            failures = failures_of(self._delete_object, [f"{uri}/{key}" for key in keys])
+            failures = collect_failures(self._delete_object, [f"{uri}/{key}" for key in keys])
             return failures[0] if failures else None
         failures = [
             error_for_code(refused.get("Code", ""), 0, f"{uri}/{refused.get('Key', '')}")

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from holdfast.common import json_decoder
+from holdfast.common import json_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError
 
 _DESCRIPTION = "metadata"
@@ -32,7 +32,7 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
         with opens() as stream, zipfile.ZipFile(stream) as archive:
             _, _, text = archive.read(_DESCRIPTION).decode().partition("\n")
         described = json_decoder(dict[str, Any]).decode(text)
-        return {
+        parts = {
             f"{directory}/{folder}/{part[name]}": int(part["sizeBytes"])
             for kind, folder, name in _PARTS
             for part in described.get(kind) or []
@@ -40,3 +40,10 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError) as error:
         message = f"a snapshot of RocksDB can't be read ({error!r})"
         raise CheckpointCorruptedError(message, path) from error
+    for part in parts:
+        if not uripath.is_path_below(part):
+            message = (
+                f"a snapshot of RocksDB names a file {part!a}, which is not below its directory"
+            )
+            raise CheckpointCorruptedError(message, path)
+    return parts
