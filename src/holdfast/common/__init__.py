@@ -22,6 +22,7 @@ from holdfast.common.exact_reads import fill, read_exactly, read_into
 from holdfast.common.parallel import ContextPool, as_they_end, check_wanted, in_parallel
 from holdfast.common.process_cache import ProcessCache
 from holdfast.common.process_lock import ProcessLock
+from holdfast.common.shortages import raise_shortage, shortage_of
 from holdfast.common.uripath import checkpoint_directory
 
 __all__ = [
@@ -49,6 +50,8 @@ __all__ = [
     "json_decoder",
     "message_pack_decoder",
     "raise_first",
+    "raise_shortage",
     "read_exactly",
     "read_into",
+    "shortage_of",
 ]
