@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from holdfast.common import ContextPool, collect_failures, raise_first, uripath
+from holdfast.common import ContextPool, collect_failures, raise_first, shortage_of, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -427,4 +427,6 @@ def _error_for(error: OSError, uri: str) -> CheckpointError:
         return InvalidRequestError(f"not possible here ({error.strerror})", uri)
     if error.errno in _NO_ROOM:
         return StorageFullError(f"no room left ({error.strerror})", uri)
-    return StorageUnavailableError(f"local disk failed ({error.strerror})", uri)
+    return shortage_of(error, uri) or StorageUnavailableError(
+        f"local disk failed ({error.strerror})", uri
+    )

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from holdfast.common import ContextPool
+from holdfast.common import ContextPool, raise_shortage
 from holdfast.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -71,6 +71,7 @@ class MultipartUpload:
             sent = self._pool.submit(self._upload, count + 1, part)
         except BaseException as error:
             self._room.release()
+            raise_shortage(error, self._target.uri)
             if isinstance(error, RuntimeError):  # the pool was shut down by `abort`
                 raise StreamClosedError("stream was discarded", self._target.uri) from error
             raise
