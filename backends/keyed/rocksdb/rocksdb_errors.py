@@ -56,7 +56,7 @@ def _error_for(
     text = str(error)
     is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     if is_full or any(words in text for words in _FULL):
-        return StorageFullError(f"no room left for RocksDB's files ({text})", directory)
+        return StorageFullError(f"no space left for RocksDB's files ({text})", directory)
     if isinstance(error, OSError) or text.startswith("IO error"):
         return StorageUnavailableError(f"RocksDB: {text}", directory)
     if text.startswith("Corruption"):
