@@ -1,12 +1,13 @@
 """Any Arrow type that becomes any other: every value is kept, or the change is refused."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from contracts.elements import list_state, restored
 from contracts.migrations import CATEGORY, INTS
-from hypothesis import assume, given, note
+from hypothesis import assume, example, given, note
 from hypothesis import strategies as st
 
 from holdfast.backends import OperatorStateBackend
@@ -160,19 +161,35 @@ def test_a_change_keeps_every_value_or_is_refused(
     assert result.to_pylist() == [expected(value, stored, wanted) for value in values[start:]]
 
 
-@given(data=st.data(), type=all_types, start=st.integers(0, 3))
+@dataclass(frozen=True)
+class Drawn:
+    """Data for an example."""
+
+    values: list[Any]
+
+    def draw(self, _: object) -> list[Any]:
+        return self.values
+
+
+SOME_REQUIRED = pa.struct(
+    [pa.field("a", pa.int64(), nullable=False), ("b", pa.list_(pa.null()))]
+)
+
+
+@given(data=st.data(), type=all_types, start=st.integers(0, 3), end=st.integers(0, 6))
+@example(Drawn([{"a": 1, "b": [None, None]}, {"a": 2, "b": [None]}]), SOME_REQUIRED, 0, 1)
 def test_an_array_conforms_to_a_type_with_nulls_elsewhere(
-    data: st.DataObject, type: pa.DataType, start: int
+    data: st.DataObject | Drawn, type: pa.DataType, start: int, end: int
 ) -> None:
     values = data.draw(st.lists(values_of(type), max_size=6))
-    array = pa.array(values, type)[start:]
+    array = pa.array(values, type)[start:end]
     assume(_is_valid(array))
     wanted = nullable_type(type)
     result = conformed(array, wanted)
     result.validate(full=True)
     again = conformed(result, type)
     assert (result.type, again.type) == (wanted, type)
-    assert result.to_pylist() == again.to_pylist() == values[start:]
+    assert result.to_pylist() == again.to_pylist() == values[start:end]
 
 
 @given(data=st.data(), stored=all_types)
