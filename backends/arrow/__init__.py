@@ -12,8 +12,11 @@ from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
 from holdfast.backends.arrow.nesting import (
     children_of,
+    conformed,
+    conformed_column,
     fields_of,
     mapped_type,
+    nullable_type,
     offsets_of,
     path_below,
     paths_in,
@@ -54,6 +57,8 @@ __all__ = [
     "children_of",
     "chunks_of",
     "compacted",
+    "conformed",
+    "conformed_column",
     "dictionary_key",
     "equal_numbers",
     "equal_rows",
@@ -67,6 +72,7 @@ __all__ = [
     "mapped_type",
     "missing_in",
     "nullable",
+    "nullable_type",
     "offsets_of",
     "order_of",
     "path_below",

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.backends.arrow import conformed, nullable_type
 from holdfast.backends.keyed.compatibility import shown
 from holdfast.errors import InvalidRequestError
 
@@ -24,13 +25,13 @@ def key_columns(
     else:
         columns = arrow_columns(given, f"the key's columns {shown(key)}")
     types = [column.type for column in columns]
-    if types != key.types:
+    if list(map(nullable_type, types)) != key.types:
         listed = ", ".join(map(str, types)) or "no type"
         message = f"the key has columns {shown(key)}, and columns of {listed} were given"
         raise InvalidRequestError(message)
     return [
-        column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        for column in columns
+        conformed(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, type)
+        for column, type in zip(columns, key.types, strict=True)
     ]
 
 

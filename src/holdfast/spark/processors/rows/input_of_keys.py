@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import mapped_type
+from holdfast.backends.arrow import conformed, conformed_column, mapped_type
 from holdfast.spark.processors.turns import Turns
 from holdfast.spark.processors.values import many_objects, objects_of, row_maker
 
@@ -86,7 +86,9 @@ def values_in_rows(column: pa.Array | pa.ChunkedArray, zone: str) -> list[Any]:
 def in_zone(column: pa.Array | pa.ChunkedArray, zone: str) -> pa.Array | pa.ChunkedArray:
     """The column with its instants in a zone; those are in UTC before."""
     kind = zoned(column.type, zone)
-    return column if kind == column.type else column.cast(kind)
+    if isinstance(column, pa.ChunkedArray):
+        return conformed_column(column, kind)
+    return conformed(column, kind)
 
 
 def zoned(kind: pa.DataType, zone: str) -> pa.DataType:
