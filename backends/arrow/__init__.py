@@ -9,6 +9,7 @@ from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nul
 from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
+from holdfast.backends.arrow.large_batches import gather, take_rows
 from holdfast.backends.arrow.nesting import (
     children_of,
     fields_of,
@@ -44,6 +45,7 @@ __all__ = [
     "equal_rows",
     "estimates_of_sketches",
     "fields_of",
+    "gather",
     "is_bytes",
     "is_list",
     "is_text",
@@ -59,6 +61,7 @@ __all__ = [
     "plain_floats",
     "plain_type",
     "scalar_of",
+    "take_rows",
     "trimmed",
     "types_in",
     "union_of_sketches",
