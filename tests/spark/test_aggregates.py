@@ -424,9 +424,7 @@ def test_a_sum_of_decimals_that_wraps_around_in_a_batch_is_an_error() -> None:
 
 
 def test_a_mean_of_decimals_that_does_not_fit_is_an_error() -> None:
-    rows = pa.table(
-        {"k": pa.array([1], pa.int64()), "n": pa.array([10**37], pa.decimal128(38, 0))}
-    )
+    rows = pa.table({"k": pa.array([1], pa.int64()), "n": pa.array([10**37], pa.decimal128(38, 0))})
     subtasks = KeyedSubtasks(lambda: Aggregation({"mean": agg.avg("n")}), KEY)
     with pytest.raises(InvalidRequestError, match=r"aggregate 'mean': a mean .* decimal128\(38, 4"):
         subtasks.batch(rows)

@@ -169,7 +169,9 @@ def _grouped(
         *(column.alias(name) for name, column in named.items())
     )
     names = [*groups, *aggregates]
-    return grouped.select(*(F.col(made).alias(name) for made, name in zip(named, names, strict=True)))
+    return grouped.select(
+        *(F.col(made).alias(name) for made, name in zip(named, names, strict=True))
+    )
 
 
 def _with_times(rows: DataFrame, panes: Panes | None) -> DataFrame:
