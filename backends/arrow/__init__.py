@@ -28,6 +28,13 @@ from holdfast.backends.arrow.nesting import (
     with_children,
 )
 from holdfast.backends.arrow.ordering import are_new, order_of
+from holdfast.backends.arrow.python_keys import dictionary_key
+from holdfast.backends.arrow.quick_values import (
+    NotQuickError,
+    Quick,
+    is_valid_text,
+    quick_value,
+)
 from holdfast.backends.arrow.sketches import (
     check_sketches,
     estimates_of_sketches,
@@ -38,6 +45,8 @@ from holdfast.backends.arrow.trimming import trimmed
 __all__ = [
     "Elements",
     "MisfitError",
+    "NotQuickError",
+    "Quick",
     "are_new",
     "blocks_of",
     "cast",
@@ -49,6 +58,7 @@ __all__ = [
     "children_of",
     "chunks_of",
     "compacted",
+    "dictionary_key",
     "equal_numbers",
     "equal_rows",
     "estimates_of_sketches",
@@ -56,6 +66,7 @@ __all__ = [
     "is_bytes",
     "is_list",
     "is_text",
+    "is_valid_text",
     "json_text",
     "mapped_type",
     "missing_in",
@@ -67,6 +78,7 @@ __all__ = [
     "plain_array",
     "plain_floats",
     "plain_type",
+    "quick_value",
     "refuse_compressed",
     "scalar_of",
     "trimmed",

@@ -92,9 +92,7 @@ class MapStateDescriptor:
         self.key_type = key_type
         self.value_type = value_type
         self.key_serializer = named_serializer(name, key_type, None, None, None)
-        self.value_serializer = named_serializer(
-            name, value_type, defaults, renamed, dropped
-        )
+        self.value_serializer = named_serializer(name, value_type, defaults, renamed, dropped)
         self.ttl = ttl
 
     def __eq__(self, other: object) -> bool:

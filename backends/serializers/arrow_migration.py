@@ -159,7 +159,7 @@ def gone_message(gone: list[str], new: list[str], dropped: Collection[str] | Non
     if dropped is None:
         return f"{what}; keys of a map keep all of their fields under their names"
     if ANY_FIELD in dropped:
-        return f"{what}; remove fields in one run of the job, and add others in a later run"
+        return f"{what}; add {new} in a run of its own, copy the values, and remove {gone} later"
     if not new:
         return f"{what}; declare the state with dropped={gone} to lose their values"
     before = gone[0].rpartition(".")[2]

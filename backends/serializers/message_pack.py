@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.backends.arrow import MisfitError
-from holdfast.backends.serializers.arrow_migration import NoWayError, Rules, gone_message
+from holdfast.backends.serializers.arrow_migration import NoWayError, Rules
 from holdfast.backends.serializers.bytes_serializer import BytesSerializer
 from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
 from holdfast.backends.serializers.objects import Objects
@@ -21,7 +21,7 @@ class MessagePackSerializer(BytesSerializer):
 
     Args:
         objects: The elements' type.
-        dropped: Names of stored fields whose values may be lost; None for keys of a map, which keep all.
+        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
     """
 
     def __init__(self, objects: Objects, dropped: Collection[str] | None = ()) -> None:
@@ -66,7 +66,7 @@ class MessagePackSerializer(BytesSerializer):
         if (stored.kind, stored.form) == ("messagepack", self._objects_of_type.form):
             return AS_IS
         objects_of_type, dropped = self._objects_of_type, self.rules.dropped
-        reason = unreadable(stored, storage_type) or lost_fields(objects_of_type, stored, dropped)
+        reason = unreadable(stored, storage_type)
         if reason:
             return Compatibility.incompatible(reason)
 
@@ -91,15 +91,6 @@ def unreadable(stored: StoredSerializer, storage_type: pa.DataType) -> str:
     return ""
 
 
-def lost_fields(
-    objects: Objects, stored: StoredSerializer, dropped: Collection[str] | None
-) -> str:
-    """Why values of stored fields would be lost; empty if none is, or if all are dropped on purpose."""
-    gone = sorted({*stored.fields} - {*objects.fields} - _names(dropped))
-    new = sorted({*objects.fields} - {*stored.fields})
-    return gone_message(gone, new, dropped) if gone else ""
-
-
 def migrated_objects(
     objects: Objects,
     stored: StoredSerializer,
@@ -112,20 +103,19 @@ def migrated_objects(
         objects: The type.
         stored: How the elements were stored.
         column: The stored elements.
-        dropped: Paths of fields whose values may be lost.
+        dropped: Paths of fields whose values may be lost; None for keys of a map, which keep all.
 
     Raises:
         NoWayError: An element is none of the type, or would lose something.
     """
     made: list[Any] = []
-    names = _names(dropped)
     for chunk in column.chunks:
         try:
             if stored.kind == "messagepack":
-                made += objects.migrated(packed(chunk), names)
+                made += objects.migrated(packed(chunk), stored.fields, dropped)
             else:
                 values = chunk.to_pylist(maps_as_pydicts="strict")
-                made += objects.migrated(_encode(values), names)
+                made += objects.migrated(_encode(values), stored.fields, dropped)
         except (MisfitError, LookupError, ValueError) as error:
             raise NoWayError(str(error)) from None
     return made
@@ -148,11 +138,6 @@ def packed(chunk: pa.Array) -> bytes:
 def array_of(count: int, parts: Iterable[bytes | memoryview]) -> bytes:
     """An array of MessagePack, of its elements' bytes."""
     return b"".join((b"\xdd", count.to_bytes(4, "big"), *parts))
-
-
-def _names(dropped: Collection[str] | None) -> set[str]:
-    """The last part of each path: MessagePack tells fields by their names alone."""
-    return {path.rpartition(".")[2] for path in dropped or ()}
 
 
 def _message_pack_of(type: Any, dropped: Collection[str] | None) -> MessagePackSerializer:

@@ -16,7 +16,6 @@ from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Ou
 from holdfast.backends.serializers.message_pack import (
     MessagePackSerializer,
     array_of,
-    lost_fields,
     migrated_objects,
     unreadable,
 )
@@ -26,6 +25,7 @@ from holdfast.backends.serializers.objects import Objects
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.backends.serializers.stored_form import StoredSerializer
 from holdfast.common import message_pack_decoder
+from holdfast.errors import InvalidRequestError
 
 _MAYBE_LARGE = re.compile(rb"\xcf[\x80-\xff]")
 """How whole numbers from 2**63 on begin in MessagePack; other data may look like that, too."""
@@ -153,7 +153,7 @@ class ObjectSerializer(Serializer):
                 return Compatibility.incompatible(str(error))
             return self._after(lambda chunk: self._checked(change(chunk)))
         dropped = self.rules.dropped
-        reason = unreadable(stored, storage_type) or lost_fields(self._objects, stored, dropped)
+        reason = unreadable(stored, storage_type)
         if reason:
             return Compatibility.incompatible(reason)
         return self._after(

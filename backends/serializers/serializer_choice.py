@@ -8,7 +8,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError, fields_of, path_below, paths_in, scalar_of, types_in
+from holdfast.backends.arrow import (
+    MisfitError,
+    fields_of,
+    path_below,
+    paths_in,
+    scalar_of,
+    types_in,
+)
 from holdfast.backends.serializers.arrow_migration import Default, Rules
 from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
 from holdfast.backends.serializers.object_serializer import ObjectSerializer, serializer_of_objects
@@ -55,7 +62,9 @@ def serializer_of(
         type = pa.struct(list(type))
     elif isinstance(type, Pickled):
         if renamed or dropped:
-            raise InvalidRequestError("pickled elements have no fields that could be renamed or dropped")
+            raise InvalidRequestError(
+                "pickled elements have no fields that could be renamed or dropped"
+            )
         return _without(defaults, PickleSerializer(type))
     elif not isinstance(type, pa.DataType):
         native = _NATIVE.get(type) if isinstance(type, builtins.type) else None
@@ -70,9 +79,7 @@ def serializer_of(
     return ArrowSerializer(type, Rules(_defaults(defaults, type), renamed, dropped))
 
 
-def _check_names(
-    type: pa.DataType, renamed: Mapping[str, str], dropped: Collection[str]
-) -> None:
+def _check_names(type: pa.DataType, renamed: Mapping[str, str], dropped: Collection[str]) -> None:
     """Refuse changes that don't go with the type. A change that was made is repeated without effect, so no name is both old and new."""
     if isinstance(dropped, str):
         raise InvalidRequestError(f"dropped is {dropped!r}; it must be a list of names")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from holdfast.common import SYSTEM_CLOCK, Clock, in_parallel, json_decoder, uripath
+from holdfast.common import SYSTEM_CLOCK, Clock, json_decoder, map_in_parallel, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -134,7 +134,7 @@ def check_not_claimed(checkpoints: Iterable[CompletedCheckpointStorageLocation])
         for location in checkpoints
         if location.external_pointer != NOT_EXTERNALLY_ADDRESSABLE
     ]
-    for pointer, holder in zip(pointers, in_parallel(claimant_of, pointers), strict=True):
+    for pointer, holder in zip(pointers, map_in_parallel(claimant_of, pointers), strict=True):
         if holder is not None:
             raise _is_claimed(pointer, holder)
 

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from holdfast.common import in_parallel, uripath
+from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError
 from holdfast.locations.coordination.checkpoint_files import files_of
 from holdfast.locations.coordination.checkpoints import load_checkpoints
@@ -184,7 +184,7 @@ def _beside(pointer: str) -> list[CompletedCheckpoint]:
             for entry in each
             if uripath.name(entry.uri) == METADATA_FILE
         ]
-        checkpoints = in_parallel(load_checkpoint, locations)
+        checkpoints = map_in_parallel(load_checkpoint, locations)
     return [
         checkpoint for checkpoint in checkpoints if checkpoint.location.external_pointer != pointer
     ]

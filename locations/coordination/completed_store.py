@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterable
 
-from holdfast.common import failures_of, raise_first, uripath
+from holdfast.common import collect_failures, raise_first, uripath
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination.claims import Claims
 from holdfast.locations.coordination.cleaner import CheckpointsCleaner
@@ -104,12 +104,12 @@ class CompletedCheckpointStore:
         with self._deleting:
             with self._lock:
                 doomed = list(self._doomed)
-            failures = failures_of(self._discard, doomed)
+            failures = collect_failures(self._discard, doomed)
             with self._lock:
                 unused = [] if self._doomed else list(self._unused)
                 claims = [] if self._doomed else self._unneeded_claims()
-            failures += failures_of(self._delete_file, unused)
-            failures += failures_of(self._claims.release, claims)
+            failures += collect_failures(self._delete_file, unused)
+            failures += collect_failures(self._claims.release, claims)
             raise_first(failures)
 
     def _discard(self, checkpoint: CompletedCheckpoint) -> None:

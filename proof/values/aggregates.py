@@ -18,7 +18,13 @@ from proof.values.checking import Comparisons, is_clear, without_each
 from proof.values.drawing import Drawer, columns_of
 from proof.values.model import Expected, PlainRow, Spec, aggregate, result_type
 from proof.values.plain import from_arrow, frozen, to_arrow
-from proof.values.spark_batches import Settings, draw_settings, frame_of, session_of, spark_aggregates
+from proof.values.spark_batches import (
+    Settings,
+    draw_settings,
+    frame_of,
+    session_of,
+    spark_aggregates,
+)
 
 BACKENDS: tuple[BackendName, ...] = ("columnar", "columnar", "heap", "rocksdb")
 
@@ -72,7 +78,7 @@ def draw_case(random: Random, *, with_spark: bool = False) -> AggregateCase:
     """Draw a case."""
     drawer = Drawer(random)
     key = pa.schema([(f"k{i}", drawer.key_type()) for i in range(random.choice([1, 1, 1, 2]))])
-    columns, specs, mild = _draw_aggregates(drawer)
+    columns, specs, mild = _draw_aggregates(drawer, 16 if with_spark else 6)  # a job of Spark takes long
     keys = drawer.distinct_keys(key, random.randint(1, 4))
     batches = []
     for _ in range(random.randint(1, 4)):
@@ -93,14 +99,14 @@ def draw_case(random: Random, *, with_spark: bool = False) -> AggregateCase:
     return AggregateCase(key, columns, specs, tuple(batches), settings)
 
 
-def _draw_aggregates(drawer: Drawer) -> tuple[pa.Schema, dict[str, Spec], frozenset[str]]:
+def _draw_aggregates(drawer: Drawer, most: int) -> tuple[pa.Schema, dict[str, Spec], frozenset[str]]:
     """Draw columns, aggregates of them, and the columns whose numbers are small enough to be summed up."""
     random = drawer.random
     numbers = [(f"n{i}", drawer.number_type()) for i in range(random.randint(1, 3))]
     others = [(f"v{i}", drawer.spark_type()) for i in range(random.randint(1, 3))]
     columns = pa.schema([*numbers, *others, ("t", drawer.random.choice(_ORDERS))])
     specs: dict[str, Spec] = {}
-    for index in range(random.randint(1, 6)):
+    for index in range(random.randint(1, most)):
         kind = random.choice(
             ["count", "sum", "sum", "min", "max", "avg", "first", "last", "collect"]
         )
@@ -150,13 +156,11 @@ def run_case(case: AggregateCase, spark: SparkSession | None = None) -> Comparis
         must_fail = any(cell.must_fail for cell in cells)
         subtasks.parallelism, subtasks.backend = batch.parallelism, batch.backend
         try:
-            given = subtasks.run(
-                _operands(case, batch, aggregates, session), replays=batch.replays
-            )
+            given = subtasks.run(_operands(case, batch, aggregates, session), replays=batch.replays)
         except Exception as error:  # noqa: BLE001  # whatever comes is judged
             if not (must_fail or any(cell.may_fail for cell in cells)):
                 compared.unexpected("agg", error)
-            elif not (is_clear(error) or _is_overflow_of_spark(error)):
+            elif not (is_clear(error) or is_overflow(error)):
                 compared.unexpected("agg of numbers that do not fit", error)
             compared.count += 1
             return compared
@@ -176,7 +180,9 @@ def _compare_with_spark(
 ) -> None:
     """Compare the model with Spark's own aggregates of all rows."""
     expected = expected_results(case, rows)
-    if any(cell.must_fail or cell.may_fail for cells in expected.values() for cell in cells.values()):
+    if any(
+        cell.must_fail or cell.may_fail for cells in expected.values() for cell in cells.values()
+    ):
         return
     table = spark_aggregates(frame_of(session, rows, case.schema), case.key.names, case.specs)
     results = results_of(table.to_batches(), case.key, results_schema(case))
@@ -214,9 +220,7 @@ def compare_results(
 
 def results_schema(case: AggregateCase) -> pa.Schema:
     """Return the types of results, which are those of Spark."""
-    return pa.schema(
-        [(name, result_type(spec, case.columns)) for name, spec in case.specs.items()]
-    )
+    return pa.schema([(name, result_type(spec, case.columns)) for name, spec in case.specs.items()])
 
 
 def results_of(
@@ -282,7 +286,8 @@ def _operands(
     return settled_table(operands, uid="values")
 
 
-def _is_overflow_of_spark(error: BaseException) -> bool:
+def is_overflow(error: BaseException) -> bool:
+    """Whether an error is that of Spark for a number that does not fit."""
     return "OVERFLOW" in str(error) or "NUMERIC_VALUE_OUT_OF_RANGE" in str(error)
 
 

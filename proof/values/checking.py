@@ -10,8 +10,6 @@ from holdfast.errors import CheckpointError
 
 Case = TypeVar("Case")
 
-_MAX_RUNS_TO_REDUCE = 150
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -65,6 +63,7 @@ class Tally(Generic[Case]):
     Attributes:
         run: Runs a case.
         smaller: Yields cases that have a little less.
+        max_reductions: How many smaller cases are tried for a failing one.
         cases: How many cases were run.
         comparisons: How many values were compared.
         found: A description of the first case of each kind of problem.
@@ -73,6 +72,7 @@ class Tally(Generic[Case]):
 
     run: Callable[[Case], Comparisons]
     smaller: Callable[[Case], Iterator[Case]]
+    max_reductions: int = 150
     cases: int = 0
     comparisons: int = 0
     found: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Tally(Generic[Case]):
         problem = self._problem(case, kind) or Problem(kind, f"{kind} (not again)")
         runs = 0
         is_smaller = True
-        while is_smaller and runs < _MAX_RUNS_TO_REDUCE:
+        while is_smaller and runs < self.max_reductions:
             is_smaller = False
             for candidate in self.smaller(case):
                 runs += 1
@@ -113,7 +113,7 @@ class Tally(Generic[Case]):
                 if found is not None:
                     case, problem, is_smaller = candidate, found, True
                     break
-                if runs >= _MAX_RUNS_TO_REDUCE:
+                if runs >= self.max_reductions:
                     break
         return case, problem
 

@@ -15,7 +15,23 @@ FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Apia", "Asia/Kathmandu")
 
-_TEXTS = ["", " ", "a", "A", "a ", "ä", "Ä", "a\u0308", "ß", "ss", "\0", "\uffff", "😀", "zz", "null"]
+_TEXTS = [
+    "",
+    " ",
+    "a",
+    "A",
+    "a ",
+    "ä",
+    "Ä",
+    "a\u0308",
+    "ß",
+    "ss",
+    "\0",
+    "\uffff",
+    "😀",
+    "zz",
+    "null",
+]
 _TEXTS += ["NaN", "x" * 70, '"', "\n"]
 _BYTES = [b"", b"\0", b"\0\0", b"\xff", b"a", b"a\0", b"\x80abc", bytes(range(40))]
 _FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1024.25, math.inf, -math.inf, math.nan]
@@ -62,6 +78,35 @@ class Drawer:
         if self.chance(0.03):
             return pa.null()
         return self.atomic_type()
+
+    def arrow_type(self, depth: int = 2) -> pa.DataType:
+        """Draw any type of Arrow that a state can have."""
+        if self.chance(0.5):
+            return self.spark_type(depth)
+        return self.random.choice(
+            [
+                pa.uint8(),
+                pa.uint16(),
+                pa.uint32(),
+                pa.uint64(),
+                pa.timestamp("s"),
+                pa.timestamp("ms", "UTC"),
+                pa.timestamp("ns"),
+                pa.timestamp("us", "Europe/Berlin"),
+                pa.duration("s"),
+                pa.duration("ms"),
+                pa.time32("s"),
+                pa.time64("us"),
+                pa.large_string(),
+                pa.large_binary(),
+                pa.binary(3),
+                pa.dictionary(pa.int32(), pa.string()),
+                pa.large_list(pa.int32()),
+                pa.list_(self.decimal_type()),
+                pa.map_(pa.string(), self.decimal_type()),
+                pa.struct([("x", self.decimal_type()), ("y", pa.timestamp("us", "UTC"))]),
+            ]
+        )
 
     def atomic_type(self) -> pa.DataType:
         """Draw a type of Spark that is neither nested nor void."""
@@ -155,8 +200,12 @@ class Drawer:
     def _temporal(self, kind: pa.DataType) -> int:
         choose = self.random
         if types.is_duration(kind):
-            return choose.choice([0, 1, -1, 1_000_000, -DAY_US, 10**15, choose.randint(0, 10**12)])
+            # Python has no longer ones in seconds.
+            longest = 10**15 if kind.unit == "us" else 10**12
+            return choose.choice([0, 1, -1, 1_000_000, -DAY_US, longest, choose.randint(0, 10**12)])
         micros = choose.choice([*_MICROS, choose.randint(_MICROS[0], _MICROS[1])])
+        if kind.tz not in {None, "UTC"}:  # Python has no first and last hours there
+            micros = min(max(micros, _MICROS[0] + DAY_US), _MICROS[1] - DAY_US)
         return {"s": micros // 10**6, "ms": micros // 1000, "us": micros}.get(
             kind.unit, choose.choice([0, -1, 1, 10**18])
         )
@@ -171,10 +220,6 @@ def _limits(bits: int) -> tuple[int, int]:
     return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
-def columns_of(
-    rows: Sequence[Sequence[Any]], schema: pa.Schema, convert: Any
-) -> list[pa.Array]:
+def columns_of(rows: Sequence[Sequence[Any]], schema: pa.Schema, convert: Any) -> list[pa.Array]:
     """Return the columns of plain rows."""
-    return [
-        convert([row[index] for row in rows], field.type) for index, field in enumerate(schema)
-    ]
+    return [convert([row[index] for row in rows], field.type) for index, field in enumerate(schema)]

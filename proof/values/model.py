@@ -91,7 +91,7 @@ def limit_of(kind: pa.DataType) -> int:
     """Return the greatest number of a type of whole numbers or decimals, unscaled."""
     if types.is_decimal(kind):
         return int(10**kind.precision - 1)
-    return int(2 ** (kind.bit_width - 1) - 1)
+    return int(2 ** (kind.bit_width - (0 if types.is_unsigned_integer(kind) else 1)) - 1)
 
 
 def aggregate(spec: Spec, rows: Sequence[PlainRow], columns: pa.Schema) -> Expected:
@@ -132,6 +132,8 @@ def exact_sum(values: Sequence[int], kind: pa.DataType) -> tuple[int, bool, bool
     total = sum(values)
     greatest = limit_of(kind)
     least = -greatest if types.is_decimal(kind) else -greatest - 1
+    if types.is_unsigned_integer(kind):
+        least = 0
     ups, downs = sum(v for v in values if v > 0), sum(v for v in values if v < 0)
     return total, not least <= total <= greatest, not least <= downs <= ups <= greatest
 
@@ -141,6 +143,22 @@ def float_sum(values: Sequence[float]) -> float:
     if any(map(math.isnan, values)) or {math.inf, -math.inf} <= set(values):
         return math.nan
     return math.fsum(values)
+
+
+def reduce_values(function: str, values: Sequence[Any], kind: pa.DataType) -> Expected:
+    """Return what a reducing state of a type has after these values were added, none of which is null."""
+    if not values:
+        return Expected(None)
+    if function == "concatenate":
+        return Expected([element for value in values for element in value])
+    if function in {"any", "all"}:
+        return Expected(any(values) if function == "any" else all(values))
+    if function in {"min", "max"}:
+        return Expected((min if function == "min" else max)(values, key=order_of))
+    if types.is_floating(kind):
+        return Expected(float_sum(values))
+    total, has_failed, may_fail = exact_sum(values, kind)
+    return Expected(total, must_fail=has_failed, may_fail=may_fail)
 
 
 def _half_up(number: Fraction) -> int:

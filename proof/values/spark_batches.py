@@ -81,7 +81,7 @@ _DDL = {
     pa.string(): "string",
     pa.binary(): "binary",
     pa.date32(): "date",
-    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us", "UTC"): "timestamp_ltz",
     pa.timestamp("us"): "timestamp_ntz",
     pa.duration("us"): "interval day to second",
 }

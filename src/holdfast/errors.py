@@ -7,7 +7,7 @@ CheckpointError
 ├── CheckpointConflictError   somebody else owns this job or has written this; stop
 ├── OutcomeUnknownError       it may have happened; delete nothing, read again later
 ├── StorageUnavailableError   the store did not do it (out of reach, broken); try again
-│   ├── StorageFullError      it has no room left; make some, then try again
+│   ├── StorageFullError      it has no space left; free some, then try again
 │   └── OutOfResourcesError   this machine has no memory, file handles or threads left; free some, then try again
 ├── CheckpointCorruptedError  stored bytes are damaged; use another checkpoint
 ├── UnsupportedFormatError    a newer Holdfast wrote this; upgrade

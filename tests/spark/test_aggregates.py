@@ -19,6 +19,7 @@ from holdfast.backends.arrow import estimates_of_sketches, union_of_sketches
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates as agg
+from holdfast.spark import keyed
 from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregated, operands_of
 from holdfast.spark.operators import Operator, Routing, settled_table
 
@@ -261,6 +262,9 @@ def test_rows_of_a_pane_are_combined(spark: SparkSession) -> None:
     assert sorted(row["ts"].second for row in rows_of(single)) == [1, 4, 6, 12]
 
 
+SOME = {name: EVERYTHING[name] for name in ("rows", "sum_i", "sum_w", "avg_d", "avg_n", "max_t")}
+SOME |= {name: EVERYTHING[name] for name in ("min_s", "min_day", "last_l", "first_s", "all_n")}
+
 SETTINGS = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "true",
@@ -288,47 +292,89 @@ SETTINGS = {
 
 
 def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
-    """What comes of some rows in the JVM: aggregates, panes, sketches, and the subtasks of keys."""
-    rows = some_rows(0, 40)
-    frame = spark.createDataFrame(rows, schema)
-    found: list[Any] = []
-    for combine in (True, False):
-        subtasks = KeyedSubtasks(lambda: Aggregation(EVERYTHING), KEY)
-        operands = operands_of(frame, ["k"], EVERYTHING, combine=combine)
-        found.append(comparable(subtasks.batch(settled_table(operands, uid="test"))))
-    panes = operands_of(frame, ["k"], EVERYTHING, panes=Panes("ts", 5000))
-    found.append(comparable(rows_of(panes)))
-    small = StructType([StructField("k", LongType()), StructField("d", DecimalType(38, 12))])
-    kinds = {"k": frame, "n": frame, "day": frame, "t": frame, "f": frame}
-    kinds["d"] = spark.createDataFrame([(1, Decimal(n).scaleb(-11)) for n in range(50)], small)
-    for name, values in kinds.items():
-        sketches = {"distinct": agg.approx_count_distinct(name)}
-        found.append(sorted(map(repr, rows_of(operands_of(values, [], sketches)))))
-    found.append(aggregated(frame, ["k"], EVERYTHING).schema.simpleString())
+    """What comes of some rows in the JVM: aggregates of panes, sketches, schemas, and the subtasks of keys."""
+    frame = spark.createDataFrame(some_rows(0, 40), schema)
+    sketches = {f"distinct_{name}": agg.approx_count_distinct(name) for name in ("n", "day", "t")}
+    panes = operands_of(frame, ["k"], SOME | sketches, panes=Panes("ts", 5000))
+    small = StructType([StructField("d", DecimalType(38, 12))])
+    decimals = spark.createDataFrame([(Decimal(n).scaleb(-11),) for n in range(50)], small)
+    distinct = operands_of(decimals, [], {"distinct": agg.approx_count_distinct("d")})
     key = ("k", "s", "w", "t")
-    operator = Operator(function=Aggregation(EVERYTHING), uid="o", parallelism=3, key=key)
+    operator = Operator(function=Aggregation(SOME), uid="o", parallelism=3, key=key)
     dealt = Routing.of(frame, operator, 128).dealt(frame, 0).toArrow()
-    subtask = dealt.column_names[-1]
-    marks = dealt.select([*key, subtask]).set_column(3, "t", dealt["t"].cast(pa.int64()))
-    return [*found, sorted(map(repr, marks.to_pylist()))]
+    marks = dealt.select([*key, dealt.column_names[-1]])
+    marks = marks.set_column(3, "t", dealt["t"].cast(pa.int64()))
+    return [
+        comparable(rows_of(panes)),
+        rows_of(distinct),
+        aggregated(frame, ["k"], EVERYTHING).schema.simpleString(),
+        sorted(map(repr, marks.to_pylist())),
+    ]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        [*SETTINGS],
-        *(  # each by itself tells which one it was
-            pytest.param([name], id=name, marks=pytest.mark.exhaustive) for name in SETTINGS
-        ),
-    ],
-)
 def test_results_and_subtasks_do_not_depend_on_settings_of_the_session(
-    spark: SparkSession, changed: list[str]
+    spark: SparkSession,
 ) -> None:
     schema = spark.createDataFrame([], SCHEMA).schema
     expected = outcomes(spark, schema)
-    with session_with(spark, {name: SETTINGS[name] for name in changed}):
+    with session_with(spark, SETTINGS):
         assert outcomes(spark, schema) == expected
+
+
+def test_aggregates_of_values_without_an_order_in_state_are_refused(spark: SparkSession) -> None:
+    rows = spark.range(1).selectExpr(
+        "id as k",
+        "array(id) as list",
+        "map(id, id) as entries",
+        "named_struct('list', array(id), 'text', 'a' collate UNICODE_CI) as row",
+        "'a' collate UNICODE_CI as text",
+        "parse_json('1') as variant",
+        "interval '1' year as months",
+        "null as nothing",
+    )
+    wrong = {
+        "list": "array<bigint>",
+        "entries": "map<bigint,bigint>",
+        "row": "array<bigint>",
+        "text": "string collate UNICODE_CI",
+        "variant": "variant",
+        "months": "interval year",
+        "nothing": "void",
+    }
+    by_k = keyed(rows, "k", uid="o", parallelism=1)
+    for name, kind in wrong.items():
+        for aggregate in (
+            agg.min(name),
+            agg.max(name),
+            agg.first(name, by="k"),
+            agg.last("k", by=name),
+        ):
+            text = f"{aggregate.kind} of column '{name}'.* it has type {kind}, .* state"
+            with pytest.raises(InvalidRequestError, match=text):
+                by_k.agg(a=aggregate)
+            with pytest.raises(InvalidRequestError, match=text):
+                operands_of(rows, ["k"], {"a": aggregate}, combine=False)
+        if name != "nothing":
+            with pytest.raises(InvalidRequestError, match=f"of column '{name}'"):
+                by_k.agg(a=agg.approx_count_distinct(name))
+    counted = operands_of(rows, ["k"], {"a": agg.count("text"), "b": agg.collect("text")})
+    assert rows_of(counted) == [{"k": 0, "a__operand": 1, "b__operand": ["a"]}]
+
+
+def test_structs_are_compared_field_by_field_with_and_without_combining(
+    spark: SparkSession,
+) -> None:
+    values = [(1, 1.0), (1, math.nan), (0, 9.0), (None, 3.0)]
+    schema = "k bigint, v struct<a: int, t: struct<d: double>>, at interval day"
+    frame = spark.createDataFrame(
+        [(1, (a, (d,)), timedelta(days=number)) for number, (a, d) in enumerate(values)], schema
+    )
+    aggregates = {"least": agg.min("v"), "most": agg.max("v"), "end": agg.last("v", by="at")}
+    native = rows_of(aggregated(frame, ["k"], aggregates))
+    for combine in (True, False):
+        subtasks = KeyedSubtasks(lambda: Aggregation(aggregates), KEY)
+        operands = operands_of(frame, ["k"], aggregates, combine=combine)
+        assert repr(subtasks.batch(settled_table(operands, uid="test"))) == repr(native)
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
@@ -367,9 +413,7 @@ def test_a_sum_of_decimals_that_wraps_around_in_a_batch_is_an_error() -> None:
 
 
 def test_a_mean_of_decimals_that_does_not_fit_is_an_error() -> None:
-    rows = pa.table(
-        {"k": pa.array([1], pa.int64()), "n": pa.array([10**37], pa.decimal128(38, 0))}
-    )
+    rows = pa.table({"k": pa.array([1], pa.int64()), "n": pa.array([10**37], pa.decimal128(38, 0))})
     subtasks = KeyedSubtasks(lambda: Aggregation({"mean": agg.avg("n")}), KEY)
     with pytest.raises(InvalidRequestError, match=r"aggregate 'mean': a mean .* decimal128\(38, 4"):
         subtasks.batch(rows)

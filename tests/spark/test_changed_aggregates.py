@@ -11,7 +11,7 @@ from jobs.keyed_subtasks import KeyedSubtasks
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark import StatefulFunction
 from holdfast.spark import aggregates as agg
-from holdfast.spark.aggregates import Aggregate, AggregateChanges, Aggregation
+from holdfast.spark.aggregates import Aggregate, Aggregation
 from holdfast.spark.windows import (
     WindowAssigner,
     WindowedAggregation,
@@ -23,10 +23,11 @@ from holdfast.spark.windows import (
 
 KEY = pa.schema([("k", pa.int64())])
 COUNTED = pa.schema([("k", pa.int64()), ("rows", pa.int64())])
+LONG = pa.int64()
 MINUTE = timedelta(minutes=1)
 
 
-def table(values: list[int], key: int = 1, *, of: pa.DataType = pa.int64()) -> pa.Table:
+def table(values: list[int], key: int = 1, *, of: pa.DataType = LONG) -> pa.Table:
     times = [datetime(2026, 1, 1, tzinfo=UTC)] * len(values)
     return pa.table(
         {
@@ -37,16 +38,14 @@ def table(values: list[int], key: int = 1, *, of: pa.DataType = pa.int64()) -> p
     )
 
 
-def made(changes: dict[str, Any] | None = None, **aggregates: Aggregate) -> Any:
-    return lambda: Aggregation(aggregates, changes=AggregateChanges(**(changes or {})))
+def made(changes: dict[str, Any] | None = None, /, **aggregates: Aggregate) -> Any:
+    return lambda: Aggregation(aggregates, **(changes or {}))
 
 
 def windowed(
-    windows: WindowAssigner, changes: dict[str, Any] | None = None, **aggregates: Aggregate
+    windows: WindowAssigner, changes: dict[str, Any] | None = None, /, **aggregates: Aggregate
 ) -> Callable[[], StatefulFunction]:
-    return lambda: WindowedAggregation(
-        aggregates, windows, changes=AggregateChanges(**(changes or {})), time="ts"
-    )
+    return lambda: WindowedAggregation(aggregates, windows, time="ts", **(changes or {}))
 
 
 def begun(**aggregates: Aggregate) -> KeyedSubtasks:
@@ -75,7 +74,12 @@ def test_a_renamed_aggregate_keeps_its_values_at_another_parallelism() -> None:
 def test_an_added_aggregate_begins_without_the_rows_so_far() -> None:
     subtasks = begun(n=agg.count())
     subtasks.batch(table([1], key=2))
-    added = {"new": agg.count(), "most": agg.max("v"), "all": agg.collect("v"), "mean": agg.avg("v")}
+    added = {
+        "new": agg.count(),
+        "most": agg.max("v"),
+        "all": agg.collect("v"),
+        "mean": agg.avg("v"),
+    }
     subtasks.make = made({"added": [*added]}, n=agg.count(), **added)
     assert subtasks.batch(table([2])) == [
         {"k": 1, "n": 3, "new": 1, "most": 2, "all": [2], "mean": 2.0}
@@ -107,10 +111,16 @@ def test_another_order_of_aggregates_is_the_same_state() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (made(orders=agg.count()), r"\['n'\] are stored.*\['orders'\] are asked for.*'orders': 'n'"),
+        (
+            made(orders=agg.count()),
+            r"\['n'\] are stored.*\['orders'\] are asked for.*'orders': 'n'",
+        ),
         (made(n=agg.count(), more=agg.count()), r"\['more'\] are asked for.*added=\['more'\]"),
         (made({"added": ["a"]}, a=agg.count()), r"\['n'\] are stored.*dropped=\['n'\] to lose"),
-        (made(n=agg.sum("v")), r"'n' is stored as count\(\), and is sum\('v'\) now.*dropped=\['n'\]"),
+        (
+            made(n=agg.sum("v")),
+            r"'n' is stored as count\(\), and is sum\('v'\) now.*dropped=\['n'\]",
+        ),
         (
             made({"renamed": {"orders": "n"}}, orders=agg.sum("v")),
             r"'orders' is stored as count\(\), and is sum",
@@ -185,7 +195,9 @@ def test_other_windows_than_the_stored_ones_are_refused(other: Any) -> None:
     subtasks = KeyedSubtasks(windowed(tumbling(MINUTE), n=agg.count()), KEY)
     subtasks.batch(table([5]))
     subtasks.make = windowed(other, n=agg.count())
-    with pytest.raises(StateMigrationError, match="tumbling windows of 0:01:00.*another uid") as caught:
+    with pytest.raises(
+        StateMigrationError, match=r"tumbling windows of 0:01:00.*another uid"
+    ) as caught:
         subtasks.batch(table([5]))
     assert str(other) in str(caught.value)
     subtasks.make = windowed(tumbling(MINUTE, offset=MINUTE), n=agg.count())  # the same windows
@@ -196,7 +208,7 @@ def test_another_gap_of_sessions_is_refused() -> None:
     subtasks = KeyedSubtasks(windowed(session(MINUTE), n=agg.count()), KEY)
     subtasks.batch(table([5]))
     subtasks.make = windowed(session(2 * MINUTE), n=agg.count())
-    with pytest.raises(StateMigrationError, match="gap of 0:01:00, and now has session.*0:02:00"):
+    with pytest.raises(StateMigrationError, match=r"gap of 0:01:00, and now has session.*0:02:00"):
         subtasks.batch(table([5]))
 
 
@@ -216,9 +228,8 @@ def test_windows_that_were_not_given_out_are_not_updated_only() -> None:
 @pytest.mark.parametrize(("before", "after"), [(0, 5), (5, 0), (5, 9)])
 def test_windows_are_forgotten_after_another_allowed_lateness(before: int, after: int) -> None:
     def operator(lateness: int) -> Callable[[], StatefulFunction]:
-        lateness = timedelta(minutes=lateness)
         return lambda: WindowedAggregation(
-            {"n": agg.count()}, tumbling(MINUTE), time="ts", allowed_lateness=lateness
+            {"n": agg.count()}, tumbling(MINUTE), time="ts", allowed_lateness=lateness * MINUTE
         )
 
     subtasks = KeyedSubtasks(operator(before), KEY)

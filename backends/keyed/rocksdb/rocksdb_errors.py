@@ -59,7 +59,7 @@ def _error_for(
     text = str(error)
     is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     if is_full or any(words in text for words in _FULL):
-        return StorageFullError(f"no room left for RocksDB's files ({text})", directory)
+        return StorageFullError(f"no space left for RocksDB's files ({text})", directory)
     shortage = shortage_of(error, directory)
     if shortage is not None:
         return shortage

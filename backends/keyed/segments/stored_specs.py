@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.compatibility import are_folds_kept, check_times
 from holdfast.backends.keyed.table import Fold, Migration, StateKind, TableSpec, plain_schema
-from holdfast.common import MOST
+from holdfast.common import MAX_INT64
 from holdfast.errors import StateMigrationError
 
 
@@ -42,7 +42,7 @@ class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @lru_cache(maxsize=256)
 def _spec(stored: StoredSpec) -> TableSpec:
-    if stored.ttl_ms is not None and not 0 < stored.ttl_ms <= MOST:
+    if stored.ttl_ms is not None and not 0 < stored.ttl_ms <= MAX_INT64:
         message = f"rows of table {stored.name!r} live for {stored.ttl_ms} ms"
         raise ValueError(message)
     parts = {

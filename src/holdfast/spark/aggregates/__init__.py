@@ -12,7 +12,7 @@ Start with `descriptions`.
 
 from holdfast.spark.aggregates.accumulators import Accumulators
 from holdfast.spark.aggregates.aggregation import Aggregation
-from holdfast.spark.aggregates.changes import AggregateChanges
+from holdfast.spark.aggregates.changes import AggregateChanges, ChangeOptions
 from holdfast.spark.aggregates.combining import Panes, aggregated, operands_of, preparation_of
 from holdfast.spark.aggregates.descriptions import (
     Aggregate,
@@ -34,6 +34,7 @@ __all__ = [
     "Aggregate",
     "AggregateChanges",
     "Aggregation",
+    "ChangeOptions",
     "Panes",
     "aggregated",
     "approx_count_distinct",

@@ -1,6 +1,7 @@
 """The operator that keeps aggregates of each key and yields those that a batch has changed."""
 
 from collections.abc import Iterator, Mapping
+from typing import Unpack
 
 import pyarrow as pa
 
@@ -8,7 +9,7 @@ from holdfast.backends.api import FunctionInitializationContext
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.backends.keyed import Keys
 from holdfast.spark.aggregates.accumulators import Accumulators
-from holdfast.spark.aggregates.changes import AggregateChanges
+from holdfast.spark.aggregates.changes import AggregateChanges, ChangeOptions
 from holdfast.spark.aggregates.descriptions import Aggregate
 from holdfast.spark.operators import StatefulFunction
 
@@ -27,7 +28,7 @@ class Aggregation(StatefulFunction):
     Args:
         aggregates: The aggregates by name.
         ttl: How long the aggregates of a key live after its last row; None for ever.
-        changes: How the aggregates differ from the stored ones.
+        changes: `renamed`, `added` and `dropped`: how the aggregates differ from the stored ones, as for `KeyedRows.agg`.
 
     Raises:
         InvalidRequestError: The changes contradict the aggregates.
@@ -38,12 +39,11 @@ class Aggregation(StatefulFunction):
         aggregates: Mapping[str, Aggregate],
         *,
         ttl: StateTtlConfig | None = None,
-        changes: AggregateChanges = AggregateChanges(),
+        **changes: Unpack[ChangeOptions],
     ) -> None:
-        changes.check(aggregates)
         self._aggregates = dict(aggregates)
         self._ttl = ttl
-        self._changes = changes
+        self._changes = AggregateChanges.of(aggregates, changes)
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._store = context.keyed_state_store

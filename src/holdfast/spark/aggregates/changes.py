@@ -6,17 +6,28 @@ columns that they are stored in.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self, TypedDict
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.backends.keyed import TableSpec
 from holdfast.backends.serializers import NoWayError, change_of
+from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.aggregates.descriptions import Aggregate
 
 _AGGREGATE = b"holdfast.aggregate"
+
+_read_note = json_decoder(tuple[str, str]).decode
+
+
+class ChangeOptions(TypedDict, total=False):
+    """How aggregates differ from the stored ones, as `AggregateChanges` describes it."""
+
+    renamed: Mapping[str, str] | None
+    added: Collection[str]
+    dropped: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +44,13 @@ class AggregateChanges:
     added: Collection[str] = ()
     dropped: Collection[str] = ()
 
-    def check(self, aggregates: Mapping[str, Aggregate]) -> None:
-        """Refuse changes that contradict the aggregates. Raises `InvalidRequestError`."""
-        if not isinstance(self.renamed, Mapping):
-            message = f"renamed is {self.renamed!r}; it must map new names to stored names, such as {{'orders': 'n'}}"
-            raise InvalidRequestError(message)
-        for word, names in (("added", self.added), ("dropped", self.dropped)):
-            if isinstance(names, str) or not isinstance(names, Collection):
-                message = f"{word} is {names!r}; it must be a list of names of aggregates"
-                raise InvalidRequestError(message)
-        unknown = sorted({*self.renamed, *self.added} - aggregates.keys())
-        if unknown:
-            message = f"renamed and added name {unknown}, but the aggregates are {[*aggregates]}"
-            raise InvalidRequestError(message)
-        both = sorted({*self.renamed} & {*self.added})
-        if both:
-            raise InvalidRequestError(f"aggregates {both} can't be both renamed and added")
-        kept = sorted({*self.renamed.values(), *self.dropped} & aggregates.keys())
-        if kept:
-            message = (
-                f"stored aggregates {kept} are said to be renamed or dropped, but aggregates of these names are asked "
-                "for; give these other names"
-            )
-            raise InvalidRequestError(message)
+    @classmethod
+    def of(cls, aggregates: Mapping[str, Aggregate], options: ChangeOptions) -> Self:
+        """The changes that users give with their aggregates. Raises `InvalidRequestError`."""
+        renamed, added = options.get("renamed") or {}, options.get("added", ())
+        changes = cls(renamed, added, options.get("dropped", ()))
+        changes._check(aggregates)
+        return changes
 
     def of_columns(
         self, stored: TableSpec | None, aggregates: Mapping[str, Aggregate], wanted: pa.StructType
@@ -103,22 +98,42 @@ class AggregateChanges:
         renamed = {column: old for column, old in columns.items() if column != old}
         return {"renamed": renamed, "dropped": lost}
 
+    def _check(self, aggregates: Mapping[str, Aggregate]) -> None:
+        """Refuse changes that contradict the aggregates. Raises `InvalidRequestError`."""
+        if not isinstance(self.renamed, Mapping):
+            message = f"renamed is {self.renamed!r}; it must map new names to stored names, such as {{'orders': 'n'}}"
+            raise InvalidRequestError(message)
+        for word, names in (("added", self.added), ("dropped", self.dropped)):
+            if isinstance(names, str) or not isinstance(names, Collection):
+                message = f"{word} is {names!r}; it must be a list of names of aggregates"
+                raise InvalidRequestError(message)
+        unknown = sorted({*self.renamed, *self.added} - aggregates.keys())
+        if unknown:
+            message = f"renamed and added name {unknown}, but the aggregates are {[*aggregates]}"
+            raise InvalidRequestError(message)
+        both = sorted({*self.renamed} & {*self.added})
+        if both:
+            raise InvalidRequestError(f"aggregates {both} can't be both renamed and added")
+        kept = sorted({*self.renamed.values(), *self.dropped} & aggregates.keys())
+        if kept:
+            message = (
+                f"stored aggregates {kept} are said to be renamed or dropped, but aggregates of these names are asked "
+                "for; give these other names"
+            )
+            raise InvalidRequestError(message)
+
     def _source(self, name: str, before: Collection[str]) -> str:
         """The stored name of an aggregate; its own name if it is new."""
         source = self.renamed.get(name, name)
         if source == name or source not in before:
             return name
         if name in before:
-            message = (
-                f"aggregate {name!r} is said to be {source!r} by another name, and both are stored; drop one of them"
-            )
+            message = f"aggregate {name!r} is said to be {source!r} by another name, and both are stored; drop one of them"
             raise StateMigrationError(message)
         return source
 
 
-def described_field(
-    column: str, type: pa.DataType, name: str, aggregate: Aggregate
-) -> pa.Field:
+def described_field(column: str, type: pa.DataType, name: str, aggregate: Aggregate) -> pa.Field:
     """A column of the state, which says of which aggregate it is."""
     note = msgspec.json.encode((name, str(aggregate)))
     return pa.field(column, type, metadata={_AGGREGATE: note})
@@ -130,7 +145,7 @@ def _stored_aggregates(stored: TableSpec | None) -> dict[str, tuple[str, list[st
     for column in [] if stored is None else stored.values:
         note = (column.metadata or {}).get(_AGGREGATE)
         if note is not None:
-            name, shown = msgspec.json.decode(note, type=tuple[str, str])
+            name, shown = _read_note(note)
             found.setdefault(name, (shown, []))[1].append(column.name)
     return found
 

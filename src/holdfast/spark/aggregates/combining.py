@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
     DataType,
+    DatetimeType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
     LongType,
-    MapType,
+    NullType,
     NumericType,
     ShortType,
     StringType,
     StructType,
     TimestampType,
-    VariantType,
 )
 
 from holdfast.errors import InvalidRequestError
@@ -38,10 +38,19 @@ from holdfast.spark.aggregates.descriptions import (
     need_combining,
     operand,
 )
+from holdfast.spark.operators import is_collated
 
 _PANE = "__holdfast_pane"
 _GROUP, _RESULT = "__holdfast_group_", "__holdfast_result_"
 _FLOATS = (FloatType, DoubleType)
+_ORDERED = (
+    NumericType,
+    BooleanType,
+    DatetimeType,
+    DayTimeIntervalType,
+    StringType,
+    BinaryType,
+)
 _LG_CONFIG_K = 12
 """A sketch has 2 to this power buckets of a byte each; Spark's default."""
 
@@ -160,7 +169,9 @@ def _grouped(
         *(column.alias(name) for name, column in named.items())
     )
     names = [*groups, *aggregates]
-    return grouped.select(*(F.col(made).alias(name) for made, name in zip(named, names, strict=True)))
+    return grouped.select(
+        *(F.col(made).alias(name) for made, name in zip(named, names, strict=True))
+    )
 
 
 def _with_times(rows: DataFrame, panes: Panes | None) -> DataFrame:
@@ -182,15 +193,34 @@ def aggregated(
 
 
 def _check_columns(aggregates: Mapping[str, Aggregate], rows: DataFrame) -> None:
-    """Refuse rows that lack a column, or have no numbers where they are added up: Spark would make numbers of text and times."""
+    """Refuse rows that lack a column, or have one of a type that an aggregate is not of. Raises `InvalidRequestError`."""
     check_columns(aggregates, rows.columns)
     types = {field.name: field.dataType for field in rows.schema}
     for aggregate in aggregates.values():
-        kind = types.get(aggregate.column or "")
-        if aggregate.kind in {"sum", "avg"} and not isinstance(kind, NumericType):
-            name = kind.simpleString() if kind is not None else "no type"
-            message = f"{aggregate.kind} of column {aggregate.column!r}: it has type {name}, which is no number; cast it"
-            raise InvalidRequestError(message)
+        for column in filter(None, (aggregate.column, aggregate.by)):
+            problem = _problem(aggregate, types[column])
+            if problem:
+                raise InvalidRequestError(f"{aggregate.kind} of column {column!r}: {problem}")
+
+
+def _problem(aggregate: Aggregate, kind: DataType) -> str:
+    """Why values of a type can't be aggregated, and the way out; empty if they can."""
+    has_type = f"it has type {kind.simpleString()}"
+    if aggregate.kind in {"count", "collect"}:
+        return ""
+    if aggregate.kind in {"sum", "avg"}:  # Spark would make numbers of text and times
+        return "" if isinstance(kind, NumericType) else f"{has_type}, which is no number; cast it"
+    if aggregate.kind == "approx_count_distinct":
+        is_plain = isinstance(kind, (*_ORDERED, NullType)) and not is_collated(kind)
+        return "" if is_plain else f"{has_type}; make it a string"
+    if isinstance(kind, StructType):
+        problems = ((field.name, _problem(aggregate, field.dataType)) for field in kind)
+        return next((f"field {name!r}: {problem}" for name, problem in problems if problem), "")
+    if isinstance(kind, StringType) and is_collated(kind):
+        return f"{has_type}, and state compares bytes; cast it to string, or upper(...) of it"
+    if isinstance(kind, _ORDERED):
+        return ""
+    return f"{has_type}, which has no order in state; aggregate a part of it, or to_json of it"
 
 
 def _native(aggregate: Aggregate) -> Column:
@@ -242,9 +272,6 @@ def _sum(name: str, column: Column) -> Column:
 def _sketch(name: str, types: Mapping[str, DataType]) -> Column:
     """A sketch of a column's values; Spark takes whole numbers, texts and bytes, so that others become such."""
     column, kind = _column(name), types[name]
-    if isinstance(kind, (ArrayType, MapType, StructType, VariantType)):
-        message = f"approx_count_distinct of column {name!r}: it has type {kind.simpleString()}"
-        raise InvalidRequestError(message)
     if isinstance(kind, (BooleanType, ByteType, ShortType)):
         column = column.cast("int")
     elif isinstance(kind, TimestampType):

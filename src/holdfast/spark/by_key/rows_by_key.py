@@ -15,7 +15,6 @@ from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.aggregates import (
     Aggregate,
-    AggregateChanges,
     Aggregation,
     Panes,
     aggregated,
@@ -189,8 +188,7 @@ class KeyedRows:
             InvalidRequestError: An aggregate has no name, or names collide, or a column isn't there.
         """
         _check_named(unnamed)
-        changes = AggregateChanges(renamed or {}, added, dropped)
-        function = Aggregation(aggregates, ttl=ttl, changes=changes)
+        function = Aggregation(aggregates, ttl=ttl, renamed=renamed, added=added, dropped=dropped)
         schema = aggregated(self.rows, self.key, aggregates).schema
         prepare = partial(preparation_of, key=self.key, aggregates=aggregates, combine=combine)
         return _output(self, function, schema, prepare=prepare)
@@ -272,9 +270,13 @@ class WindowedRows:
         """
         _check_named(unnamed)
         keyed_rows = self.keyed
-        changes = AggregateChanges(renamed or {}, added, dropped)
         function = WindowedAggregation(
-            aggregates, self.windows, changes=changes, **self._options()
+            aggregates,
+            self.windows,
+            renamed=renamed,
+            added=added,
+            dropped=dropped,
+            **self._options(),
         )
         panes = Panes(self.time)
         prepare = partial(

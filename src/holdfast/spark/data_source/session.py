@@ -10,7 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.inspection import Raw
 from holdfast.spark.data_source.view import SETTINGS
+from holdfast.spark.sessions import register_source
 from holdfast.spark.settings import is_of_stores
+from pyspark_holdfast import DefaultSource
 
 
 def read_state(
@@ -43,6 +45,7 @@ def read_state(
         pyspark.errors.AnalysisException: There is no such state, or it can't be read; the message
             says which names there are.
     """
+    register_source(spark, DefaultSource)
     settings = {key: text for key, text in spark.conf.getAll.items() if is_of_stores(key)}
     options = {SETTINGS: msgspec.json.encode(settings).decode()}
     named = {"operator": operator, "state": state, "raw": raw, "kind": kind}

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from holdfast.backends.api import FunctionInitializationContext
 from holdfast.backends.descriptors import ReducingStateDescriptor
 from holdfast.backends.keyed import TableSpec
+from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.aggregates import (
     Accumulators,
@@ -38,6 +39,7 @@ START, END = "window_start", "window_end"
 
 _STATE = "windows"
 _WINDOWS = b"holdfast.windows"
+_read_note = json_decoder(tuple[str, str]).decode
 _MICROSECONDS = pa.timestamp("us")
 
 Emit = Literal["append", "update"]
@@ -156,7 +158,7 @@ class _Windowed(StatefulFunction):
             note = (field.metadata or {}).get(_WINDOWS)
             if note is None:
                 continue
-            windows, emit = msgspec.json.decode(note, type=tuple[str, str])
+            windows, emit = _read_note(note)
             if windows != now[0]:
                 message = (
                     f"the operator has state of {windows}, and now has {now[0]}; rows that were added up can't move to "
@@ -227,7 +229,8 @@ class _Windowed(StatefulFunction):
         is_over[at[behind_ms >= self._lateness_ms]] = True
         kept = is_complete & ~is_over
         if kept.any():  # the lateness may be new to windows of an earlier run
-            self._timers.register(spans.keys, last_ms + self._lateness_ms, np.flatnonzero(kept))
+            over_ms = last_ms[kept] + self._lateness_ms
+            self._timers.register(spans.keys, over_ms, np.flatnonzero(kept))
         return spans.take(is_complete), spans.take(is_over)
 
     def _given_out(self, due: list[Spans]) -> Iterator[pa.RecordBatch]:
@@ -271,7 +274,9 @@ class WindowedAggregation(_Windowed):
     Args:
         aggregates: The aggregates by name.
         windows: Which windows there are.
-        changes: How the aggregates differ from the stored ones.
+        renamed: The names that aggregates had before, as for `KeyedRows.agg`.
+        added: Names of aggregates that the state does not have yet.
+        dropped: Names of aggregates whose values are to be lost.
         options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
             to do so in each batch that has rows of them.
@@ -282,14 +287,17 @@ class WindowedAggregation(_Windowed):
         aggregates: Mapping[str, Aggregate],
         windows: WindowAssigner,
         *,
-        changes: AggregateChanges = AggregateChanges(),
+        renamed: Mapping[str, str] | None = None,
+        added: Collection[str] = (),
+        dropped: Collection[str] = (),
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(windows, **options)
         check_aggregates(aggregates, [START, END])
-        changes.check(aggregates)
         self._aggregates = dict(aggregates)
-        self._changes = changes
+        self._changes = AggregateChanges.of(
+            aggregates, {"renamed": renamed, "added": added, "dropped": dropped}
+        )
 
     def _descriptor(
         self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
@@ -340,7 +348,11 @@ class WindowedFunction(_Windowed):
     ) -> ReducingStateDescriptor:
         self._rows_type = pa.list_(pa.struct(list(schema)))
         before = [] if stored is None else stored.values.field("rows").type.value_type
-        gone = {field.name for field in before} - {*schema.names, *self._renamed.values(), *self._dropped}
+        gone = {field.name for field in before} - {
+            *schema.names,
+            *self._renamed.values(),
+            *self._dropped,
+        }
         if gone:
             new = sorted({*schema.names} - {field.name for field in before})
             message = (

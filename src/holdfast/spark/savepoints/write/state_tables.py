@@ -21,6 +21,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import OperatorStateHandle, SegmentsStateHandle
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
+from holdfast.spark.operators import is_collated, read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,14 @@ def _with_table(state: Any) -> StateRows | None:
     given = state if isinstance(state, StateRows) else StateRows(state)
     rows = given.rows
     if isinstance(rows, DataFrame):
-        rows = rows.toArrow()
+        collated = [field.name for field in rows.schema if is_collated(field.dataType)]
+        if collated:
+            message = (
+                f"columns {collated} of the rows of a state have a collation, and state compares the bytes of strings; "
+                "cast them to string"
+            )
+            raise InvalidRequestError(message)
+        rows = read_table(rows)
     elif isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     elif type(rows).__module__.startswith("pandas."):
