@@ -134,7 +134,7 @@ def _options(settings: S3Settings) -> dict[str, Any]:
     Raises:
         InvalidRequestError: s3fs can't do what the settings want.
     """
-    if settings.role_arn is not None:
+    if settings.assumed_role is not None:
         message = (
             "s3fs assumes no role; name a profile of ~/.aws/config that has one (AWS_PROFILE), or "
             "use s3:// without fsspec"
@@ -145,8 +145,8 @@ def _options(settings: S3Settings) -> dict[str, Any]:
         "use_listings_cache": False,
         "skip_instance_cache": True,
     }
-    if settings.endpoint_url is not None:
-        options["endpoint_url"] = settings.endpoint_url
+    if settings.endpoint is not None:
+        options["endpoint_url"] = settings.endpoint
     if settings.access_key is not None:
         options["key"] = settings.access_key
         options["secret"] = settings.secret_key
