@@ -7,6 +7,7 @@ from holdfast.backends.arrow.array_checks import check_memory, missing_in
 from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
 from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
 from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
+from holdfast.backends.arrow.ipc_sizes import blocks_of, check_block, check_blocks, check_stream
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
 from holdfast.backends.arrow.nesting import (
@@ -22,6 +23,13 @@ from holdfast.backends.arrow.nesting import (
     with_children,
 )
 from holdfast.backends.arrow.ordering import are_new, order_of
+from holdfast.backends.arrow.python_keys import dictionary_key
+from holdfast.backends.arrow.quick_values import (
+    NotQuickError,
+    Quick,
+    is_valid_text,
+    quick_value,
+)
 from holdfast.backends.arrow.sketches import (
     check_sketches,
     estimates_of_sketches,
@@ -32,14 +40,21 @@ from holdfast.backends.arrow.trimming import trimmed
 __all__ = [
     "Elements",
     "MisfitError",
+    "NotQuickError",
+    "Quick",
     "are_new",
+    "blocks_of",
     "cast",
     "cast_rows",
+    "check_block",
+    "check_blocks",
     "check_memory",
     "check_sketches",
+    "check_stream",
     "children_of",
     "chunks_of",
     "compacted",
+    "dictionary_key",
     "equal_numbers",
     "equal_rows",
     "estimates_of_sketches",
@@ -47,6 +62,7 @@ __all__ = [
     "is_bytes",
     "is_list",
     "is_text",
+    "is_valid_text",
     "json_text",
     "mapped_type",
     "missing_in",
@@ -58,6 +74,7 @@ __all__ = [
     "plain_array",
     "plain_floats",
     "plain_type",
+    "quick_value",
     "scalar_of",
     "trimmed",
     "types_in",

@@ -14,7 +14,7 @@ from holdfast.backends.inspection.keyed_parts import Table, shown_types
 from holdfast.backends.inspection.state_parts import StatePart
 from holdfast.backends.sections import are_alike
 from holdfast.backends.serializers import Outcome, Serializer, stored_in
-from holdfast.common import in_parallel
+from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import find_checkpoint
 
@@ -122,7 +122,7 @@ def _by_name(uid: str, descriptors: Sequence[KeyedDescriptor]) -> dict[str, Keye
 def _schemas(name: str, parts: Sequence[StatePart]) -> list[pa.Schema]:
     """How a state is stored; several if its subtasks have stored it in different ways."""
     schemas: list[pa.Schema] = []
-    for schema in in_parallel(lambda part: part.stored(), parts):
+    for schema in map_in_parallel(lambda part: part.stored(), parts):
         if not any(are_alike(schema, known, name) for known in schemas):
             schemas.append(schema)
     return schemas
@@ -160,7 +160,7 @@ def _checked(
 def _checked_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:
     tables = [part for part in state.parts if isinstance(part, Table)]
     stored = " or ".join(dict.fromkeys(shown_types(table.table.spec) for table in tables))
-    outcomes = in_parallel(lambda table: outcome_of(table, wanted, max_parallelism), tables)
+    outcomes = map_in_parallel(lambda table: outcome_of(table, wanted, max_parallelism), tables)
     reason = next((reason for _, _, reason in outcomes if reason), "")
     if reason:
         types = _types(wanted)

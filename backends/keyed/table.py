@@ -235,12 +235,16 @@ class StateTables(Protocol):
         """The key groups of the subtask."""
         ...
 
-    def table(self, spec: TableSpec, migration: Migration | None = None) -> StateTable:
+    def table(
+        self, spec: TableSpec, migration: Migration | None = None, *, rewrite: bool = False
+    ) -> StateTable:
         """The table of a state: the restored one, or a new one.
 
         Args:
             spec: The table's columns and types from now on.
             migration: For a restored table with other values.
+            rewrite: Whether the next snapshot has no values any more as they were stored, because another migration
+                could not read them. Else a backend may write them anew little by little.
 
         Raises:
             StateMigrationError: The restored table has another kind, other keys, or folds otherwise.

@@ -2,7 +2,7 @@
 
 import operator
 
-from holdfast.common import MOST
+from holdfast.common import MAX_INT64
 from holdfast.errors import InvalidRequestError
 
 
@@ -12,7 +12,7 @@ def whole_ms(time_ms: int) -> int:
         number = operator.index(time_ms)
     except TypeError:
         number = None
-    if number is None or not -MOST - 1 <= number <= MOST:
+    if number is None or not -MAX_INT64 - 1 <= number <= MAX_INT64:
         message = (
             f"a time is a whole number of milliseconds since 1970, in 64 bits, and not {time_ms!r}"
         )

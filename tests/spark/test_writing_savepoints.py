@@ -21,6 +21,7 @@ from contracts.written_keyed_states import (
 )
 from jobs.job import Job
 from jobs.operators import AllKinds, CountsLongs, TellsOfItself
+from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -268,6 +269,26 @@ def test_what_can_not_be_written_is_refused(tmp_path: Path) -> None:
             write_savepoint(target, {cast("tuple[str, str]", key): table})
     with pytest.raises(InvalidRequestError, match="parallelism"):
         write_savepoint(target, {("new", "s"): table}, operators={"new": NewOperator(0)})
+
+
+def test_types_of_written_states_do_not_depend_on_settings_of_the_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def written(name: str) -> pa.Schema:
+        frame = spark.range(1).selectExpr("struct(array(timestamp_seconds(id)), 'a') as value")
+        pointer = write_savepoint(tmp_path / name, {("new", "s"): frame})
+        return holdfast.read_state(pointer, "new", "s").schema
+
+    other = {
+        "spark.sql.session.timeZone": "Asia/Kathmandu",
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    }
+    with session_with(spark, other):
+        schema = written("other")
+        collated = spark.sql("select named_struct('x', 'a' collate UNICODE_CI) as value")
+        with pytest.raises(InvalidRequestError, match=r"\['value'\] of the rows of a state"):
+            write_savepoint(tmp_path / "collated", {("new", "s"): collated})
+    assert schema == written("usual")
 
 
 def test_the_setting_has_flinks_names() -> None:

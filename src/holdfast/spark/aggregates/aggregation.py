@@ -1,6 +1,7 @@
 """The operator that keeps aggregates of each key and yields those that a batch has changed."""
 
 from collections.abc import Iterator, Mapping
+from typing import Unpack
 
 import pyarrow as pa
 
@@ -8,11 +9,15 @@ from holdfast.backends.api import FunctionInitializationContext
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.backends.keyed import Keys
 from holdfast.spark.aggregates.accumulators import Accumulators
+from holdfast.spark.aggregates.changes import AggregateChanges, ChangeOptions
 from holdfast.spark.aggregates.descriptions import Aggregate
 from holdfast.spark.operators import StatefulFunction
 
 ROWS_AT_ONCE = 1 << 20
 """So many rows are gathered before they are folded: few large steps are faster than many small ones."""
+
+
+_STATE = "aggregates"
 
 
 class Aggregation(StatefulFunction):
@@ -23,19 +28,29 @@ class Aggregation(StatefulFunction):
     Args:
         aggregates: The aggregates by name.
         ttl: How long the aggregates of a key live after its last row; None for ever.
+        changes: `renamed`, `added` and `dropped`: how the aggregates differ from the stored ones, as for `KeyedRows.agg`.
+
+    Raises:
+        InvalidRequestError: The changes contradict the aggregates.
     """
 
     def __init__(
-        self, aggregates: Mapping[str, Aggregate], *, ttl: StateTtlConfig | None = None
+        self,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        ttl: StateTtlConfig | None = None,
+        **changes: Unpack[ChangeOptions],
     ) -> None:
         self._aggregates = dict(aggregates)
         self._ttl = ttl
+        self._changes = AggregateChanges.of(aggregates, changes)
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._store = context.keyed_state_store
         self._accumulators = Accumulators(self._aggregates, context.input_schema)
+        stored = self._store.specs().get(_STATE)
         self._state = self._store.get_reducing_state(
-            self._accumulators.descriptor("aggregates", self._ttl)
+            self._accumulators.descriptor(_STATE, stored, self._changes, ttl=self._ttl)
         )
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from holdfast.common import duration_s
+from holdfast.common import parse_duration_s
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import S3Settings
 from holdfast.redaction import shown
@@ -46,7 +46,7 @@ def _endpoint(text: str) -> str:
 
 
 def _timeout_s(text: str) -> float:
-    seconds = duration_s(text)
+    seconds = parse_duration_s(text)
     if not seconds:
         raise ValueError(text)
     return seconds

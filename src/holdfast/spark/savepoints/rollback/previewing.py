@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast.common import in_parallel
+from holdfast.common import map_in_parallel
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.storages import load_checkpoint
 from holdfast.spark.checkpoint_location import batch_at, beyond, numbers, select, tree
@@ -139,7 +139,7 @@ def roll_back_points(
             checkpoint=checkpoint, batch_id=batch_id, begun_ms=batch.offsets.begun_ms
         )
 
-    points = in_parallel(point, list(_candidates(query.stored, files)))
+    points = map_in_parallel(point, list(_candidates(query.stored, files)))
     return [possible for possible in points if possible is not None]
 
 

@@ -174,6 +174,62 @@ class AskingSuite(StateSuite):
             assert entries.get(keys, ["x", "x"]).to_pylist() == [1, 2]
             checkpoints.run(other.snapshot(2, checkpoints.location(2)))
 
+    def test_fields_are_renamed_and_dropped_on_purpose_alone(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        """Once that is stored, it need not be said again, and a dropped name may stand for something new."""
+        keys, late = self.keys(backend, "a", "b"), self.keys(backend, "c")
+        value = {"n": 1, "total": 2.0}
+
+        def states(of: KeyedStateBackend, type: pa.Schema, **options: Any) -> list[Any]:
+            sums: Any = dict.fromkeys(type.names, "sum")
+            return [
+                of.get_state(ValueStateDescriptor("v", type, **options)).columns,
+                of.get_list_state(ListStateDescriptor("l", type, **options)).columns,
+                of.get_list_state(ListStateDescriptor("t", type, ttl=TTL, **options)).columns,
+                of.get_reducing_state(ReducingStateDescriptor("r", sums, type, **options)).columns,
+                of.get_map_state(MapStateDescriptor("m", str, type, **options)).columns,
+            ]
+
+        def write(to: list[Any], keys: Any, value: Any) -> None:
+            values = [value] * len(keys)
+            to[0].put(keys, values)
+            to[1].append(keys, values)
+            to[2].append(keys, values)
+            to[3].add(keys, values)
+            to[4].put(keys, ["x"] * len(keys), values)
+
+        def check(of: list[Any], keys: Any, value: Any) -> None:
+            values = [value] * len(keys)
+            lists = [[value]] * len(keys)
+            for state, expected in zip(of, [values, lists, lists, values], strict=False):
+                assert state.get(keys).to_pylist() == expected
+            assert of[4].get(keys, ["x"] * len(keys)).to_pylist() == values
+
+        def next_run(of: KeyedStateBackend) -> KeyedStateBackend:
+            return self.restored(checkpoints.run(of.snapshot(1, checkpoints.location(1))))
+
+        write(states(backend, ROW), keys, value)
+        backend = next_run(backend)  # two runs of rows, where there are runs
+        write(states(backend, ROW), late, value)
+        backend = next_run(backend)
+        orders = pa.schema([("amount", pa.float64()), ("orders", pa.int64())])
+        for type in (orders, pa.schema([("n", pa.int64())])):
+            for get in (KeyedStateBackend.get_state, KeyedStateBackend.get_map_state):
+                descriptor: Any = ValueStateDescriptor("v", type)
+                if get is KeyedStateBackend.get_map_state:
+                    descriptor = MapStateDescriptor("m", str, type)
+                with pytest.raises(StateMigrationError, match=r"'total'\] are gone"):
+                    get(backend, descriptor)
+        now = states(backend, orders, renamed={"orders": "n", "amount": "total"})
+        check(now, keys, {"amount": 2.0, "orders": 1})
+        backend = next_run(backend)
+        check(states(backend, orders), late, {"amount": 2.0, "orders": 1})
+        backend = next_run(backend)
+        states(backend, pa.schema([("orders", pa.int64())]), dropped=["amount"])
+        backend = next_run(backend)
+        check(states(backend, orders), keys, {"amount": None, "orders": 1})
+
     def test_a_struct_of_one_field_does_not_become_that_field_nor_the_other_way_round(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
