@@ -44,6 +44,10 @@ SUBJECTS: dict[str, Subject] = {
 """Those that need no Spark, by name."""
 
 
+SUBJECTS_ON_SPARK = ("aggregates",)
+"""The names of those that Spark takes part in."""
+
+
 def subjects_on_spark(spark: SparkSession) -> dict[str, Subject]:
     """Return those that Spark takes part in, by name."""
     return {
