@@ -252,7 +252,10 @@ def test_what_spark_infers_of_nulls_is_no_promise_for_later_runs(job: Job) -> No
     assert len({row.id for row in seen}) == len(seen) == 5 * 70
     assert {tuple(row.none) for row in seen} == {(None, None)}
     by_id = {row.id: row for row in seen}
-    assert (by_id[3].a, by_id[3].s.x, by_id[3].m) in [([3], 3, {"k": 3}), ([None], None, {"k": None})]
+    assert (by_id[3].a, by_id[3].s.x, by_id[3].m) in [
+        ([3], 3, {"k": 3}),
+        ([None], None, {"k": None}),
+    ]
     assert all(row.a == [row.id] and row.s.y == [None, None] for row in seen if row.id != 3)
 
 
