@@ -7,8 +7,10 @@ from holdfast.backends.arrow.array_checks import check_memory, missing_in
 from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
 from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
 from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
+from holdfast.backends.arrow.ipc_sizes import blocks_of, check_block, check_blocks, check_stream
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
+from holdfast.backends.arrow.large_batches import gather, take_rows
 from holdfast.backends.arrow.nesting import (
     children_of,
     conformed,
@@ -45,10 +47,14 @@ __all__ = [
     "NotQuickError",
     "Quick",
     "are_new",
+    "blocks_of",
     "cast",
     "cast_rows",
+    "check_block",
+    "check_blocks",
     "check_memory",
     "check_sketches",
+    "check_stream",
     "children_of",
     "chunks_of",
     "compacted",
@@ -59,6 +65,7 @@ __all__ = [
     "equal_rows",
     "estimates_of_sketches",
     "fields_of",
+    "gather",
     "is_bytes",
     "is_list",
     "is_text",
@@ -77,6 +84,7 @@ __all__ = [
     "plain_type",
     "quick_value",
     "scalar_of",
+    "take_rows",
     "trimmed",
     "types_in",
     "union_of_sketches",

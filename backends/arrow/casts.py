@@ -11,6 +11,7 @@ from pyarrow import types
 from holdfast.backends.arrow.array_checks import are_kept, has_required, missing_in
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
 from holdfast.backends.arrow.nesting import conformed, fields_of
+from holdfast.common import raise_shortage
 
 
 class MisfitError(Exception):
@@ -41,7 +42,8 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         raise MisfitError(message)
     try:
         result = conformed(array, wanted)
-    except pa.ArrowException:
+    except pa.ArrowException as error:
+        raise_shortage(error)
         result = None
     if result is None or not are_kept(array, result):
         message = f"not every value of type {array.type} is a {wanted}"

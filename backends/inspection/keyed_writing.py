@@ -33,6 +33,7 @@ from holdfast.backends.keyed import (
 from holdfast.backends.keys import KeyGroupRange, key_group_range
 from holdfast.backends.serializers import Serializer, serializer_of, stored_in
 from holdfast.backends.snapshot import SnapshotStreams
+from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import ByteStreamStateHandle, SegmentsStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -374,7 +375,8 @@ def _encoded(
 def _cast(state: str, name: str, column: pa.ChunkedArray, type: pa.DataType) -> pa.Array:
     try:
         array = conformed_column(column, type).combine_chunks()
-    except pa.ArrowException:
+    except pa.ArrowException as error:
+        raise_shortage(error)
         message = (
             f"column {name!r} of state {state!r} is of type {column.type}; it has to be {type}"
         )

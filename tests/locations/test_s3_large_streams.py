@@ -80,7 +80,7 @@ def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> N
 @pytest.mark.usefixtures("small_parts")
 def test_parts_grow_so_that_a_stream_has_no_end(watched: Watched) -> None:
     class FourOfASize(SettingsOfSmallParts):
-        PARTS_OF_A_SIZE = 4
+        PARTS_PER_SIZE = 4
 
     file_system = watched.file_system(kind=FourOfASize, part_bytes=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
@@ -186,7 +186,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, waits = threading.Event(), threading.Event()
-    note = multipart_upload.note_end
+    note = multipart_upload.recycle_part
 
     def slowly(room: Any, failures: Any, part: Any) -> None:
         note(room, failures, part)
@@ -239,9 +239,9 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
 
 def test_parts_reach_what_s3_can_hold() -> None:
     part, total = S3Settings().part_bytes, 0
-    for number in range(1, S3Settings.MOST_PARTS + 1):
+    for number in range(1, S3Settings.MAX_PARTS + 1):
         total += part
-        if number % S3Settings.PARTS_OF_A_SIZE == 0:
+        if number % S3Settings.PARTS_PER_SIZE == 0:
             part *= 2
     assert total >= 5 << 40
     assert part // 2 <= 5 << 30  # the largest part
@@ -250,7 +250,7 @@ def test_parts_reach_what_s3_can_hold() -> None:
 @pytest.mark.usefixtures("small_parts")
 def test_too_many_parts_are_refused_and_leave_nothing(watched: Watched) -> None:
     class ThreeParts(SettingsOfSmallParts):
-        MOST_PARTS = 3
+        MAX_PARTS = 3
 
     file_system = watched.file_system(kind=ThreeParts, part_bytes=10)
     with pytest.raises(InvalidRequestError, match="more than 3 parts"):

@@ -28,8 +28,8 @@ from holdfast.errors import (
 )
 from holdfast.locations import S3Settings
 from holdfast.locations.file_systems import S3FileSystem, connection_for
-from holdfast.locations.file_systems.s3 import through_obstore
-from holdfast.locations.file_systems.s3.through_obstore import HEAD_BYTES
+from holdfast.locations.file_systems.s3 import obstore_bucket
+from holdfast.locations.file_systems.s3.obstore_bucket import HEAD_BYTES
 from holdfast.testing import s3_operation
 
 MIB = 1 << 20
@@ -205,7 +205,7 @@ def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected:
         client.get_object(Bucket=name, Key="key")
     client.meta.events.unregister("before-send.s3.GetObject", instead)
     assert asked == [expected]
-    base, is_path_style = through_obstore.endpoint_of(client, name)
+    base, is_path_style = obstore_bucket.endpoint_of(client, name)
     assert (f"{base}/{name}/key" if is_path_style else f"{base}/key") == expected
 
 
@@ -215,10 +215,10 @@ def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected:
 )
 def test_what_is_no_ordinary_bucket_is_left_to_boto3(name: str) -> None:
     settings = S3Settings(region="eu-central-1", access_key="a", secret_key="b")
-    assert through_obstore.obstore_for(settings, name) is None
+    assert obstore_bucket.obstore_for(settings, name) is None
 
 
-@pytest.mark.parametrize("name", through_obstore.FOREIGN)
+@pytest.mark.parametrize("name", obstore_bucket.OVERRIDING_VARIABLES)
 def test_what_the_environment_would_tell_it_is_not_heeded(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -259,7 +259,7 @@ class Renewing:
 
 
 def test_credentials_are_asked_for_again_before_they_end() -> None:
-    provider = through_obstore.Credentials(Renewing())
+    provider = obstore_bucket.Credentials(Renewing())
     first, second = provider(), provider()
     assert (first["access_key_id"], second["access_key_id"]) == ("key-1", "key-2")
     assert first["token"] == TOKEN
@@ -274,7 +274,7 @@ def test_credentials_that_fail_are_an_error_of_ours(
         raise RuntimeError(TOKEN)
 
     file_system = by_obstore(watched)
-    monkeypatch.setattr(through_obstore.Credentials, "__call__", fails)
+    monkeypatch.setattr(obstore_bucket.Credentials, "__call__", fails)
     write(file_system, f"{watched.directory}/x", b"1")  # boto3 signs by itself
     assert agents(watched, "PutObject") == ["boto3"]
 
@@ -319,7 +319,7 @@ def test_only_what_surely_changed_nothing_counts_as_such(
     kind: str, text: str, *, changed_nothing: bool
 ) -> None:
     error = type(kind, (Exception,), {})(text)
-    assert through_obstore.surely_changed_nothing(error) is changed_nothing
+    assert obstore_bucket.was_not_performed(error) is changed_nothing
 
 
 @on_each_server
@@ -426,7 +426,7 @@ def test_settings_that_it_refuses_are_left_to_boto3(
     monkeypatch.setenv("AWS_CA_BUNDLE", "/dev/null/missing")
     file_system = by_obstore(watched)
     with caplog.at_level(logging.WARNING, logger="holdfast"):
-        assert through_obstore.obstore_for(file_system.settings, "other-bucket") is None
+        assert obstore_bucket.obstore_for(file_system.settings, "other-bucket") is None
     assert "obstore can't be used for bucket other-bucket" in caplog.text
 
 

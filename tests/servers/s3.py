@@ -225,7 +225,7 @@ def _is_healthy(scheme: str, port: int) -> bool:
 class SettingsOfSmallParts(S3Settings):
     """Settings whose parts may be as small as a test wants them; of the servers here only moto minds."""
 
-    LEAST_PART_BYTES = 1
+    MIN_PART_BYTES = 1
 
 
 def settings_of(

@@ -39,9 +39,8 @@ def plain_type(type: pa.DataType) -> np.dtype[Any] | None:
 
 
 def from_arrow(array: pa.Array | pa.ChunkedArray) -> Column:
-    """The column of an Arrow array, without a copy where that is possible."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    """The column of an Arrow array, without a copy where that is possible. Raises what `side_by_side` does."""
+    array = whole(array)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     held = held_type(array.type)
@@ -144,6 +143,15 @@ def side_by_side(arrays: Sequence[pa.Array]) -> pa.Array:
             "subtasks"
         )
         raise InvalidRequestError(message) from error
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as a single array. Raises what `side_by_side` does."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return side_by_side(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def same_rows(

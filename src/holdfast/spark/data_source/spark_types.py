@@ -17,6 +17,7 @@ from holdfast.backends.arrow import (
     paths_in,
     plain_type,
 )
+from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
 
 _MOST_DIGITS = 38
@@ -48,7 +49,8 @@ def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
             columns.append(conformed(column, field.type))
-        except pa.ArrowException:
+        except pa.ArrowException as error:
+            raise_shortage(error)
             message = (
                 f"column {field.name!r} of type {column.type} has values that Spark's type has no "
                 "room for; holdfast.read_state reads them"
