@@ -15,7 +15,7 @@ from holdfast.backends.serializers.type_forms import (
     has_untyped,
     leaves_out_defaults,
 )
-from holdfast.common import message_pack_decoder
+from holdfast.common import message_pack_decoder, raise_shortage
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -167,6 +167,7 @@ class Objects:
             )
             raise InvalidRequestError(message) from None
         except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
+            raise_shortage(error)
             message = f"elements can't be read as {self.name}{place_of(error)}"
             raise CheckpointCorruptedError(message) from None
 
@@ -176,6 +177,7 @@ class Objects:
         return MisfitError(f"{other.__name__} is no {self.name}")
 
     def _misfit(self, error: Exception) -> MisfitError:
+        raise_shortage(error)
         return MisfitError(f"not every value is a {self.name}{place_of(error)}")
 
     def _unlike(self) -> MisfitError:

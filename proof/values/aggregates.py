@@ -132,7 +132,9 @@ def draw_case(random: Random, *, with_spark: bool = False) -> AggregateCase:
     """Draw a case."""
     drawer = Drawer(random)
     key = pa.schema([(f"k{i}", drawer.key_type()) for i in range(random.choice([1, 1, 1, 2]))])
-    columns, specs, mild = _draw_aggregates(drawer, 16 if with_spark else 6)  # a job of Spark takes long
+    columns, specs, mild = _draw_aggregates(
+        drawer, 16 if with_spark else 6
+    )  # a job of Spark takes long
     keys = drawer.distinct_keys(key, random.randint(1, 4))
     batches: list[Batch] = []
     names = [*specs]
@@ -157,7 +159,9 @@ def draw_case(random: Random, *, with_spark: bool = False) -> AggregateCase:
     return AggregateCase(key, columns, specs, tuple(batches), settings)
 
 
-def _draw_aggregates(drawer: Drawer, most: int) -> tuple[pa.Schema, dict[str, Spec], frozenset[str]]:
+def _draw_aggregates(
+    drawer: Drawer, most: int
+) -> tuple[pa.Schema, dict[str, Spec], frozenset[str]]:
     """Draw columns, aggregates of them, and the columns whose numbers are small enough to be summed up."""
     random = drawer.random
     numbers = [(f"n{i}", drawer.number_type()) for i in range(random.randint(1, 3))]

@@ -310,7 +310,9 @@ class Steps(StatefulFunction):
                 maps[index].append(list(pair))
             return maps
         values = from_arrow(columns.get(keys))
-        return [[] if value is None else value for value in values] if kind.name == "list" else values
+        return (
+            [[] if value is None else value for value in values] if kind.name == "list" else values
+        )
 
     def _read_by_key(self, keys: Keys) -> list[Any]:
         kind, state = self._case.kind, self._state
@@ -357,7 +359,9 @@ def run_case(case: StateCase) -> Comparisons:
         before = {key: model.expected(key) for key in {frozen(key) for key, _ in step.rows}}
         model.take(step)
         expected = {key: model.expected(key) for key in before}
-        may_fail = any(cell.must_fail or cell.may_fail for cell in [*expected.values(), *before.values()])
+        may_fail = any(
+            cell.must_fail or cell.may_fail for cell in [*expected.values(), *before.values()]
+        )
         rows = [(*key, row) for row, (key, _) in enumerate(step.rows)]
         table = pa.Table.from_arrays(columns_of(rows, schema, to_arrow), schema=schema)
         subtasks.parallelism, subtasks.backend = step.parallelism, step.backend

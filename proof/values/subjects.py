@@ -61,7 +61,11 @@ def subjects_on_spark(spark: SparkSession) -> dict[str, Subject]:
 
 
 def compare(
-    subject: Subject, seed: int, *, cases: int | None = None, has_time: Callable[[], bool] = lambda: True
+    subject: Subject,
+    seed: int,
+    *,
+    cases: int | None = None,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> Tally[Any]:
     """Run cases one seed after the other.
 

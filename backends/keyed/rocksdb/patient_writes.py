@@ -75,7 +75,7 @@ class PatientWriter:
             self._takes(WriteBatch(raw_mode=True))  # says what it was, if it was no want of room
             if is_failed:
                 path = self._database.path()
-                raise StorageFullError("no room left for RocksDB to merge its files", path)
+                raise StorageFullError("no space left for RocksDB to merge its files", path)
             next(waiting)
 
     def _waits(self) -> Iterator[None]:

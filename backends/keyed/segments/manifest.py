@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec
 from holdfast.backends.keyed.table import TableSpec
-from holdfast.common import MAX_INT64, Count, crc32c, message_pack_decoder
+from holdfast.common import MAX_INT64, Count, crc32c, message_pack_decoder, raise_shortage
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 MAGIC = b"HOLDTBLS"
@@ -311,6 +311,7 @@ def _decoded(content: bytes, location: str) -> Manifest:
         ValueError,
         RecursionError,
     ) as error:
+        raise_shortage(error, location)
         message = f"manifest of tables can't be decoded ({error})"
         raise CheckpointCorruptedError(message, location) from error
     return manifest

@@ -14,6 +14,9 @@ from holdfast.common import json_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError
 
 _DESCRIPTION = "metadata"
+_MAX_DESCRIPTION_BYTES = 64 << 20
+"""Some 100 bytes for each file: those of a partition of many terabytes."""
+
 _PARTS = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
 
 
@@ -29,8 +32,16 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
     """
     directory = path.rpartition("/")[0]
     try:
-        with opens() as stream, zipfile.ZipFile(stream) as archive:
-            _, _, text = archive.read(_DESCRIPTION).decode().partition("\n")
+        with (
+            opens() as stream,
+            zipfile.ZipFile(stream) as archive,
+            archive.open(_DESCRIPTION) as description,
+        ):
+            content = description.read(_MAX_DESCRIPTION_BYTES + 1)
+        if len(content) > _MAX_DESCRIPTION_BYTES:
+            message = f"its description has more than {_MAX_DESCRIPTION_BYTES} bytes"
+            raise ValueError(message)
+        _, _, text = content.decode().partition("\n")
         described = json_decoder(dict[str, Any]).decode(text)
         parts = {
             f"{directory}/{folder}/{part[name]}": int(part["sizeBytes"])

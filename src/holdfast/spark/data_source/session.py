@@ -32,7 +32,7 @@ def read_state(
 
     Args:
         spark: The session, also one of Spark Connect.
-        pointer: URI of the checkpoint or savepoint.
+        pointer: URI of the checkpoint or savepoint, or as for `holdfast.read_state`.
         operator: The operator's uid. Without it, `state` and `raw` the rows say which states there are.
         state: The state's name; may be left out where the operator has only one state.
         raw: As for `holdfast.read_state`.

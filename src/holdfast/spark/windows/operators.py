@@ -1,7 +1,7 @@
 """The operators: rows go into windows, and windows that are complete or have changed come out."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Required, TypedDict, Unpack
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.backends.api import FunctionInitializationContext
+from holdfast.backends.arrow import gather, take_rows
 from holdfast.backends.descriptors import ReducingStateDescriptor
 from holdfast.backends.keyed import TableSpec
 from holdfast.common import json_decoder
@@ -175,10 +176,8 @@ class _Windowed(StatefulFunction):
         return {_WINDOWS: msgspec.json.encode(now)}
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = [batch for batch in batches if batch.num_rows]
-        due = []
-        if given:
-            due.append(self._add(pa.concat_batches(given)))
+        parts = list(gather(batches))
+        due = [self._add(parts)] if parts else []
         complete, over = self._fire()
         if self._emit == "append":
             due.append(complete)
@@ -187,18 +186,17 @@ class _Windowed(StatefulFunction):
             self._state.clear(over.keys)
             self._windows.forget(over)
 
-    def _add(self, rows: pa.RecordBatch) -> Spans:
+    def _add(self, parts: Sequence[pa.RecordBatch]) -> Spans:
         """Add rows to their windows. Returns the windows that are given out because of them."""
-        rows = rows.filter(pc.is_valid(rows.column(self._time)))
-        times_ms = _milliseconds(rows.column(self._time))
-        keys = self._store.keys(rows)
+        parts = [rows.filter(pc.is_valid(rows.column(self._time))) for rows in parts]
+        times_ms = np.concatenate([_milliseconds(rows.column(self._time)) for rows in parts])
+        keys = self._store.keys(pa.Table.from_batches(parts))
         late_ms = self._batch.late_watermark
         assigned = self._windows.assign(keys, times_ms, late_ms - self._lateness_ms + 1)
         self.late_rows += self._late(times_ms, assigned)
         spans = assigned.spans
         if len(spans):
-            operands = self._operands(rows).take(pa.array(assigned.rows))
-            self._state.add(spans.keys, operands)
+            self._fold(parts, assigned)
         every = np.arange(len(spans))
         last_ms = spans.ends_ms - 1
         if self._emit == "update":
@@ -209,6 +207,17 @@ class _Windowed(StatefulFunction):
         if self._lateness_ms:
             self._timers.register(spans.keys, last_ms + self._lateness_ms, every)
         return spans.take(is_complete)
+
+    def _fold(self, parts: Sequence[pa.RecordBatch], assigned: Assigned) -> None:
+        """Add the operands of rows to the state of their windows."""
+        keys = assigned.spans.keys
+        operands = [pa.RecordBatch.from_struct_array(self._operands(rows)) for rows in parts]
+        first = 0
+        for taken in take_rows(operands, assigned.rows):
+            end = first + taken.num_rows
+            is_all = taken.num_rows == len(assigned.rows)
+            self._state.add(keys if is_all else keys.of_rows(first, end), taken.to_struct_array())
+            first = end
 
     def _late(self, times_ms: Times, assigned: Assigned) -> int:
         is_left_out = np.ones(len(times_ms), np.bool_)

@@ -16,6 +16,7 @@ from holdfast.backends.inspection import (
     write_keyed_states,
     write_states,
 )
+from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import OperatorStateHandle, SegmentsStateHandle
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
@@ -157,7 +158,8 @@ def _with_table(state: Any) -> StateRows | None:
     elif type(rows).__module__.startswith("pandas."):
         try:
             rows = pa.Table.from_pandas(rows, preserve_index=False)
-        except pa.ArrowException:  # not its text: it may hold data
+        except pa.ArrowException as error:  # not its text: it may hold data
+            raise_shortage(error)
             message = (
                 "rows of pandas have values that are of no one Arrow type; give a pyarrow.Table"
             )
