@@ -31,9 +31,7 @@ def key_columns(
         listed = ", ".join(map(str, types)) or "no type"
         message = f"the key has columns {shown(key)}, and columns of {listed} were given"
         raise InvalidRequestError(message)
-    return [
-        conformed(whole(column), type) for column, type in zip(columns, key.types, strict=True)
-    ]
+    return [conformed(whole(column), type) for column, type in zip(columns, key.types, strict=True)]
 
 
 def arrow_columns(given: Iterable[Any], what: str) -> list[pa.Array | pa.ChunkedArray]:

@@ -40,9 +40,7 @@ class TurnsOfKeys:
         self._due: list[_Timer] = []  # while they fire
         self._turns: dict[_Timer, int] | None = None
 
-    def of_rows(
-        self, parts: Sequence[pa.RecordBatch]
-    ) -> Iterator[tuple[Any, pa.RecordBatch]]:
+    def of_rows(self, parts: Sequence[pa.RecordBatch]) -> Iterator[tuple[Any, pa.RecordBatch]]:
         """Each key of the rows, which is current until the next is asked for, and its rows.
 
         Args:
