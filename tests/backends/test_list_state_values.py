@@ -80,6 +80,14 @@ def test_a_python_value_that_would_change_is_refused(element_type: Any, value: A
     assert len(state) == 0
 
 
+def arrow_takes_uuids() -> bool:
+    try:
+        pa.array([uuid.UUID(int=5)], pa.uuid())
+    except pa.ArrowTypeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("element_type", "value", "expected"),
     [
@@ -92,7 +100,12 @@ def test_a_python_value_that_would_change_is_refused(element_type: Any, value: A
         (pa.list_view(pa.int64()), [1, None], [1, None]),
         (pa.list_view(pa.list_(pa.string())), [["a"], None], [["a"], None]),
         (pa.binary(2), b"ab", b"ab"),
-        (pa.uuid(), uuid.UUID(int=5), uuid.UUID(int=5)),
+        pytest.param(
+            pa.uuid(),
+            uuid.UUID(int=5),
+            uuid.UUID(int=5),
+            marks=pytest.mark.skipif(not arrow_takes_uuids(), reason="pyarrow 21 takes bytes alone"),
+        ),
         (pa.uuid(), uuid.UUID(int=5).bytes, uuid.UUID(int=5)),
         (pa.json_(), '{"a": 1}', '{"a": 1}'),
         (pa.opaque(pa.int64(), "a", "b"), 1, 1),
