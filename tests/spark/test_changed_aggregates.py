@@ -208,7 +208,9 @@ def test_another_gap_of_sessions_is_refused() -> None:
     subtasks = KeyedSubtasks(windowed(session(MINUTE), n=agg.count()), KEY)
     subtasks.batch(table([5]))
     subtasks.make = windowed(session(2 * MINUTE), n=agg.count())
-    with pytest.raises(StateMigrationError, match=r"gap of 0:01:00, and now has aggregates of session.*0:02:00"):
+    with pytest.raises(
+        StateMigrationError, match=r"gap of 0:01:00, and now has aggregates of session.*0:02:00"
+    ):
         subtasks.batch(table([5]))
 
 
