@@ -145,6 +145,7 @@ class AskingSuite(StateSuite):
             lambda: other.get_map_state(MapStateDescriptor("m", int, pa.int32())),
             lambda: other.get_map_state(MapStateDescriptor("m", str, str)),
             lambda: other.get_reducing_state(ReducingStateDescriptor("r", "min", pa.int32())),
+            lambda: other.get_reducing_state(ReducingStateDescriptor("r", "count", pa.int64())),
             lambda: other.get_state(ValueStateDescriptor("v", pa.int32()), WINDOW),
         ]
         for call in refused:
