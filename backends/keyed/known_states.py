@@ -288,7 +288,7 @@ class KnownStates:
         ):
             # Here it fails when the state is asked for, not when the first row is read.
             form.migrated(stored, [pa.array([], field.type) for field in stored.values])
-        table = self._tables.table(spec, form.migrated, rewrite=rules.change_names)
+        table = self._tables.table(spec, form.migrated, rewrite=rules.changes_names)
         return ValueRows(table, form, self._key_groups, self._hash_of, ttl)
 
     def _check_stored(

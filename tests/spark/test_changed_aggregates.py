@@ -154,6 +154,7 @@ def test_an_aggregate_of_a_narrower_type_is_refused_with_its_column() -> None:
         ({"dropped": "a"}, "must be a list of names"),
         ({"dropped": agg.count()}, "must be a list of names"),
         ({"renamed": ["a"]}, "must map new names to stored names"),
+        ({"renamed": {"a": "n", "b": "n"}}, "no two aggregates can have had one name"),
         ({"renamed": {"a": "n"}, "added": ["a"]}, "both renamed and added"),
     ],
 )
