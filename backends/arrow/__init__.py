@@ -7,7 +7,12 @@ from holdfast.backends.arrow.array_checks import check_memory, missing_in
 from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
 from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
 from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
-from holdfast.backends.arrow.ipc_sizes import blocks_of, check_block, check_blocks, check_stream
+from holdfast.backends.arrow.ipc_sizes import (
+    blocks_of,
+    check_block,
+    check_blocks,
+    refuse_compressed,
+)
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
 from holdfast.backends.arrow.large_batches import gather, take_rows
@@ -54,7 +59,6 @@ __all__ = [
     "check_blocks",
     "check_memory",
     "check_sketches",
-    "check_stream",
     "children_of",
     "chunks_of",
     "compacted",
@@ -83,6 +87,7 @@ __all__ = [
     "plain_floats",
     "plain_type",
     "quick_value",
+    "refuse_compressed",
     "scalar_of",
     "take_rows",
     "trimmed",

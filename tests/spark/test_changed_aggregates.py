@@ -92,6 +92,17 @@ def test_an_added_aggregate_begins_without_the_rows_so_far() -> None:
 
 
 @pytest.mark.usefixtures("state_backend")
+def test_the_last_change_counts_when_subtasks_become_fewer() -> None:
+    subtasks = begun(n=agg.count())
+    subtasks.parallelism = 3
+    subtasks.make = made({"added": ["new"]}, n=agg.count(), new=agg.count())
+    subtasks.batch(table([1], key=2))  # some of the subtasks have no rows, of this batch or of the one before
+    subtasks.parallelism = 1
+    subtasks.make = made({"renamed": {"newer": "new"}}, n=agg.count(), newer=agg.count())
+    assert subtasks.batch(table([1], key=2)) == [{"k": 2, "n": 2, "newer": 2}]
+
+
+@pytest.mark.usefixtures("state_backend")
 def test_a_dropped_aggregate_does_not_come_back_with_its_name() -> None:
     subtasks = begun(n=agg.count(), most=agg.max("v"))
     subtasks.batch(table([1], key=2))
