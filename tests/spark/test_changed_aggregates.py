@@ -96,7 +96,9 @@ def test_the_last_change_counts_when_subtasks_become_fewer() -> None:
     subtasks = begun(n=agg.count())
     subtasks.parallelism = 3
     subtasks.make = made({"added": ["new"]}, n=agg.count(), new=agg.count())
-    subtasks.batch(table([1], key=2))  # some of the subtasks have no rows, of this batch or of the one before
+    subtasks.batch(
+        table([1], key=2)
+    )  # some of the subtasks have no rows, of this batch or of the one before
     subtasks.parallelism = 1
     subtasks.make = made({"renamed": {"newer": "new"}}, n=agg.count(), newer=agg.count())
     assert subtasks.batch(table([1], key=2)) == [{"k": 2, "n": 2, "newer": 2}]
