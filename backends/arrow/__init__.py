@@ -15,10 +15,14 @@ from holdfast.backends.arrow.ipc_sizes import (
 )
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
+from holdfast.backends.arrow.large_batches import gather, take_rows
 from holdfast.backends.arrow.nesting import (
     children_of,
+    conformed,
+    conformed_column,
     fields_of,
     mapped_type,
+    nullable_type,
     offsets_of,
     path_below,
     paths_in,
@@ -58,11 +62,14 @@ __all__ = [
     "children_of",
     "chunks_of",
     "compacted",
+    "conformed",
+    "conformed_column",
     "dictionary_key",
     "equal_numbers",
     "equal_rows",
     "estimates_of_sketches",
     "fields_of",
+    "gather",
     "is_bytes",
     "is_list",
     "is_text",
@@ -71,6 +78,7 @@ __all__ = [
     "mapped_type",
     "missing_in",
     "nullable",
+    "nullable_type",
     "offsets_of",
     "order_of",
     "path_below",
@@ -81,6 +89,7 @@ __all__ = [
     "quick_value",
     "refuse_compressed",
     "scalar_of",
+    "take_rows",
     "trimmed",
     "types_in",
     "union_of_sketches",

@@ -195,7 +195,9 @@ class ArrowSerializer(Serializer):
 
 def _may_be_changed(type: pa.DataType) -> bool:
     """Whether Arrow has objects for the type that stand for other times without an error."""
-    return bool(pa.types.is_time(type) or (pa.types.is_temporal(type) and getattr(type, "unit", "") == "ns"))
+    return bool(
+        pa.types.is_time(type) or (pa.types.is_temporal(type) and getattr(type, "unit", "") == "ns")
+    )
 
 
 def _copied(element: Any) -> Any:

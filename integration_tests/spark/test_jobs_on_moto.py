@@ -79,7 +79,9 @@ def state_objects(bucket: S3Bucket) -> list[str]:
     return [key for key in keys if not key.startswith("checkpoints/orders/_epoch")]
 
 
-def test_job_on_moto_commits_cleans_up_and_restarts(job_on_moto: Job, moto_bucket: S3Bucket) -> None:
+def test_job_on_moto_commits_cleans_up_and_restarts(
+    job_on_moto: Job, moto_bucket: S3Bucket
+) -> None:
     job = job_on_moto
     job.feed(files=2, rows=ROWS)
     Totals(job).run()

@@ -49,10 +49,16 @@ class Kind:
     @property
     def assigner(self) -> WindowAssigner:
         """The product's windows."""
-        size, slide, offset = (timedelta(milliseconds=n) for n in (self.size, self.slide, self.offset))
+        size, slide, offset = (
+            timedelta(milliseconds=n) for n in (self.size, self.slide, self.offset)
+        )
         if self.name == "session":
             return session(size)
-        return tumbling(size, offset=offset) if self.name == "tumbling" else sliding(size, slide, offset=offset)
+        return (
+            tumbling(size, offset=offset)
+            if self.name == "tumbling"
+            else sliding(size, slide, offset=offset)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,12 @@ def draw_case(random: Random) -> WindowCase:
         ]
     )
     columns = pa.schema(
-        [("t", random.choice(TIMES)), ("n", pa.int64()), ("d", drawer.decimal_type()), ("v", drawer.atomic_type())]
+        [
+            ("t", random.choice(TIMES)),
+            ("n", pa.int64()),
+            ("d", drawer.decimal_type()),
+            ("v", drawer.atomic_type()),
+        ]
     )
     kinds = ["count", "sum", "min", "max", "avg", "first", "last", "collect"]
     specs = {
@@ -120,11 +131,17 @@ def draw_case(random: Random) -> WindowCase:
     batches, watermark = [], 0
     for _ in range(random.randint(1, 5)):
         count = random.choice([0, 1, 2, 6])
-        rows = tuple((*random.choice(keys), *_draw_row(drawer, columns, base)) for _ in range(count))
+        rows = tuple(
+            (*random.choice(keys), *_draw_row(drawer, columns, base)) for _ in range(count)
+        )
         watermark = max(watermark, random.choice([watermark, base + random.randint(0, 45)]))
         batches.append(
             WindowBatch(
-                rows, watermark, random.randint(1, 3), random.choice(BACKENDS), int(drawer.chance(0.2))
+                rows,
+                watermark,
+                random.randint(1, 3),
+                random.choice(BACKENDS),
+                int(drawer.chance(0.2)),
             )
         )
     return WindowCase(
@@ -274,9 +291,7 @@ def run_case(case: WindowCase) -> Comparisons:
             for row in batch.rows
         ]
         due = model.batch(rows, before, batch.watermark)
-        expected = {
-            (key, window.start, window.end): window.rows for key, window in due
-        }
+        expected = {(key, window.start, window.end): window.rows for key, window in due}
         cells = [
             aggregate(spec, rows, case.columns)
             for rows in expected.values()
@@ -299,7 +314,9 @@ def run_case(case: WindowCase) -> Comparisons:
         compared.check(
             subtasks.late_rows == model.late,
             f"{what}: late rows",
-            lambda number=number: f"batch {number}: {subtasks.late_rows} late rows, not {model.late}",
+            lambda number=number: (
+                f"batch {number}: {subtasks.late_rows} late rows, not {model.late}"
+            ),
         )
         if case.specs:
             results = _results_of(given, case)
@@ -323,11 +340,18 @@ def run_case(case: WindowCase) -> Comparisons:
 
 
 def _compare_window(
-    compared: Comparisons, what: str, case: WindowCase, key: Any, values: Any, rows: list[dict[str, Any]]
+    compared: Comparisons,
+    what: str,
+    case: WindowCase,
+    key: Any,
+    values: Any,
+    rows: list[dict[str, Any]],
 ) -> None:
     if not case.specs:
         given, right = (sorted(repr(frozen(row)) for row in each) for each in (values, rows))
-        compared.check(given == right, f"{what}: other rows", lambda: f"{key}: {given}, not {right}")
+        compared.check(
+            given == right, f"{what}: other rows", lambda: f"{key}: {given}, not {right}"
+        )
         times = [row["t"] for row in values]
         compared.check(times == sorted(times), f"{what}: order", lambda: f"{key}: {times}")
         return
@@ -366,7 +390,9 @@ def _plain_key(key: Any, schema: pa.Schema) -> tuple[Any, ...]:
 
 
 def _bounds(window: Window) -> tuple[int, int]:
-    bounds = pa.array([window.start, window.end], pa.timestamp("us", "UTC" if window.start.tzinfo else None))
+    bounds = pa.array(
+        [window.start, window.end], pa.timestamp("us", "UTC" if window.start.tzinfo else None)
+    )
     start, end = from_arrow(bounds)
     return start // 1000, end // 1000
 

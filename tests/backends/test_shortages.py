@@ -100,5 +100,3 @@ def test_corruption_of_rocksdb_that_is_a_lack_of_handles_is_not_damage(tmp_path:
     text = "Corruption: Can't access /000012.sst: IO error: While open: Too many open files"
     with pytest.raises(OutOfResourcesError, match="nothing is damaged"), translated(str(tmp_path)):
         raise Exception(text)  # noqa: TRY002  # the class that rocksdict has for all errors
-
-

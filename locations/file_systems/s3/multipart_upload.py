@@ -42,7 +42,7 @@ class MultipartUpload:
         self._pool = ContextPool(target.settings.concurrency, thread_name_prefix="holdfast-s3-part")
         self._room = threading.BoundedSemaphore(target.settings.concurrency)
         self._parts: list[Future[dict[str, Any]]] = []
-        self._part_bytes = target.settings.part_bytes
+        self._part_bytes = target.settings.part_size
         self._part = bytearray()
         self._filled = 0
         self._size = 0

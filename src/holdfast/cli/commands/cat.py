@@ -55,7 +55,8 @@ def add_to(commands: "Commands") -> None:
         action="append",
         type=_named_value,
         metavar="NAME[=VALUE]",
-        help="only the rows of this key, without reading others; once for each of its columns; NAME alone is null",
+        help="only the rows of this key, without reading others; once for each of its columns, with the value as this "
+        "command prints it; NAME alone is null",
     )
     command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
     add_rows(command)

@@ -305,6 +305,24 @@ class AskingSuite(StateSuite):
             tables = self.tables_of(ALL, handles)
             backend = KeyedStateBackend(tables, (KEY, key)[number % 2], GROUPS)
 
+    def test_a_key_is_the_same_wherever_nulls_may_be_inside_of_it(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        """Spark infers that anew for each query."""
+        value = ValueStateDescriptor("v", int)
+        inner = [pa.field("x", pa.int64(), nullable=False), ("n", pa.list_(pa.null()))]
+        never = pa.schema([("user", pa.list_(pa.field("item", pa.struct(inner), nullable=False)))])
+        may_be = pa.schema([("user", pa.list_(pa.struct([("x", pa.int64()), inner[1]])))])
+        handles: list[Any] = []
+        for number, schema in enumerate((never, may_be, never, may_be)):
+            backend = KeyedStateBackend(self.tables_of(ALL, handles), schema, GROUPS)
+            rows = [[], [{"x": 1, "n": [None]}], [{"x": 2, "n": None}]]
+            keys = backend.keys([pa.array(rows, schema.field(0).type)[1:]])
+            state = backend.get_state(value).columns
+            assert state.get(keys).to_pylist() == [number or None] * 2
+            state.put(keys, [number + 1] * 2)
+            handles = checkpoints.run(backend.snapshot(number, checkpoints.location(number)))
+
     def test_handles_that_have_rows_of_one_key_group_are_refused(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
