@@ -237,7 +237,10 @@ class StatefulQuery:
             )
             with self._lock:
                 self._check_alone(run, query)
+                self._runs.pop(query.query_id, None)
                 self._runs[query.query_id] = run
+                if len(self._runs) > _MAX_RUNS:  # most have ended, of which Spark says nothing here
+                    del self._runs[next(iter(self._runs))]
         try:
             run.take(batch, batch_id, engine, query)
         except BaseException:
@@ -281,7 +284,13 @@ class _Call:
 
 
 _last_calls: dict[str, _Call] = {}
-"""The last call for each query, by its id, whichever function was called."""
+"""The last call for each query, by its id, whichever function was called; the query called longest ago first."""
+
+_MAX_RUNS = 100
+"""Runs that one function keeps. One that was forgotten and still goes on is begun anew by its next batch."""
+
+_MAX_QUERIES = 1000
+"""Queries of one driver, most of them ended long ago, whose last call is known."""
 
 
 def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) -> _Call:
@@ -307,5 +316,8 @@ def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) ->
             "checkpoint before"
         )
         raise InvalidRequestError(message)
+    _last_calls.pop(query.query_id, None)
     call = _last_calls[query.query_id] = _Call(query.run_id, batch_id)
+    if len(_last_calls) > _MAX_QUERIES:
+        del _last_calls[next(iter(_last_calls))]
     return call
