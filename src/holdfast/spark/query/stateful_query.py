@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import InvalidRequestError
+from holdfast.spark import sessions
 from holdfast.spark.engines import Engine, RunningQuery, engine_of
 from holdfast.spark.event_time import WakeUps
 from holdfast.spark.operators import (
@@ -20,6 +21,7 @@ from holdfast.spark.operators import (
 )
 from holdfast.spark.query.batch_run import check_no_batch, current_batch
 from holdfast.spark.query.query_run import QueryRun
+from holdfast.spark.settings import check_settings
 
 
 def stateful(
@@ -76,9 +78,10 @@ def stateful(
         wake_ups: Has batches come when timers are due and no rows are there; see `WakeUps`.
 
     Raises:
-        InvalidRequestError: An argument can't be used. Settings are read, and refused, in the
-            first micro-batch.
+        InvalidRequestError: An argument can't be used, or a setting of the active session is not valid. What is
+            set later is refused in the first micro-batch.
     """
+    check_settings(sessions.configuration())
     return StatefulOperator(
         Operator(
             function=function,
