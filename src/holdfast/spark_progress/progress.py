@@ -1,7 +1,7 @@
 """Spark's side of a checkpoint: MessagePack in `_metadata`, under the coordinator state `spark`.
 
 {"query_id": str, "run_id": str, "batch_id": int, "offsets": str, "checkpoint_location": str,
-"spark_version": str, "watermark": int}
+"spark_version": str, "watermark": int, "query_name": str}
 """
 
 import json
@@ -28,6 +28,7 @@ class SparkProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         spark_version: Version of Spark that ran the batch.
         watermark: The watermark that the batch was run with, in milliseconds since 1970. It can be above
             Spark's own, in `offsets`, if the query began with a savepoint.
+        query_name: The name that the query was given; empty if it has none.
     """
 
     query_id: str
@@ -37,6 +38,7 @@ class SparkProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     checkpoint_location: str
     spark_version: str
     watermark: int = 0
+    query_name: str = ""
 
     @property
     def times(self) -> tuple[int, int]:

@@ -174,6 +174,7 @@ class QueryRun:
                 checkpoint_location=shown(query.checkpoint_location),
                 spark_version=pyspark.__version__,
                 watermark=times.watermark,
+                query_name=query.name,
             )
             if not rows_came and self._has_nothing_to_do(pending, times) and engine.is_empty(rows):
                 self.coordinator.carry_over(pending, progress)
