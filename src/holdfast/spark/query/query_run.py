@@ -175,6 +175,7 @@ class QueryRun:
                 spark_version=pyspark.__version__,
                 watermark=times.watermark,
                 batch_time=times.batch_time,
+                query_name=query.name,
             )
             if not rows_came and self._has_nothing_to_do(pending, times) and engine.is_empty(rows):
                 self.coordinator.carry_over(pending, progress)
