@@ -5,7 +5,7 @@ The model has what Arrow makes of a column of the values. `HYPOTHESIS_PROFILE=ni
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -92,7 +92,7 @@ HOURS = [
 numbers = st.one_of(
     st.sampled_from([0, 1, -1, 2**53 + 1, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**64, -129, 127]),
     st.integers(-300, 300),
-    st.sampled_from([np.int64(5), np.int8(5), np.uint64(2**63), np.bool_(True), True, Level.LOW]),  # noqa: FBT003
+    st.sampled_from([np.int64(5), np.int8(5), np.uint64(2**63), np.bool_(True), True, Level.LOW]),
     st.sampled_from([1.0, 2.5, math.nan, Decimal(2), Decimal("2.5"), Fraction(4, 2), "1", pd.NA]),
 )
 floats = st.one_of(
@@ -124,7 +124,7 @@ octets = st.one_of(
     st.binary(max_size=4).map(lambda data: memoryview(data)[::2]),
     st.sampled_from([b"aa", bytearray(b"aa"), np.bytes_(b"aa"), "aa", 1, [1]]),
 )
-flags = st.sampled_from([True, False, np.bool_(True), 0, 1, "x", 1.0])  # noqa: FBT003
+flags = st.sampled_from([True, False, np.bool_(True), 0, 1, "x", 1.0])
 
 
 @st.composite
@@ -608,7 +608,7 @@ def test_folds_are_the_same_by_key_and_by_columns(folds: Any) -> None:
     st.lists(
         floats.filter(lambda n: not isinstance(n, float) or abs(n) < 1e9), min_size=1, max_size=4
     )
-)  # noqa: PLR2004
+)
 def test_means_are_the_same_by_key_and_by_columns(values: Any) -> None:
     with backends() as made:
         for backend in made[:1]:

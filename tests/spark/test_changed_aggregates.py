@@ -219,7 +219,31 @@ def test_another_gap_of_sessions_is_refused() -> None:
     subtasks = KeyedSubtasks(windowed(session(MINUTE), n=agg.count()), KEY)
     subtasks.batch(table([5]))
     subtasks.make = windowed(session(2 * MINUTE), n=agg.count())
-    with pytest.raises(StateMigrationError, match=r"gap of 0:01:00, and now has session.*0:02:00"):
+    with pytest.raises(StateMigrationError, match=r"gap of 0:01:00, and now has aggregates of session.*0:02:00"):
+        subtasks.batch(table([5]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (made(n=agg.count()), windowed(tumbling(MINUTE), n=agg.count())),
+        (windowed(tumbling(MINUTE), n=agg.count()), made(n=agg.count())),
+        (
+            windowed(tumbling(MINUTE), n=agg.count()),
+            lambda: WindowedFunction(lambda *_: None, tumbling(MINUTE), time="ts"),
+        ),
+        (
+            lambda: WindowedFunction(lambda *_: None, tumbling(MINUTE), time="ts"),
+            windowed(tumbling(MINUTE), n=agg.count()),
+        ),
+    ],
+    ids=["totals to windows", "windows to totals", "aggregates to rows", "rows to aggregates"],
+)
+def test_another_operator_under_the_same_uid_is_refused(before: Any, after: Any) -> None:
+    subtasks = KeyedSubtasks(before, KEY, output=COUNTED)
+    subtasks.batch(table([5]))
+    subtasks.make = after
+    with pytest.raises(StateMigrationError, match="give the operator another uid"):
         subtasks.batch(table([5]))
 
 
