@@ -6,13 +6,17 @@ from holdfast.common import MOST
 from holdfast.errors import InvalidRequestError
 
 
+LEAST_MS = -MOST - 1
+"""The earliest time."""
+
+
 def whole_ms(time_ms: int) -> int:
     """The time, a whole number of milliseconds in 64 bits. Raises `InvalidRequestError` for what is none."""
     try:
         number = operator.index(time_ms)
     except TypeError:
         number = None
-    if number is None or not -MOST - 1 <= number <= MOST:
+    if number is None or not LEAST_MS <= number <= MOST:
         message = (
             f"a time is a whole number of milliseconds since 1970, in 64 bits, and not {time_ms!r}"
         )

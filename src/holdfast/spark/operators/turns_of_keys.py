@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.keyed import KeyedStateBackend, TimerService
+from holdfast.backends.arrow import named_conversion
+from holdfast.backends.keyed import KeyedStateBackend, Keys, TimerService
 from holdfast.errors import InvalidRequestError
 
 TimeDomain = Literal["event", "processing"]
@@ -45,7 +46,7 @@ class TurnsOfKeys:
         bounds = [*grouping.starts.tolist(), rows.num_rows]
         set_current_key = self._states.set_current_key
         self._states.begin_batch(keys)
-        for number, values in enumerate(zip(*_values(keys.columns), strict=True)):
+        for number, values in enumerate(zip(*self._values(keys), strict=True)):
             set_current_key(number)
             start = bounds[number]
             yield self._make(values), ordered.slice(start, bounds[number + 1] - start)
@@ -68,7 +69,7 @@ class TurnsOfKeys:
         times = np.concatenate([timers.times_ms for _, timers in fired])
         domains = [domain for domain, timers in fired for _ in range(len(timers))]
         self._due = list(zip(keys.codes.tolist(), times.tolist(), domains, strict=True))
-        made = list(map(self._make, zip(*_values(keys.columns), strict=True)))
+        made = list(map(self._make, zip(*self._values(keys), strict=True)))
         self._states.begin_batch(keys)
         for turn, (number, time_ms, domain) in enumerate(self._due):
             self._turn, self._index = turn, number
@@ -94,6 +95,14 @@ class TurnsOfKeys:
         """Delete a timer of the current key, if it is there and not due. Raises what `register` does."""
         self._service(domain).delete(_checked(time_ms))
 
+    def _values(self, keys: Keys) -> list[list[Any]]:
+        """The keys' values, column by column. Raises `InvalidRequestError`."""
+        columns = []
+        for name, column in zip(self._states.key.names, keys.columns, strict=True):
+            with named_conversion(f"key column {name!r}", column.type):
+                columns.append(column.to_pylist())
+        return columns
+
     def _is_to_come(self, timer: _Timer) -> bool:
         """Whether a timer is among those that fire, and not through with its turn."""
         if not self._due:
@@ -117,10 +126,6 @@ def _tuples_named(names: list[str]) -> Callable[[Iterable[Any]], tuple[Any, ...]
     """Makes named tuples; a field whose name is none of Python's is called by its number."""
     kind: Any = namedtuple("Key", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
     return kind._make
-
-
-def _values(columns: tuple[pa.Array, ...]) -> list[list[Any]]:
-    return [column.to_pylist() for column in columns]
 
 
 def _checked(time_ms: int) -> int:

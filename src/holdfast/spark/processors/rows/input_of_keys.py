@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import mapped_type
+from holdfast.backends.arrow import mapped_type, named_conversion
 from holdfast.spark.processors.turns import Turns
 from holdfast.spark.processors.values import many_objects, objects_of, row_maker
 
@@ -74,7 +74,10 @@ class RowsOfKeys:
     def _rows(self, first: int, end: int) -> list[Any]:
         block = self._table.take(pa.array(self._turns.rows[first:end]))
         with many_objects():
-            columns = [values_in_rows(column, self._zone) for column in block.columns]
+            columns = []
+            for name, column in zip(block.column_names, block.columns, strict=True):
+                with named_conversion(f"column {name!r}", column.type):
+                    columns.append(values_in_rows(column, self._zone))
             return list(map(self._make, zip(*columns, strict=True)))
 
 
