@@ -33,7 +33,10 @@ def progress(offsets: str, watermark: int = 0) -> SparkProgress:
 
 
 def test_the_first_batch_has_no_watermark_behind_it() -> None:
-    assert times_of_batch(entry(1_700, 0), None) == BatchTimes(1_700, 0, 0)
+    first = times_of_batch(entry(1_700, 0), None)
+    assert first == BatchTimes(1_700, NO_WATERMARK, NO_WATERMARK)
+    last = progress(entry(1_700, 0), watermark=0)
+    assert times_of_batch(entry(1_800, 5), last) == BatchTimes(1_800, 5, NO_WATERMARK)
 
 
 def test_rows_are_late_by_the_watermark_of_the_batch_before() -> None:

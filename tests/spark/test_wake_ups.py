@@ -182,6 +182,15 @@ def test_a_query_that_could_not_be_asked_is_refused(job: Job) -> None:
         WakeUps().beside(job.spark.range(1))
 
 
+def test_a_session_without_a_limit_of_rows_per_batch_is_refused(job: Job) -> None:
+    limit = {"spark.sql.execution.arrow.maxRecordsPerBatch": "0"}
+    with session_with(job.spark, limit):
+        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
+            WakeUps().beside(job.stream())
+        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
+            read_state(job.spark, job.storage_directory)
+
+
 @pytest.mark.exhaustive
 def test_queries_do_not_share_what_asks(
     job: Job, spark: SparkSession, tmp_path: Path, timers: Timers
