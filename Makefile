@@ -129,7 +129,7 @@ lint: setup ## ruff: rules and format; imports; names without a use; words; priv
 	$(BIN)/ruff format --check .
 	PYTHONPATH=. $(BIN)/lint-imports
 	$(BIN)/python infra/checks/unused_names.py
-	$(BIN)/python infra/checks/plain_words.py
+	$(BIN)/python infra/checks/wording.py
 	$(BIN)/python infra/checks/tests_use_public_names.py
 
 .PHONY: types

@@ -46,7 +46,7 @@ from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContr
 
 MIB = 1 << 20
 
-SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, longest_wait_s=0.02)
+SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, max_wait_s=0.02)
 """Gives up at once; for what never succeeds."""
 
 

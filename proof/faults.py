@@ -33,7 +33,7 @@ _NO_RETRIES = RetryPolicy(deadline_s=0)
 _OF_STREAMS = frozenset({"write", "sync", "commit"})
 """Calls that nobody repeats by themselves: their task fails, and Spark repeats that."""
 
-_AT_ONCE = RetryPolicy(first_wait_s=0.0001, longest_wait_s=0.001)
+_AT_ONCE = RetryPolicy(first_wait_s=0.0001, max_wait_s=0.001)
 
 Plan = Callable[[Faults, int, list[int]], object]
 """Makes something go wrong at a call, given by its number; notes what other drivers were told meanwhile."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-
 NO_WATERMARK = -(1 << 63)
 """Stands for the watermark of a query without one, or whose rows have not brought one yet; it is before every time."""
 

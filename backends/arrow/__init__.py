@@ -7,12 +7,22 @@ from holdfast.backends.arrow.array_checks import check_memory, missing_in
 from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
 from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
 from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
+from holdfast.backends.arrow.ipc_sizes import (
+    blocks_of,
+    check_block,
+    check_blocks,
+    refuse_compressed,
+)
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
+from holdfast.backends.arrow.large_batches import gather, take_rows
 from holdfast.backends.arrow.nesting import (
     children_of,
+    conformed,
+    conformed_column,
     fields_of,
     mapped_type,
+    nullable_type,
     offsets_of,
     path_below,
     paths_in,
@@ -43,18 +53,24 @@ __all__ = [
     "NotQuickError",
     "Quick",
     "are_new",
+    "blocks_of",
     "cast",
     "cast_rows",
+    "check_block",
+    "check_blocks",
     "check_memory",
     "check_sketches",
     "children_of",
     "chunks_of",
     "compacted",
+    "conformed",
+    "conformed_column",
     "dictionary_key",
     "equal_numbers",
     "equal_rows",
     "estimates_of_sketches",
     "fields_of",
+    "gather",
     "is_bytes",
     "is_list",
     "is_text",
@@ -65,6 +81,7 @@ __all__ = [
     "named_conversion",
     "no_object_error",
     "nullable",
+    "nullable_type",
     "offsets_of",
     "order_of",
     "path_below",
@@ -73,7 +90,9 @@ __all__ = [
     "plain_floats",
     "plain_type",
     "quick_value",
+    "refuse_compressed",
     "scalar_of",
+    "take_rows",
     "trimmed",
     "types_in",
     "union_of_sketches",

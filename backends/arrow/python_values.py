@@ -130,7 +130,12 @@ def _fits_date(value: Any, _wanted: pa.DataType) -> bool:
 
 
 def _fits_time(value: Any, wanted: pa.DataType) -> bool:
-    day = 24 * 60 * 60 * (1_000_000_000 if wanted.unit == "ns" else 1_000_000 // _MICROSECONDS[wanted.unit])
+    day = (
+        24
+        * 60
+        * 60
+        * (1_000_000_000 if wanted.unit == "ns" else 1_000_000 // _MICROSECONDS[wanted.unit])
+    )
     return (_is_count(value) and 0 <= value < day) or (
         isinstance(value, dt.time)
         and value.tzinfo is None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
-from holdfast.common import MOST
+from holdfast.common import MAX_INT64
 from holdfast.errors import InvalidRequestError
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -84,7 +84,7 @@ class StateTtlConfig:
         """How long in milliseconds; None for ever."""
         if self.update_type is UpdateType.DISABLED:
             return None
-        return min(self.ttl // _MILLISECOND, MOST)
+        return min(self.ttl // _MILLISECOND, MAX_INT64)
 
     @property
     def is_refreshed_by_reading(self) -> bool:

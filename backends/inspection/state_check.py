@@ -14,9 +14,9 @@ from holdfast.backends.inspection.keyed_parts import Table, shown_types
 from holdfast.backends.inspection.state_parts import StatePart
 from holdfast.backends.sections import are_alike
 from holdfast.backends.serializers import Outcome, Serializer, stored_in
-from holdfast.common import in_parallel
+from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.storages import load_checkpoint, resolve_pointer
+from holdfast.locations.coordination import find_checkpoint
 
 _OperatorDescriptor = ListStateDescriptor | MapStateDescriptor
 
@@ -65,7 +65,7 @@ def check(
     operator state of its name, or if there is none for a keyed list or map.
 
     Args:
-        pointer: URI or path of a checkpoint or savepoint, or of its metadata file.
+        pointer: As for `read_state`.
         descriptors: The job's descriptors by uid of their operator.
 
     Returns:
@@ -76,7 +76,7 @@ def check(
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: Stored bytes are damaged.
     """
-    stored = load_checkpoint(resolve_pointer(pointer)).metadata.operators
+    stored = find_checkpoint(pointer).metadata.operators
     checks: list[StateCheck] = []
     for uid, operator in stored.items():
         left = _by_name(uid, descriptors.get(uid, ()))
@@ -122,7 +122,7 @@ def _by_name(uid: str, descriptors: Sequence[KeyedDescriptor]) -> dict[str, Keye
 def _schemas(name: str, parts: Sequence[StatePart]) -> list[pa.Schema]:
     """How a state is stored; several if its subtasks have stored it in different ways."""
     schemas: list[pa.Schema] = []
-    for schema in in_parallel(lambda part: part.stored(), parts):
+    for schema in map_in_parallel(lambda part: part.stored(), parts):
         if not any(are_alike(schema, known, name) for known in schemas):
             schemas.append(schema)
     return schemas
@@ -160,7 +160,7 @@ def _checked(
 def _checked_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:
     tables = [part for part in state.parts if isinstance(part, Table)]
     stored = " or ".join(dict.fromkeys(shown_types(table.table.spec) for table in tables))
-    outcomes = in_parallel(lambda table: outcome_of(table, wanted, max_parallelism), tables)
+    outcomes = map_in_parallel(lambda table: outcome_of(table, wanted, max_parallelism), tables)
     reason = next((reason for _, _, reason in outcomes if reason), "")
     if reason:
         types = _types(wanted)

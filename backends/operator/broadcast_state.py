@@ -42,7 +42,9 @@ class BroadcastState:
         self._has_live_keys = key_serializer.makes_objects
         # Among Arrow's values only NaN is unlike its copy.
         self._may_be_unlike = self._has_live_keys or types.is_floating(key_serializer.storage_type)
-        self._dictionary_key = None if self._may_be_unlike else dictionary_key(key_serializer.storage_type)
+        self._dictionary_key = (
+            None if self._may_be_unlike else dictionary_key(key_serializer.storage_type)
+        )
         # By keys as they are when decoded, the values encoded, or pairs of both encoded if keys are
         # live; not made before somebody looks.
         self._entries: dict[Any, Any] | None = None if stored else {}

@@ -1,9 +1,9 @@
 """Elements of an Arrow type: they are what is in the column."""
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from types import NoneType
 from typing import Any
 
@@ -52,14 +52,12 @@ class ArrowSerializer(Serializer):
 
     Args:
         type: Type of an element.
-        defaults: Values of fields of a struct that stored elements may not have.
+        rules: How stored elements of another type become these.
     """
 
-    def __init__(self, type: pa.DataType, defaults: Mapping[str, pa.Scalar]) -> None:
+    def __init__(self, type: pa.DataType, rules: Rules) -> None:
         self._type = type
-        self._rules = Rules(
-            {name: partial(pa.repeat, default) for name, default in defaults.items()}
-        )
+        self.rules = rules
         self._native = _NATIVE.get(type)
         self._is_nested = bool(fields_of(plain_type(type)))
         self._may_be_changed = any(map(_may_be_changed, types_in(type)))
@@ -186,7 +184,7 @@ class ArrowSerializer(Serializer):
         if storage_type.equals(self._type):
             return AS_IS
         try:
-            change = change_of(storage_type, self._type, self._rules)
+            change = change_of(storage_type, self._type, self.rules)
         except NoWayError as error:
             return Compatibility.incompatible(str(error))
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))
@@ -194,7 +192,9 @@ class ArrowSerializer(Serializer):
 
 def _may_be_changed(type: pa.DataType) -> bool:
     """Whether Arrow has objects for the type that stand for other times without an error."""
-    return bool(pa.types.is_time(type) or (pa.types.is_temporal(type) and getattr(type, "unit", "") == "ns"))
+    return bool(
+        pa.types.is_time(type) or (pa.types.is_temporal(type) and getattr(type, "unit", "") == "ns")
+    )
 
 
 def _copied(element: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError
+from holdfast.backends.serializers.arrow_migration import Rules
 from holdfast.backends.serializers.compatibility import Compatibility
 from holdfast.backends.serializers.stored_form import StoredSerializer, column
 from holdfast.errors import InvalidRequestError
@@ -16,9 +17,14 @@ class Serializer(ABC):
 
     A column no longer depends on the objects that it was made of.
 
+    Attributes:
+        rules: How elements that were stored with another type become these.
+
     Source:
         Flink, TypeSerializer, which does so one element at a time.
     """
+
+    rules: Rules = Rules()
 
     @property
     @abstractmethod

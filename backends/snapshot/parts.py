@@ -13,7 +13,7 @@ import threading
 from concurrent.futures import CancelledError
 from typing import Protocol
 
-from holdfast.common import failures_of
+from holdfast.common import collect_failures
 from holdfast.locations.metadata import StoredSubtask
 
 
@@ -68,4 +68,4 @@ class WrittenPart:
 
 def discard(state: StoredSubtask) -> None:
     """Delete the bytes of state that nobody will store, as far as possible. Never raises."""
-    failures_of(lambda handle: handle.discard_state(), state.handles())
+    collect_failures(lambda handle: handle.discard_state(), state.handles())

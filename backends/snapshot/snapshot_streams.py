@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import CancelledError
 
-from holdfast.common import failures_of
+from holdfast.common import collect_failures
 from holdfast.locations.handles import StreamStateHandle
 from holdfast.locations.storages import (
     CheckpointedStateScope,
@@ -59,4 +59,4 @@ class SnapshotStreams:
     def discard(self) -> None:
         """Discard the streams that are open, and delete the finished ones, as far as possible."""
         self.close()
-        failures_of(lambda handle: handle.discard_state(), self._finished)
+        collect_failures(lambda handle: handle.discard_state(), self._finished)

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from holdfast.common import check_wanted, in_parallel, uripath
+from holdfast.common import map_in_parallel, raise_if_cancelled, uripath
 from holdfast.errors import OutcomeUnknownError
 from holdfast.locations.coordination.checkpoint_files import files_of
 from holdfast.locations.coordination.checkpoints import complete_checkpoint
@@ -89,7 +89,7 @@ def stored(
         location.create_checkpoint_state_output_stream(scope) as target,
     ):
         for chunk in chunks(source):
-            check_wanted()
+            raise_if_cancelled()
             target.write(chunk)
             on_bytes(len(chunk))
         return target.close_and_get_handle() or ByteStreamStateHandle(b"")
@@ -109,7 +109,7 @@ def with_copies(
         also: Further files to copy.
     """
     files = files_of([*metadata.streams(), *also])
-    copied = dict(zip((file.uri for file in files), in_parallel(copy, files), strict=True))
+    copied = dict(zip((file.uri for file in files), map_in_parallel(copy, files), strict=True))
 
     def change(handle: StreamStateHandle) -> StreamStateHandle:
         return copied[handle.uri] if isinstance(handle, FileStateHandle) else handle

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 
-from holdfast.common import in_parallel, uripath
+from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.coordination.checkpoints import load_latest_checkpoint
 from holdfast.locations.storages import (
@@ -73,7 +73,7 @@ def find_checkpoints(directory: str | PathLike[str]) -> list[FoundCheckpoint]:
         StorageUnavailableError: The store can't be read.
     """
     uri = _directory(directory)
-    checkpoints = in_parallel(loaded, list(_locations(uri)))
+    checkpoints = map_in_parallel(loaded, list(_locations(uri)))
     return sorted((checkpoint for checkpoint in checkpoints if checkpoint is not None), key=_order)
 
 

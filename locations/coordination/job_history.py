@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from os import PathLike
 
-from holdfast.common import in_parallel, uripath
+from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
 from holdfast.locations.coordination.finding import FoundCheckpoint, loaded
 from holdfast.locations.coordination.sweeping import GRACE_S, SweepReport, sweep
@@ -153,7 +153,7 @@ def _history(
         return None  # nothing to look at, and nothing for a sweep to write into
     checkpoints, unreadable = [], []
     locations = job.completed_checkpoints()
-    candidates = in_parallel(loaded, list(locations.values()))
+    candidates = map_in_parallel(loaded, list(locations.values()))
     for checkpoint_id, candidate in zip(locations, candidates, strict=True):
         if candidate is not None and candidate.checkpoint is not None:
             checkpoints.append(candidate.checkpoint)
@@ -210,7 +210,7 @@ def _savepoints(
     readable: dict[str, list[CompletedCheckpoint]] = defaultdict(list)
     unreadable: dict[str, list[Unreadable]] = defaultdict(list)
     named = {entry.uri: job_id for place in places for entry, job_id in savepoints_in(place)}
-    for savepoint in in_parallel(_savepoint, list(named)):
+    for savepoint in map_in_parallel(_savepoint, list(named)):
         if savepoint is not None and savepoint.checkpoint is not None:
             readable[savepoint.checkpoint.metadata.job_id].append(savepoint.checkpoint)
         elif savepoint is not None and savepoint.failure is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from holdfast.common import as_they_end, check_wanted
+from holdfast.common import map_as_completed, raise_if_cancelled
 from holdfast.errors import CheckpointError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 
@@ -56,7 +56,7 @@ def verify(
         try:
             with file.open_input_stream() as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
-                    check_wanted()
+                    raise_if_cancelled()
                     done += len(chunk)
                     on_bytes(len(chunk))
         except CheckpointError as failure:
@@ -64,4 +64,4 @@ def verify(
             return VerifiedFile(file.uri, file.size, failure)
         return VerifiedFile(file.uri, file.size)
 
-    yield from as_they_end(check, files, at_a_time=at_a_time)
+    yield from map_as_completed(check, files, max_threads=at_a_time)

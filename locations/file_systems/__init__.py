@@ -1,8 +1,8 @@
-"""Stores of files behind one port of seven methods.
+"""Stores of files, which all implement one interface of seven methods.
 
-`port` says what a store can do; `local`, `memory`, `s3/`, `hdfs/` and `fsspec/` do it; `registry` finds the
-one for a URI and puts `retrying` around it; `publishing` is how a file appears once and whole.
-A new store is a folder here, and a line in `registry`. Start with `port`.
+`port` defines the interface; `local`, `memory`, `s3/`, `hdfs/` and `fsspec/` implement it; `registry` finds the
+file system of a URI and wraps it in retries (`retrying`); `publishing` makes a file appear once and whole.
+A new store is a folder here and a line in `registry`. Start with `port`.
 """
 
 from holdfast.locations.file_systems.fsspec import (
@@ -21,21 +21,27 @@ from holdfast.locations.file_systems.port import (
     FileSystem,
     LinkingFileSystem,
     PendingUpload,
+    PositionedInputStream,
     UploadingFileSystem,
 )
-from holdfast.locations.file_systems.positioned import PositionedInputStream
 from holdfast.locations.file_systems.publishing import PROBE_PREFIX, check_exclusive, publish
 from holdfast.locations.file_systems.registry import (
+    abort_uploads,
     file_system_for,
+    pending_uploads,
     register_file_system,
     unregister_file_system,
     use_hdfs,
     use_s3,
 )
-from holdfast.locations.file_systems.retries import Retrier, RetryPolicy, retry_deadline
-from holdfast.locations.file_systems.retrying import RetryingExclusiveFileSystem, RetryingFileSystem
+from holdfast.locations.file_systems.retrying import (
+    Retrier,
+    RetryingExclusiveFileSystem,
+    RetryingFileSystem,
+    RetryPolicy,
+    retry_deadline,
+)
 from holdfast.locations.file_systems.s3 import S3FileSystem, S3Settings, connection_for
-from holdfast.locations.file_systems.uploads import abort_uploads, pending_uploads
 
 __all__ = [
     "PROBE_PREFIX",

@@ -1,4 +1,4 @@
-"""Local disks and what is mounted like one (NFS): durable writes by fsync, exclusive ones by link."""
+"""Local disks and mounts such as NFS: durable writes by fsync, exclusive creation by link."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from holdfast.common import ContextPool, failures_of, raise_first, uripath
+from holdfast.common import ContextPool, collect_failures, raise_first, shortage_of, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -23,12 +23,12 @@ from holdfast.errors import (
 )
 from holdfast.locations.file_systems.port import BytesLike, FileOutputStream, FileStatus
 
-# Nobody but the job's user reads state: it holds the rows of the stream.
+# Only the job's user may read state, because it contains rows of the stream.
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 
-# What repeating the call can't mend: a file where a directory should be, a long name.
-_NOT_ALLOWED = {
+# A retry can't succeed: a file where a directory should be, a long name.
+_REFUSED_ERRNOS = {
     errno.EROFS,
     errno.ENOTDIR,
     errno.EISDIR,
@@ -38,25 +38,25 @@ _NOT_ALLOWED = {
 }
 
 _UNLINK_THREADS = 4
-_WORTH_THREADS = 64
+_MIN_PARALLEL_DELETES = 64
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-_LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+_MISSING_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_NO_LINK_ERRNOS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 class LocalFileSystem:
-    """`file://`. What is published is written beside its name, and linked to it once on disk."""
+    """`file://`. A published file is written under a temporary name, synced, and linked to its name."""
 
     def __init__(self) -> None:
-        # Directories whose own names are known to be on disk, so that this is seen to once.
+        # Directories whose own names are on disk, so that each is synced once.
         self._durable: set[str] = set()
 
     def prepare_directory(self, uri: str, /) -> None:
         path = uripath.local_path(uri)
-        with _translated(uri):
+        with _ErrorMapping(uri):
             missing = []
             while not os.path.isdir(path):
                 missing.append(path)
@@ -67,18 +67,18 @@ class LocalFileSystem:
                 self._durable.discard(directory)
             path = uripath.local_path(uri)
             if not os.path.isdir(path):
-                raise InvalidRequestError("not possible here (a file has that name)", uri)
+                raise InvalidRequestError("directory can't be created (a file has its name)", uri)
             if not os.access(path, os.W_OK | os.X_OK):
                 raise InvalidRequestError("directory is not writable", uri, kind="refused")
-            self._sync_names_up_from(path)
+            self._sync_ancestors(path)
 
-    def _sync_names_up_from(self, path: str) -> None:
-        # Also of what was there before: whoever made it may have been killed before it had synced.
+    def _sync_ancestors(self, path: str) -> None:
+        # Existing directories too: the process that made them may have been killed before it synced.
         upper = os.path.dirname(path)
         _sync_directory(upper)
         while upper not in self._durable and upper != "/":
             above = os.path.dirname(upper)
-            with suppress(PermissionError):  # then it is not of our making
+            with suppress(PermissionError):  # then another user created it
                 _sync_directory(above)
             self._durable.add(upper)
             upper = above
@@ -94,7 +94,7 @@ class LocalFileSystem:
         directory, name = os.path.split(path)
         in_progress = os.path.join(directory, uripath.hidden_name(name))
         try:
-            with _translated(uri):
+            with _ErrorMapping(uri):
                 descriptor = _create(in_progress)
                 try:
                     _write(descriptor, data)
@@ -102,7 +102,7 @@ class LocalFileSystem:
                 finally:
                     os.close(descriptor)
                 if _has_other_files(directory):
-                    _sync_directory(directory)  # what the data leads to has to be there first
+                    _sync_directory(directory)  # the files that the data refers to come first
                 _link(in_progress, path, uri)
         finally:
             with suppress(OSError):
@@ -111,18 +111,20 @@ class LocalFileSystem:
 
     def open(self, uri: str, /) -> BinaryIO:
         path = uripath.local_path(uri)
-        with _translated(uri):
+        with _ErrorMapping(uri):
             try:
                 return open(path, "rb", buffering=0, opener=_open_file)
             except OSError as error:
-                if error.errno in _LEADS_NOWHERE and os.path.islink(path):
-                    # Not missing: whoever put it there had a file behind it.
-                    raise CheckpointCorruptedError("file is a link to nowhere", uri) from error
+                if error.errno in _MISSING_ERRNOS and os.path.islink(path):
+                    # Not missing: the link once had a target.
+                    raise CheckpointCorruptedError(
+                        "file is a link without a target", uri
+                    ) from error
                 raise
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         statuses = []
-        with _translated(uri), suppress(FileNotFoundError, NotADirectoryError):
+        with _ErrorMapping(uri), suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(uripath.local_path(uri)) as entries:
                 for entry in entries:
                     status = _status_of(entry)
@@ -144,13 +146,13 @@ class LocalFileSystem:
     def delete(self, uris: Iterable[str], /) -> None:
         files = list(uris)
         failures = _unlink_all(files)
-        # A deleted name must not come back after a power cut, when what it led to is gone. Also if
-        # it was missing: whoever deleted it may have failed before it had synced.
-        failures += failures_of(_sync_if_there, dict.fromkeys(map(uripath.parent, files)))
+        # A deleted name must not reappear after a power failure without its content. Missing names too:
+        # the process that deleted them may have failed before it synced.
+        failures += collect_failures(_sync_if_exists, dict.fromkeys(map(uripath.parent, files)))
         raise_first(failures)
 
     def delete_empty_directory(self, uri: str, /) -> None:
-        with _translated(uri):
+        with _ErrorMapping(uri):
             try:
                 os.rmdir(uripath.local_path(uri))
             except OSError as error:
@@ -159,12 +161,14 @@ class LocalFileSystem:
 
     def delete_tree(self, uri: str, /) -> None:
         path = uripath.local_path(uri)
-        with _translated(uri):
+        with _ErrorMapping(uri):
             if os.path.islink(path):
                 _remove(os.unlink, path)
                 return
-            # Unlike shutil.rmtree, goes on when somebody else has deleted an entry meanwhile.
-            for parent, directories, files in os.walk(path, topdown=False, onerror=_unless_gone):
+            # Unlike shutil.rmtree, this continues if another process deletes an entry concurrently.
+            for parent, directories, files in os.walk(
+                path, topdown=False, onerror=_raise_unless_missing
+            ):
                 below = uri + parent.removeprefix(path)
                 raise_first(_unlink_all([uripath.join(below, name) for name in files]))
                 for name in directories:
@@ -174,24 +178,24 @@ class LocalFileSystem:
 
 
 class _LocalOutputStream:
-    """A file that has its name from the beginning; O_EXCL keeps others away from it.
+    """A file that has its final name from the start; O_EXCL keeps other writers out.
 
-    Written for thousands of small files: what is called for each of them is kept short.
+    Optimized for thousands of small files: few calls per file.
 
     Args:
         uri: The file's URI, for errors.
-        linked_to: A file that gets the name besides its own; None makes a new one.
+        linked_to: An existing file that gets this name as well; None creates a new file.
     """
 
     def __init__(self, uri: str, linked_to: str | None = None) -> None:
         self._uri = uri
         self._path = uripath.local_path(uri)
         self._is_linked = linked_to is not None
-        with _translated(uri):
+        with _ErrorMapping(uri):
             if linked_to is None:
                 self._descriptor = _create(self._path)
             else:
-                self._descriptor = _linked(linked_to, self._path)
+                self._descriptor = _create_link(linked_to, self._path)
         self._deciding = threading.Lock()  # between `commit` and `abort`
         self._in_use = threading.Lock()
         self._process = os.getpid()
@@ -200,21 +204,21 @@ class _LocalOutputStream:
 
     def write(self, data: BytesLike, /) -> None:
         try:
-            with self._in_use, _translated(self._uri):
+            with self._in_use, _ErrorMapping(self._uri):
                 self._check_unfinished()
                 _write(self._descriptor, data)
         except BaseException:
-            self.abort()  # what is missing a piece must not be committed
+            self.abort()  # an incomplete file must not be committed
             raise
         self._close_if_finished()
 
     def sync(self) -> None:
         try:
-            with self._in_use, _translated(self._uri):
+            with self._in_use, _ErrorMapping(self._uri):
                 self._check_unfinished()
                 os.fsync(self._descriptor)
         except BaseException:
-            self.abort()  # the next sync would say that all is well
+            self.abort()  # the next sync would report success
             raise
         self._close_if_finished()
 
@@ -233,11 +237,11 @@ class _LocalOutputStream:
             _sync_name(self._path, self._uri)
 
     def abort(self) -> None:
-        # Waits for nothing: whoever uses the descriptor closes it when done.
+        # Does not wait: a thread that uses the descriptor closes it when done.
         with self._deciding:
             if not self._finished:
                 self._finished = True
-                if self._process == os.getpid():  # a fork must not take its parent's file away
+                if self._process == os.getpid():  # a fork must not delete its parent's file
                     with suppress(OSError):
                         os.unlink(self._path)
         self._close_if_finished()
@@ -249,37 +253,41 @@ class _LocalOutputStream:
     def _check_still_there(self) -> None:
         status = os.fstat(self._descriptor)
         is_there = status.st_nlink > 0
-        if self._is_linked:  # then it has another name, and may have lost this one
+        if (
+            self._is_linked
+        ):  # it has another name, so the link count does not show whether this one is left
             try:
                 is_there = os.path.samestat(status, os.stat(self._path))
             except FileNotFoundError:
                 is_there = False
         if not is_there:
-            raise StorageUnavailableError("file was deleted while it was made", self._uri)
+            raise StorageUnavailableError("file was deleted while it was being written", self._uri)
 
     def _close_if_finished(self) -> None:
         if self._finished and not self._closed and self._in_use.acquire(blocking=False):
             try:
                 if not self._closed:
                     self._closed = True
-                    with suppress(OSError):  # what counts was synced before
+                    with suppress(OSError):  # the data was synced before
                         os.close(self._descriptor)
             finally:
                 self._in_use.release()
 
 
 def _create(path: str) -> int:
-    """A descriptor of a new file; fails if there is one."""
+    """Open a new file; fails if it exists."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
 
 
-def _linked(file: str, path: str) -> int:
-    """A descriptor of a file that has one more name from now on; fails if the name is taken."""
+def _create_link(file: str, path: str) -> int:
+    """Give an existing file one more name and open it; fails if the name is taken."""
     try:
+        # A link keeps the time of the last write, by which a sweep would take a new file for an old one.
+        os.utime(file)
         os.link(file, path)
     except OSError as error:
-        if error.errno in {*_NO_LINKS, errno.EXDEV}:
-            message = f"file can't have another name here ({error.strerror})"
+        if error.errno in {*_NO_LINK_ERRNOS, errno.EXDEV}:
+            message = f"file can't be linked here ({error.strerror})"
             raise InvalidRequestError(message, path) from error
         raise
     try:
@@ -291,22 +299,22 @@ def _linked(file: str, path: str) -> int:
 
 
 def _open_file(path: str, flags: int) -> int:
-    """A descriptor of a file; a pipe would keep its reader waiting for ever."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK)  # says nothing of files
+    """Open a regular file; opening a pipe would block forever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # no effect on regular files
     mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # the latter is refused by who asks
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # `open` itself refuses a directory
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "this is no file", path)
+    raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """The status of what an entry leads to; of the link itself if it leads nowhere; None if it has vanished."""
+    """Return the status of an entry's target, of the link itself if the target is missing, or None if it is gone."""
     for follows_links in (True, False):
         try:
             return entry.stat(follow_symlinks=follows_links)
         except OSError as error:
-            if error.errno not in _LEADS_NOWHERE:
+            if error.errno not in _MISSING_ERRNOS:
                 raise
     return None
 
@@ -324,18 +332,18 @@ def _has_other_files(directory: str) -> bool:
 
 
 def _link(in_progress: str, path: str, uri: str) -> None:
-    """Give a finished file its name: link, unlike rename, fails if the name is taken."""
+    """Give a finished file its name. A link, unlike a rename, fails if the name is taken."""
     try:
         os.link(in_progress, path)
     except FileExistsError:
-        # NFS may repeat a link whose answer was lost, and then finds our own.
+        # NFS may retry a link whose answer was lost, and then finds our own.
         if not _is_same(in_progress, path):
-            # It may be our own, of an attempt whose name was not made durable.
+            # It may be our own file, of an attempt whose name is not durable yet.
             _sync_name(path, uri)
             raise
     except OSError as error:
-        if error.errno in _NO_LINKS:
-            message = "this file system has no hard links, which exclusive commits need"
+        if error.errno in _NO_LINK_ERRNOS:
+            message = "file system does not support hard links, which exclusive commits need"
             raise InvalidRequestError(message, uri) from error
         raise
 
@@ -343,36 +351,36 @@ def _link(in_progress: str, path: str, uri: str) -> None:
 def _is_same(path: str, other: str) -> bool:
     try:
         return os.path.samefile(path, other)
-    except FileNotFoundError:  # whoever took the name has deleted it since
+    except FileNotFoundError:  # the other writer has deleted it since
         return False
 
 
 def _sync_name(path: str, uri: str) -> None:
-    """Make the name of a file durable that is there already."""
+    """Make the name of an existing file durable."""
     try:
         _sync_directory(os.path.dirname(path))
     except OSError as error:
-        message = f"file is there, but its directory could not be synced ({error.strerror})"
+        message = f"file was written, but its directory could not be synced ({error.strerror})"
         raise OutcomeUnknownError(message, uri) from error
 
 
 def _unlink_all(uris: Sequence[str]) -> list[CheckpointError]:
-    """Delete files; the system does several at a time faster than one after the other."""
-    if len(uris) < _WORTH_THREADS:
-        return failures_of(_unlink, uris)
+    """Delete files, many of them in parallel, which is faster."""
+    if len(uris) < _MIN_PARALLEL_DELETES:
+        return collect_failures(_unlink, uris)
     parts = [uris[first::_UNLINK_THREADS] for first in range(_UNLINK_THREADS)]
     with ContextPool(_UNLINK_THREADS, thread_name_prefix="holdfast-unlink") as pool:
-        failed = pool.map(partial(failures_of, _unlink), parts)
+        failed = pool.map(partial(collect_failures, _unlink), parts)
         return [failure for failures in failed for failure in failures]
 
 
 def _unlink(uri: str) -> None:
-    with _translated(uri), suppress(FileNotFoundError):
+    with _ErrorMapping(uri), suppress(FileNotFoundError):
         os.unlink(uripath.local_path(uri))
 
 
-def _sync_if_there(directory: str) -> None:
-    with _translated(directory), suppress(FileNotFoundError, NotADirectoryError):
+def _sync_if_exists(directory: str) -> None:
+    with _ErrorMapping(directory), suppress(FileNotFoundError, NotADirectoryError):
         _sync_directory(uripath.local_path(directory))
 
 
@@ -381,8 +389,8 @@ def _remove(remove: Callable[[str], None], path: str) -> None:
         remove(path)
 
 
-def _unless_gone(error: OSError) -> None:
-    """Raise what keeps a directory from being listed, which os.walk passes over."""
+def _raise_unless_missing(error: OSError) -> None:
+    """Raise errors that os.walk would ignore, unless the directory is missing."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
@@ -396,8 +404,8 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-class _translated:  # noqa: N801  # read as a verb: with _translated(uri)
-    """Turn the operating system's errors into ours; a class, because generators take longer."""
+class _ErrorMapping:
+    """Translates errors of the operating system; a class, because a generator is slower."""
 
     __slots__ = ("_uri",)
 
@@ -420,9 +428,13 @@ def _error_for(error: OSError, uri: str) -> CheckpointError:
     if isinstance(error, FileExistsError):
         return CheckpointConflictError.exists(uri)
     if error.errno in (errno.EACCES, errno.EPERM):
-        return InvalidRequestError(f"not possible here ({error.strerror})", uri, kind="refused")
-    if error.errno in _NOT_ALLOWED:
-        return InvalidRequestError(f"not possible here ({error.strerror})", uri)
-    if error.errno in _NO_ROOM:
-        return StorageFullError(f"no room left ({error.strerror})", uri)
-    return StorageUnavailableError(f"local disk failed ({error.strerror})", uri)
+        return InvalidRequestError(
+            f"operation is not permitted ({error.strerror})", uri, kind="refused"
+        )
+    if error.errno in _REFUSED_ERRNOS:
+        return InvalidRequestError(f"path can't be used ({error.strerror})", uri)
+    if error.errno in _FULL_ERRNOS:
+        return StorageFullError(f"no space left ({error.strerror})", uri)
+    return shortage_of(error, uri) or StorageUnavailableError(
+        f"local disk failed ({error.strerror})", uri
+    )

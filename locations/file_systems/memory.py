@@ -1,4 +1,4 @@
-"""`memory://`: files in this process, gone with it. For tests and for jobs without persistence."""
+"""`memory://`: files in the memory of this process, for tests and for jobs without persistence."""
 
 import io
 import threading
@@ -14,20 +14,20 @@ from holdfast.errors import (
 )
 from holdfast.locations.file_systems.port import BytesLike, FileOutputStream, FileStatus
 
-# One store for the process, so that a URI means the same file wherever it is resolved.
+# One store per process, so that a URI is the same file wherever it is resolved.
 LOCK = ProcessLock()
 FILES: dict[str, tuple[bytes, int]] = {}
-"""Content and time of the last change by URI; the time in milliseconds since 1970 UTC, as below."""
+"""Content and modification time by URI; all times are in milliseconds since 1970 UTC."""
 
 DIRECTORIES: dict[str, int] = {}
-"""Time of the last change by URI."""
+"""Modification time by URI."""
 
 
 class MemoryFileSystem:
-    """A store in memory that behaves like a disk: files live in directories that were prepared.
+    """A store in memory that behaves like a disk: a file needs an existing directory.
 
     Args:
-        clock: Tells when files and directories were changed.
+        clock: The source of modification times.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -41,7 +41,9 @@ class MemoryFileSystem:
             for depth in range(1, len(parts) + 1):
                 directory = "/".join((root, *parts[:depth]))
                 if directory in FILES:
-                    raise InvalidRequestError("not possible here (a file has that name)", uri)
+                    raise InvalidRequestError(
+                        "directory can't be created (a file has its name)", uri
+                    )
                 DIRECTORIES.setdefault(directory, self._now_ms())
 
     def create(self, uri: str, /) -> FileOutputStream:
@@ -110,15 +112,15 @@ class _MemoryOutputStream:
 
     def write(self, data: BytesLike, /) -> None:
         with self._lock:
-            self._unfinished().extend(memoryview(data).cast("B"))
+            self._require_unfinished().extend(memoryview(data).cast("B"))
 
     def sync(self) -> None:
         with self._lock:
-            self._unfinished()
+            self._require_unfinished()
 
     def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # nothing lasts here
         with self._lock:
-            data = bytes(self._unfinished())
+            data = bytes(self._require_unfinished())
             self._data = None
         self._file_system.publish(self._uri, data)
 
@@ -126,7 +128,7 @@ class _MemoryOutputStream:
         with self._lock:
             self._data = None
 
-    def _unfinished(self) -> bytearray:
+    def _require_unfinished(self) -> bytearray:
         if self._data is None:
             raise StreamClosedError("stream is finished or discarded", self._uri)
         return self._data

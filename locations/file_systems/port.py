@@ -1,13 +1,16 @@
-"""The port to a store: what a storage needs of a file system, and nothing more.
+"""The interface of a store: the operations that a storage needs of a file system.
 
-`FileSystem` is what every store can do. `ExclusiveFileSystem` is for stores that can also create
-a file only if its name is free, in one step: those alone keep two drivers apart. `LinkingFileSystem` is for
-those that need no copy of a file that is on this machine's disk already.
+Every store implements `FileSystem`. An `ExclusiveFileSystem` can also create a file atomically only if its name
+is free; only such stores keep two drivers apart. A `LinkingFileSystem` can add a file of this machine's disk
+without copying it.
 """
 
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, runtime_checkable
+
+from holdfast.errors import InvalidRequestError
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -19,10 +22,11 @@ class FileStatus:
     Attributes:
         uri: Normalized URI of the entry.
         size: Length in bytes; 0 for a directory.
-        modified_ms: Last modification by the store's clock, milliseconds since 1970 UTC.
+        modified_ms: Last modification by the store's clock, milliseconds since 1970 UTC; not before a file
+            got its name by `FileOutputStream`. 0 for a directory in stores that have no directories.
         is_directory: Whether it is a directory, or a common prefix of objects.
-        is_link: Whether it leads to something elsewhere, which the other fields then describe; if
-            that is nowhere, it is an empty file.
+        is_link: Whether it is a link. The other fields then describe its target, or an empty file
+            if the target does not exist.
     """
 
     uri: str
@@ -33,11 +37,12 @@ class FileStatus:
 
 
 class FileOutputStream(Protocol):
-    """A file in the making. Until `commit` has returned nobody may count on it.
+    """A file in progress. No one may rely on it until `commit` has returned.
 
-    In a store that can publish it may show under its name before, unfinished: what is made this
-    way has random names, told to nobody until then. In any other store it must not, because there
-    `_metadata` is made this way too. One thread writes; `abort` may be called from another one.
+    In a store that can publish, an unfinished file may already be visible under its name: such files
+    have random names, which are passed on after the commit. In any other store it must not be
+    visible, because `_metadata` is written this way there. One thread writes; `abort` may be called from
+    another one.
     """
 
     def write(self, data: BytesLike, /) -> None:
@@ -45,47 +50,46 @@ class FileOutputStream(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make what was written durable, where the store can do that before `commit`.
+        """Make the bytes written so far durable, if the store can do that before `commit`.
 
         Raises `StorageUnavailableError`.
         """
         ...
 
     def commit(self, *, durable_name: bool = True) -> None:
-        """Make the file whole and durable under its name; call it once, last.
+        """Make the complete file durable under its name; called once, last.
 
         Args:
-            durable_name: Whether its name has to survive a power cut from now on. Else it does once
-                a file is published in the same directory.
+            durable_name: Whether the name must survive a power failure from now on. If not, it does
+                once a file is published in the same directory.
 
-        Raises `CheckpointConflictError` if it sees that the name is taken,
-        `StorageUnavailableError`, `OutcomeUnknownError`; after the first two nothing is left
-        behind.
+        Raises `CheckpointConflictError` if it finds that the name is taken,
+        `StorageUnavailableError`, `OutcomeUnknownError`; after the first two no file remains.
         """
         ...
 
     def abort(self) -> None:
-        """Leave nothing behind. Does nothing after `commit` or `abort`, and never raises."""
+        """Delete the unfinished file. Does nothing after `commit` or `abort`, and never raises."""
         ...
 
 
 class FileSystem(Protocol):
     """A store of files under normalized URIs.
 
-    Instances may be shared between threads. Any method may raise `StorageUnavailableError` after
-    which nothing has changed, its subclass `StorageFullError`, or `InvalidRequestError` where
-    permissions forbid the call. None of them repeats a failed call: `file_system_for` does.
+    Instances may be shared between threads. Any method may raise `StorageUnavailableError` or its
+    subclass `StorageFullError`, after which nothing has changed, or `InvalidRequestError` if
+    permissions forbid the call. No method retries a failed call: `file_system_for` does.
     """
 
     def prepare_directory(self, uri: str, /) -> None:
-        """Make files below `uri` possible. Creates directories where the store has such."""
+        """Prepare a directory for new files, and create it if the store has directories."""
         ...
 
     def create(self, uri: str, /) -> FileOutputStream:
-        """Begin a file of unknown length under a name that was never used before.
+        """Start a file of unknown length under a name that was never used before.
 
-        Raises `CheckpointNotFoundError` if there is no such directory, in stores that have such,
-        and `CheckpointConflictError` if it sees that the name is taken.
+        Raises `CheckpointNotFoundError` if the store has directories and this one does not exist,
+        and `CheckpointConflictError` if it finds that the name is taken.
         """
         ...
 
@@ -94,33 +98,33 @@ class FileSystem(Protocol):
         ...
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
-        """The entries of a directory in no particular order; none if there is no directory."""
+        """Return the entries of a directory in no particular order; a missing one has no entries."""
         ...
 
     def delete(self, uris: Iterable[str], /) -> None:
-        """Delete files, as many as possible; missing ones count as deleted.
+        """Delete as many of the files as possible; missing ones count as deleted.
 
         Raises the first failure after all were tried.
         """
         ...
 
     def delete_empty_directory(self, uri: str, /) -> None:
-        """Delete a directory unless something is in it; a missing one counts as deleted."""
+        """Delete a directory if it is empty; a missing one counts as deleted."""
         ...
 
     def delete_tree(self, uri: str, /) -> None:
-        """Delete a directory and all below it; a missing one counts as deleted."""
+        """Delete a directory with everything in it; a missing one counts as deleted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PendingUpload:
-    """A file that was begun, and may never be finished.
+    """A file whose upload was started and may never be finished.
 
     Attributes:
-        uri: Normalized URI that it would have.
-        upload_id: The store's name of it.
-        started_ms: When it was begun by the store's clock, milliseconds since 1970 UTC.
+        uri: Normalized URI of the future file.
+        upload_id: The store's id of the upload.
+        started_ms: Start by the store's clock, milliseconds since 1970 UTC.
     """
 
     uri: str
@@ -130,14 +134,14 @@ class PendingUpload:
 
 @runtime_checkable
 class UploadingFileSystem(FileSystem, Protocol):
-    """A store where a file that is never finished takes room, and is not listed."""
+    """A store where unfinished uploads use space and are not listed as files."""
 
     def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
-        """The uploads begun in a directory or below it; none if the store won't say."""
+        """Return the pending uploads in a directory and below; empty if the store refuses to list them."""
         ...
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        """Abort uploads, as many as possible; uploads that don't exist count as aborted.
+        """Abort as many of the uploads as possible; missing ones count as aborted.
 
         Raises the first failure after all were tried.
         """
@@ -146,15 +150,15 @@ class UploadingFileSystem(FileSystem, Protocol):
 
 @runtime_checkable
 class ExclusiveFileSystem(FileSystem, Protocol):
-    """A store that tells two writers of one name apart: exactly one of them wins."""
+    """A store where exactly one of several concurrent writers of the same name succeeds."""
 
     def publish(self, uri: str, data: bytes, /) -> None:
-        """Store a small file in one atomic, durable step, only if the name is free.
+        """Store a small file in one atomic, durable step if its name is free.
 
-        The names of all files that were committed in the same directory before are durable first.
+        The names of all files committed in the same directory before become durable first.
 
-        Raises `CheckpointConflictError` if it is taken, `OutcomeUnknownError` if the store
-        did not say.
+        Raises `CheckpointConflictError` if the name is taken, `OutcomeUnknownError` if the store
+        did not answer.
         """
         ...
 
@@ -164,9 +168,35 @@ class LinkingFileSystem(FileSystem, Protocol):
     """A store on a disk of this machine, where a file can have a second name."""
 
     def link(self, path: str, uri: str, /) -> FileOutputStream:
-        """Begin a file that has the bytes of another one, which nobody changes: they are not copied.
+        """Start a file that shares the bytes of an immutable one instead of copying them.
 
-        Nothing can be written to it. Raises `InvalidRequestError` if the two are on different disks or the
-        disk knows no such thing, `CheckpointNotFoundError` if there is no such file, and what `create` does.
+        Both names count as modified now, so that a sweep does not take the new file for an old one.
+        The file can't be written to. Raises `InvalidRequestError` if the two are on different disks or the
+        disk does not support links, `CheckpointNotFoundError` if the file does not exist, and the errors of
+        `create`.
         """
         ...
+
+
+class PositionedInputStream(io.RawIOBase):
+    """A stream with a known size, whose `seek` only sets the position of the next read."""
+
+    _uri: str
+    _size: int
+    _position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise InvalidRequestError(f"position {base + offset} is negative", self._uri)
+        self._position = base + offset
+        return self._position

@@ -1,10 +1,10 @@
-"""Make a small file appear once and for all, also on stores that don't offer this themselves."""
+"""Publishing of small files: a file appears whole and at most once, on any store."""
 
 import threading
 import uuid
 from contextlib import suppress
 
-from holdfast.common import in_parallel, uripath
+from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -16,77 +16,77 @@ from holdfast.locations.file_systems.registry import file_system_for
 from holdfast.locations.file_systems.retrying import RetryingExclusiveFileSystem, RetryingFileSystem
 
 _RACERS = 8
-_PATIENCE_S = 10.0
+_BARRIER_TIMEOUT_S = 10.0
 
 PROBE_PREFIX = "_probe-"
 
 _ONE_WRITER = (
-    "if never more than one driver at a time runs a job, declare that (single_writer=True, or "
-    "spark.holdfast.checkpoint.single-writer), else use another store"
+    "if only one driver at a time runs a job, declare it (single_writer=True or "
+    "spark.holdfast.checkpoint.single-writer); otherwise use another store"
 )
 
 
 def publish(uri: str, data: bytes, *, single_writer: bool) -> None:
-    """Store a small file only if its name is free.
+    """Store a small file if its name is free.
 
     Args:
         uri: The file's normalized URI.
-        data: The file's bytes, which nobody else would write: they hold something random.
-        single_writer: Whether to look whether the name is free, instead of relying on the store.
+        data: The file's bytes, unique to this writer because they contain something random.
+        single_writer: Whether to check that the name is free, instead of relying on the store.
 
     Raises:
         CheckpointConflictError: The name is taken by other bytes.
-        OutcomeUnknownError: The store did not say.
-        InvalidRequestError: The store can't do it, and nobody declared a single writer.
+        OutcomeUnknownError: The store did not answer.
+        InvalidRequestError: The store can't do it, and no single writer was declared.
     """
     file_system = file_system_for(uri)
     try:
         if single_writer:
-            _publish_unless_seen(file_system, uri, data)
+            _check_then_publish(file_system, uri, data)
         else:
             _exclusive(file_system, uri).publish(uri, data)
     except CheckpointConflictError:
-        if not _holds(file_system, uri, data):
+        if not _contains(file_system, uri, data):
             raise
 
 
 def check_exclusive(directory: str) -> None:
-    """Try whether of several writers of the same name in a directory exactly one wins.
+    """Test that exactly one of several concurrent writers of a name in a directory succeeds.
 
-    Some stores ignore the condition, and replace what is there without a word. This can show
-    that a store is one of them; it can't prove that it is none. Once per process and directory.
+    Some stores ignore the condition and silently replace the file. This check can expose such a
+    store, but can't prove that a store is safe. It runs once per process and directory.
 
     Raises:
-        InvalidRequestError: Several won, or the store does not offer it at all.
+        InvalidRequestError: Several writers succeeded, or the store can't create files exclusively.
     """
     file_system = _exclusive(file_system_for(directory), directory)
-    if directory in file_system.found_exclusive:
+    if directory in file_system.exclusive_directories:
         return
     uri = uripath.join(directory, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
     start = threading.Barrier(_RACERS)
 
     def race(data: bytes) -> bool:
         with suppress(threading.BrokenBarrierError):  # fewer threads are a race too
-            start.wait(_PATIENCE_S)
-        return _wins(file_system, uri, data)
+            start.wait(_BARRIER_TIMEOUT_S)
+        return _won_race(file_system, uri, data)
 
     candidates = [b"%d" % number for number in range(_RACERS)]
     try:
-        wins = in_parallel(race, candidates, at_a_time=_RACERS)
-        won = [data for data, wins_it in zip(candidates, wins, strict=True) if wins_it]
+        wins = map_in_parallel(race, candidates, max_threads=_RACERS)
+        winners = [data for data, has_won in zip(candidates, wins, strict=True) if has_won]
         with file_system.open(uri) as stream:
             stored = stream.read()
-        late = _wins(file_system, uri, b"late")
+        late = _won_race(file_system, uri, b"late")
     finally:
         file_system.delete([uri])
-    # None may have won: an answer that is lost makes the winner's own repetition lose.
-    if late or len(won) > 1 or (won and won != [stored]):
-        message = f"this store lets a writer replace another one's file; {_ONE_WRITER}"
+    # There may be no winner: if its answer is lost, the winner's own retry fails.
+    if late or len(winners) > 1 or (winners and winners != [stored]):
+        message = f"this store lets one writer replace another writer's file; {_ONE_WRITER}"
         raise InvalidRequestError(message, directory, kind="not-exclusive")
-    file_system.found_exclusive.add(directory)
+    file_system.exclusive_directories.add(directory)
 
 
-def _wins(file_system: RetryingExclusiveFileSystem, uri: str, data: bytes) -> bool:
+def _won_race(file_system: RetryingExclusiveFileSystem, uri: str, data: bytes) -> bool:
     try:
         file_system.publish(uri, data)
     except CheckpointConflictError:
@@ -101,7 +101,7 @@ def _exclusive(file_system: RetryingFileSystem, uri: str) -> RetryingExclusiveFi
     raise InvalidRequestError(message, uri, kind="not-exclusive")
 
 
-def _publish_unless_seen(file_system: RetryingFileSystem, uri: str, data: bytes) -> None:
+def _check_then_publish(file_system: RetryingFileSystem, uri: str, data: bytes) -> None:
     def attempt() -> None:
         if any(entry.uri == uri for entry in file_system.list(uripath.parent(uri))):
             raise CheckpointConflictError.exists(uri)
@@ -118,13 +118,13 @@ def _publish_unless_seen(file_system: RetryingFileSystem, uri: str, data: bytes)
     file_system.retrier.publish(attempt)
 
 
-def _holds(file_system: RetryingFileSystem, uri: str, data: bytes) -> bool:
-    """Whether the file is what we have written ourselves, and the answer was lost on the way."""
+def _contains(file_system: RetryingFileSystem, uri: str, data: bytes) -> bool:
+    """Return whether the file has our own bytes, so that only the store's answer was lost."""
     try:
         with file_system.open(uri) as stored:
             return stored.read() == data
     except CheckpointNotFoundError:
-        return False  # it was there, and was deleted
+        return False  # it existed and has been deleted
     except CheckpointError as error:
-        message = "file exists already, and reading whose it is failed"
+        message = "file already exists, and its owner could not be read"
         raise OutcomeUnknownError(message, uri) from error

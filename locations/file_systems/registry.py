@@ -1,6 +1,6 @@
-"""Which file system is behind a URI."""
+"""The file system of each URI scheme or bucket."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.common import ProcessLock, uripath
@@ -9,9 +9,17 @@ from holdfast.locations.file_systems.fsspec import S3fsFileSystem, fsspec_file_s
 from holdfast.locations.file_systems.hdfs import HdfsFileSystem
 from holdfast.locations.file_systems.local import LocalFileSystem
 from holdfast.locations.file_systems.memory import MemoryFileSystem
-from holdfast.locations.file_systems.port import ExclusiveFileSystem, FileSystem
-from holdfast.locations.file_systems.retries import RetryPolicy
-from holdfast.locations.file_systems.retrying import RetryingExclusiveFileSystem, RetryingFileSystem
+from holdfast.locations.file_systems.port import (
+    ExclusiveFileSystem,
+    FileSystem,
+    PendingUpload,
+    UploadingFileSystem,
+)
+from holdfast.locations.file_systems.retrying import (
+    RetryingExclusiveFileSystem,
+    RetryingFileSystem,
+    RetryPolicy,
+)
 from holdfast.locations.file_systems.s3 import S3FileSystem, S3Settings
 from holdfast.redaction import shown
 
@@ -59,7 +67,7 @@ _BUILT_IN: dict[str, _Registered] = {
 
 LOCK = ProcessLock()
 
-# By scheme, and by scheme://bucket for buckets that have settings of their own.
+# By scheme, and by scheme://bucket for buckets with their own settings.
 _FACTORIES = dict(_BUILT_IN)
 _OPENED: dict[str, RetryingFileSystem] = {}
 
@@ -67,14 +75,14 @@ _OPENED: dict[str, RetryingFileSystem] = {}
 def register_file_system(
     scheme: str, factory: Callable[[], FileSystem], *, retries: RetryPolicy = _DEFAULT_POLICY
 ) -> None:
-    """Say how to reach the URIs of a scheme, in this process; replaces what was registered.
+    """Register the file system of a scheme in this process, replacing an earlier one.
 
     Args:
         scheme: The part of a URI before `://`, in any case.
-        factory: Makes the adapter, once. One that can also `publish` is an `ExclusiveFileSystem`;
-            any other is for a single writer.
-        retries: When calls that fail are given up. What an adapter repeats inside of a call, such
-            as the parts of a stream, is its own to know.
+        factory: Makes the adapter; called once. An adapter that can also `publish` is an
+            `ExclusiveFileSystem`; any other is for a single writer.
+        retries: How long failing calls are retried. Retries inside a call, such as of the parts of
+            a stream, are up to the adapter.
     """
     scheme = scheme.lower()
     with LOCK.current:
@@ -85,23 +93,23 @@ def register_file_system(
 def use_s3(
     settings: S3Settings, bucket: str | None = None, *, retries: RetryPolicy = _DEFAULT_POLICY
 ) -> None:
-    """Reach `s3://` and `s3a://` by these settings from now on, in this process.
+    """Set the S3 settings of this process.
 
-    They hold for `fsspec+s3://` and `fsspec+s3a://` as well, which go through s3fs.
-
-    A scheme for which somebody has registered an adapter of his own is left to it.
+    They apply to `s3://` and `s3a://`, and to `fsspec+s3://` and `fsspec+s3a://`, which use s3fs.
+    A scheme with a registered custom adapter is left unchanged.
 
     Args:
         settings: How to reach the store.
-        bucket: The bucket that they are for; without one, all that have no settings of their own.
-            Whoever says it last for a bucket is right.
-        retries: When calls, and parts of streams, that fail are given up.
+        bucket: The bucket that they apply to; without one, all buckets without their own settings.
+            The last call for a bucket wins.
+        retries: How long failing calls and parts of streams are retried.
 
     Raises:
-        InvalidRequestError: That can't be a bucket's name.
+        InvalidRequestError: `bucket` is not a valid bucket name.
     """
     if bucket is not None and (not bucket or "/" in bucket):
-        raise InvalidRequestError(f"{shown(bucket)!r} is no bucket; give its name alone")
+        message = f"bucket must be a bucket name such as 'my-bucket', got {shown(bucket)!r}"
+        raise InvalidRequestError(message)
     with LOCK.current:
         for scheme, adapter in _S3_SCHEMES.items():
             root = scheme if bucket is None else f"{scheme}://{bucket}"
@@ -109,16 +117,16 @@ def use_s3(
 
 
 def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLICY) -> None:
-    """Reach `hdfs://` and `viewfs://` by these options from now on, in this process.
+    """Set Hadoop options of `hdfs://` and `viewfs://` for this process.
 
-    They come on top of those that were given before: queries of one driver may use several clusters.
-    A scheme for which somebody has registered an adapter of his own is left to it.
+    They are added to those of earlier calls, because queries of one driver may use several clusters.
+    A scheme with a registered custom adapter is left unchanged.
 
     Args:
-        options: Hadoop's, such as `dfs.nameservices`; they win over those in the files of
-            `HADOOP_CONF_DIR`. Which NameNode is asked how often (`dfs.client.failover.*`) is for
-            `retries` to say.
-        retries: When calls, and the beginning and the end of streams, that fail are given up.
+        options: Hadoop options such as `dfs.nameservices`; they override the files in
+            `HADOOP_CONF_DIR`. Failover between NameNodes (`dfs.client.failover.*`) is controlled
+            by `retries` instead.
+        retries: How long failing calls, and the start and end of streams, are retried.
     """
     with LOCK.current:
         for scheme in ("hdfs", "viewfs"):
@@ -128,7 +136,7 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
 
 
 def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:
-    """Register a factory for a scheme, or for a bucket of the scheme; under the lock."""
+    """Register a factory for a scheme or one of its buckets; the caller holds the lock."""
     registered: _Registered = (factory, factory.retries)
     is_ours = isinstance(_FACTORIES[scheme][0], type(factory))
     if is_ours and _FACTORIES.get(root) != registered:
@@ -137,7 +145,7 @@ def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:
 
 
 def unregister_file_system(scheme: str) -> None:
-    """Forget a scheme that was registered; a built-in one is itself again."""
+    """Remove a registered scheme; a built-in one gets its default back."""
     scheme = scheme.lower()
     with LOCK.current:
         _forget(scheme)
@@ -146,22 +154,22 @@ def unregister_file_system(scheme: str) -> None:
 
 
 def _forget(scheme: str) -> None:
-    """Forget the scheme and its buckets; under the lock."""
+    """Remove a scheme and its buckets; the caller holds the lock."""
     for known in (_FACTORIES, _OPENED):
         for root in [root for root in known if uripath.scheme(root) == scheme]:
             del known[root]
 
 
 def file_system_for(uri: str) -> RetryingFileSystem:
-    """The file system of a normalized URI; it repeats what fails, as its policy says.
+    """Return the file system of a normalized URI, which retries failed calls by its policy.
 
-    Schemes that nobody registered are looked for in fsspec, as are those with `fsspec+` in front.
+    Unregistered schemes, and those with the prefix `fsspec+`, are looked up in fsspec.
 
     Raises:
-        InvalidRequestError: No file system is known for its scheme, or a library that it needs
-            is missing; or there is a password in it.
+        InvalidRequestError: The scheme is unknown, a library that it needs is missing, or the URI
+            contains a password.
     """
-    if "@" in uri:  # this is asked for every file
+    if "@" in uri:  # called for every file, so the cheap test comes first
         uripath.refuse_password(uri)
     scheme, _, rest = uri.partition("://")
     root = f"{scheme}://{rest.partition('/')[0]}"
@@ -171,10 +179,10 @@ def file_system_for(uri: str) -> RetryingFileSystem:
             root, registered = scheme, _FACTORIES.get(scheme)
         opened = _OPENED.get(root)
     if opened is None:
-        # Not under the lock: it may import, and ask for other schemes.
+        # Without the lock: it may import modules and look up other schemes.
         opened = _open(scheme, uri, registered)
         with LOCK.current:
-            if _FACTORIES.get(root) is registered:  # nobody has said otherwise meanwhile
+            if _FACTORIES.get(root) is registered:  # unchanged in the meantime
                 opened = _OPENED.setdefault(root, opened)
     return opened
 
@@ -197,3 +205,23 @@ def _open(scheme: str, uri: str, registered: _Registered | None) -> RetryingFile
     if isinstance(inner, ExclusiveFileSystem):
         return RetryingExclusiveFileSystem(inner, policy)
     return RetryingFileSystem(inner, policy)
+
+
+def pending_uploads(uri: str) -> list[PendingUpload]:
+    """Return the pending uploads in a directory and below; empty on stores without uploads."""
+    file_system = file_system_for(uri)
+    inner = file_system.inner
+    if not isinstance(inner, UploadingFileSystem):
+        return []
+    return file_system.retrier.call("list_uploads", lambda: list(inner.list_uploads(uri)))
+
+
+def abort_uploads(uploads: Iterable[PendingUpload]) -> None:
+    """Abort uploads that `pending_uploads` has found in one store."""
+    pending = list(uploads)
+    if not pending:
+        return
+    file_system = file_system_for(pending[0].uri)
+    inner = file_system.inner
+    if isinstance(inner, UploadingFileSystem):
+        file_system.retrier.call("abort_uploads", lambda: inner.abort_uploads(pending))

@@ -1,16 +1,26 @@
-"""A file system in front of another one that repeats what fails."""
+"""Retries: of single calls until a deadline, and a file system that wraps another one to retry its calls."""
 
 import io
+import logging
+import math
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from random import Random
 from typing import BinaryIO, TypeVar, cast
+
+from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import (
+    CheckpointConflictError,
     CheckpointError,
     InvalidRequestError,
+    OutcomeUnknownError,
+    StorageFullError,
     StorageUnavailableError,
     StreamClosedError,
 )
@@ -20,24 +30,171 @@ from holdfast.locations.file_systems.port import (
     FileOutputStream,
     FileStatus,
     FileSystem,
+    PositionedInputStream,
 )
-from holdfast.locations.file_systems.positioned import PositionedInputStream
-from holdfast.locations.file_systems.retries import Retrier, RetryPolicy
+
+_log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
+
+_RANDOM = Random()  # noqa: S311  # separate, so that programs that seed Python's generator are unaffected
+
+ABORT_DEADLINE_S = 10.0
+"""Seconds that an aborted stream may take to delete its file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Deadline and waits of retries; values only.
+
+    Waits are drawn uniformly between zero and a bound that doubles each time, so that the tasks of a job
+    do not all retry at once.
+
+    Attributes:
+        deadline_s: Seconds from the start of a call after which it is not retried; 0 disables retries.
+        first_wait_s: Upper bound of the first wait, seconds.
+        max_wait_s: Upper bound of every wait, seconds.
+    """
+
+    deadline_s: float = 60.0
+    first_wait_s: float = 0.05
+    max_wait_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.deadline_s >= 0 or not 0 < self.first_wait_s <= self.max_wait_s:
+            message = (
+                f"deadline_s must be >= 0, first_wait_s and max_wait_s must be > 0, got {self}"
+            )
+            raise InvalidRequestError(message)
+
+
+_UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
+
+
+@contextmanager
+def retry_deadline(seconds: float, *, clock: Clock = SYSTEM_CLOCK) -> Iterator[None]:
+    """Stop retrying in this block, on this thread, after a number of seconds.
+
+    For work that makes many calls, whose separate deadlines would add up.
+    """
+    token = _UNTIL.set(min(_UNTIL.get(), clock.monotonic_s() + seconds))
+    try:
+        yield
+    finally:
+        _UNTIL.reset(token)
+
+
+class Retrier:
+    """Retries failed calls by a policy, and logs and counts the retries.
+
+    Args:
+        policy: When to stop retrying.
+        clock: Measures the time and waits.
+    """
+
+    def __init__(self, policy: RetryPolicy, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Number of retries of each call since the process started."""
+        with self._lock:
+            return Counter(self._counts)
+
+    def publish(self, attempt: Callable[[], None]) -> None:
+        """Retry a call that makes a file appear, also if its outcome is unknown.
+
+        A second attempt can find the file of an attempt whose answer was lost. It then raises a
+        conflict, and the caller compares the data to find out whose file it is.
+        """
+        unknown: list[OutcomeUnknownError] = []
+
+        def attempt_and_record() -> None:
+            try:
+                attempt()
+            except OutcomeUnknownError as error:
+                unknown.append(error)
+                raise
+
+        try:
+            self.call("publish", attempt_and_record, is_transient=_may_be_repeated)
+        except CheckpointConflictError:
+            raise
+        except CheckpointError as error:
+            if unknown and unknown[0] is not error:  # an earlier attempt may have done it
+                raise unknown[0] from error
+            raise
+
+    def call(
+        self,
+        name: str,
+        attempt: Callable[[], _Result],
+        *,
+        is_transient: Callable[[BaseException], bool] | None = None,
+    ) -> _Result:
+        """Retry a call until it succeeds, fails permanently, or reaches its deadline; raises the last error."""
+        is_transient = is_transient or _changed_nothing
+        end = min(self._clock.monotonic_s() + self._policy.deadline_s, _UNTIL.get())
+        try:
+            return attempt()
+        except CheckpointError as error:
+            if not is_transient(error):
+                raise
+            failed: list[CheckpointError] = [error]
+
+        def next_attempt() -> _Result:
+            if failed:  # the one above
+                raise failed.pop()
+            return attempt()
+
+        def deadline_is_near(state: RetryCallState) -> bool:
+            return self._clock.monotonic_s() + state.upcoming_sleep >= end
+
+        def note(state: RetryCallState) -> None:
+            with self._lock:
+                self._counts[name] += 1
+            error = state.outcome.exception() if state.outcome else None
+            _log.warning("%s failed, retrying in %.2f s: %s", name, state.upcoming_sleep, error)
+
+        retrying = Retrying(
+            retry=retry_if_exception(is_transient),
+            stop=deadline_is_near,
+            wait=self._wait_s,
+            before_sleep=note,
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
+        return retrying(next_attempt)
+
+    def _wait_s(self, state: RetryCallState) -> float:
+        doublings = min(state.attempt_number - 1, 63)
+        bound = min(self._policy.max_wait_s, self._policy.first_wait_s * 2**doublings)
+        return _RANDOM.uniform(0, bound)
+
+
+def _changed_nothing(error: BaseException) -> bool:
+    # A full store is not retried: waiting seldom helps.
+    return isinstance(error, StorageUnavailableError) and not isinstance(error, StorageFullError)
+
+
+def _may_be_repeated(error: BaseException) -> bool:
+    return _changed_nothing(error) or isinstance(error, OutcomeUnknownError)
 
 
 @dataclass(eq=False)
 class RetryingFileSystem:
-    """Repeats the calls of another file system that provably changed nothing, or may be repeated.
+    """Retries calls of another file system that provably changed nothing or are repeatable.
 
-    Streams are passed through: a part of a stream is its adapter's to repeat, and a whole stream
-    can't be. What is read goes on behind the last byte that arrived.
+    Output streams are passed through: the adapter retries parts of a stream, and a whole stream can't be
+    retried. A failed read resumes after the last byte received.
 
     Args:
-        inner: The store's adapter, which must not repeat anything itself.
-        policy: When to give up.
-        clock: Tells how much time is left, and waits.
+        inner: The store's adapter, which must not retry whole calls itself.
+        policy: When to stop retrying.
+        clock: Measures the time and waits.
     """
 
     inner: FileSystem
@@ -51,7 +208,7 @@ class RetryingFileSystem:
 
     @property
     def retries(self) -> Counter[str]:
-        """How often each method was repeated since the process began."""
+        """Number of retries of each method since the process started."""
         return self.retrier.counts
 
     def prepare_directory(self, uri: str, /) -> None:
@@ -80,27 +237,27 @@ class RetryingFileSystem:
 
 @dataclass(eq=False)
 class RetryingExclusiveFileSystem(RetryingFileSystem):
-    """Repeats the calls of a store that can publish.
+    """Retries calls of a store that can publish.
 
     Attributes:
-        found_exclusive: Directories in which that was tried, and found to be so.
+        exclusive_directories: Directories where `check_exclusive` has passed.
     """
 
     inner: ExclusiveFileSystem
-    found_exclusive: set[str] = field(default_factory=set, init=False)
+    exclusive_directories: set[str] = field(default_factory=set, init=False)
 
     def publish(self, uri: str, data: bytes, /) -> None:
         self.retrier.publish(lambda: self.inner.publish(uri, data))
 
 
 class _RetryingInputStream(PositionedInputStream):
-    """A file that is opened anew where it stood when a read fails."""
+    """A file that is reopened at its position after a failed read."""
 
     def __init__(self, file_system: RetryingFileSystem, uri: str) -> None:
         self._file_system = file_system
         self._uri = uri
         self._raw: BinaryIO | None = None
-        self._read(lambda _raw: None)  # a missing file is noticed at once
+        self._read(lambda _raw: None)  # opens the file, so that a missing one is reported at once
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         def move(raw: BinaryIO) -> int:
@@ -138,7 +295,7 @@ class _RetryingInputStream(PositionedInputStream):
                     self._raw.seek(self._position)
                 return action(self._raw)
             except BaseException as error:
-                self._forget()  # it may be ahead of the position, after an interrupt too
+                self._forget()  # after an error or interrupt it may be ahead of the position
                 if isinstance(error, OSError):
                     message = f"file can't be read ({error.strerror or error})"
                     raise StorageUnavailableError(message, self._uri) from error
@@ -149,5 +306,5 @@ class _RetryingInputStream(PositionedInputStream):
     def _forget(self) -> None:
         raw, self._raw = self._raw, None
         if raw is not None:
-            with suppress(OSError, CheckpointError):  # it was only read
+            with suppress(OSError, CheckpointError):  # it was only read from
                 raw.close()

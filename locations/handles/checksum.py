@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from holdfast.common import BlockBytes, crc32c, fill, joined_crc32c
+from holdfast.common import BlockBytes, combine_crc32c, crc32c, fill
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
@@ -63,7 +63,7 @@ class ChecksumBuilder:
         for (block,) in struct.iter_unpack(">I", checksum.blocks):
             length = min(size, checksum.block_bytes)
             size -= length
-            self._current = joined_crc32c(self._current, block, length)
+            self._current = combine_crc32c(self._current, block, length)
             self._filled += length
             if self._filled == self._block_bytes:
                 self._end_block()

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 import msgspec
 
-from holdfast.common import MOST, Count
+from holdfast.common import MAX_INT64, Count
 from holdfast.locations.handles.state_handle import InOneStream, flaw_of_parts
 from holdfast.locations.handles.stream_handles import StreamStateHandle
 
@@ -61,7 +61,7 @@ class OperatorStateHandle(InOneStream, frozen=True):
 
     def flaw(self) -> str | None:
         for state in self.states.values():
-            if state.first + state.count > MOST:
+            if state.first + state.count > MAX_INT64:
                 return f"elements {state.first} to {state.first + state.count}"
         sections = ((state.offset, state.length) for state in self.states.values())
         return flaw_of_parts(sections, self.size)

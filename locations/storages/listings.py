@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.common import in_parallel, uripath
+from holdfast.common import map_in_parallel, uripath
 from holdfast.locations.file_systems import FileStatus, file_system_for
 
 _AT_A_TIME = 16  # half of the connections that an S3 client keeps
@@ -19,8 +19,8 @@ def list_all(directories: Sequence[str]) -> list[FileStatus]:
     listing = file_system_for(directories[0]).list
     if len(directories) == 1:
         return list(listing(directories[0]))
-    listings = in_parallel(
-        lambda directory: list(listing(directory)), directories, at_a_time=_AT_A_TIME
+    listings = map_in_parallel(
+        lambda directory: list(listing(directory)), directories, max_threads=_AT_A_TIME
     )
     return [entry for entries in listings for entry in entries]
 

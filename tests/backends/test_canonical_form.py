@@ -26,7 +26,7 @@ from holdfast.backends.keyed import (
 )
 from holdfast.backends.keyed.table import Identities
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.common import in_parallel
+from holdfast.common import map_in_parallel
 from holdfast.errors import CheckpointCorruptedError, StateMigrationError
 from holdfast.locations import StoredSubtask
 from holdfast.locations.adapters import file_system_for
@@ -357,5 +357,5 @@ def test_it_ends_soon_if_something_beside_it_fails(checkpoints: KeyedCheckpoints
             begun.set()
 
     with pytest.raises(ValueError, match="as planned"):
-        in_parallel(write, [1, 0], at_a_time=2)
+        map_in_parallel(write, [1, 0], max_threads=2)
     assert 0 < done < 100

@@ -99,14 +99,16 @@ floats = st.one_of(
     st.floats(allow_nan=True),
     st.floats(width=16),
     st.integers(-300, 300),
-    st.sampled_from([-0.0, 0.0, 0.1, 3e38, 1e300, np.float32(0.1), np.float64(0.1), np.float16(0.1)]),
+    st.sampled_from(
+        [-0.0, 0.0, 0.1, 3e38, 1e300, np.float32(0.1), np.float64(0.1), np.float16(0.1)]
+    ),
     st.sampled_from([True, Decimal("0.5"), Fraction(1, 2), 2**53 + 1, 2**24 + 1, "0.5"]),
 )
 decimals = st.one_of(
     st.decimals(-1000, 1000, places=2),
-    st.sampled_from(["0", "-0", "-0.00", "1.5", "1E+2", "1E-18", "NaN", "sNaN", "Infinity", "1.555"]).map(
-        Decimal
-    ),
+    st.sampled_from(
+        ["0", "-0", "-0.00", "1.5", "1E+2", "1E-18", "NaN", "sNaN", "Infinity", "1.555"]
+    ).map(Decimal),
     st.sampled_from(
         ["12345678901.123456789012345678", "99999999999999999999.999999999999999999", "99999999.99"]
     ).map(Decimal),
@@ -128,7 +130,9 @@ flags = st.sampled_from([True, False, np.bool_(True), 0, 1, "x", 1.0])  # noqa: 
 @st.composite
 def instants(draw: st.DrawFn) -> Any:
     hour = draw(st.sampled_from(HOURS))
-    steps = draw(st.sampled_from([dt.timedelta(minutes=15), dt.timedelta(seconds=1, microseconds=1)]))
+    steps = draw(
+        st.sampled_from([dt.timedelta(minutes=15), dt.timedelta(seconds=1, microseconds=1)])
+    )
     value = hour + draw(st.integers(0, 20)) * steps
     zone = draw(st.sampled_from([None, *ZONES]))
     value = value.replace(tzinfo=zone, fold=draw(st.integers(0, 1)))
@@ -145,7 +149,9 @@ times_of_days = st.one_of(
 )
 counts = st.sampled_from([0, 5, -1, 10**12, -(2**63), 2**63 - 1, 2**62, np.int64(5), True])
 instants_or_counts = st.one_of(
-    instants(), counts, st.sampled_from([pd.Timestamp(5), pd.NaT, np.datetime64("NaT"), dt.date(2020, 1, 1)])
+    instants(),
+    counts,
+    st.sampled_from([pd.Timestamp(5), pd.NaT, np.datetime64("NaT"), dt.date(2020, 1, 1)]),
 )
 durations = st.one_of(
     st.timedeltas(),
@@ -153,7 +159,9 @@ durations = st.one_of(
     counts,
     st.sampled_from([pd.Timedelta(5), pd.Timedelta(5000), np.timedelta64(5, "us"), pd.NaT]),
 )
-dates = st.one_of(st.dates(), st.sampled_from([dt.date.min, dt.date.max, 5, pd.Timestamp(0)]), instants())
+dates = st.one_of(
+    st.dates(), st.sampled_from([dt.date.min, dt.date.max, 5, pd.Timestamp(0)]), instants()
+)
 
 
 def lists_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -162,7 +170,9 @@ def lists_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def structs_of(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    full = st.fixed_dictionaries({name: st.one_of(each, st.none()) for name, each in fields.items()})
+    full = st.fixed_dictionaries(
+        {name: st.one_of(each, st.none()) for name, each in fields.items()}
+    )
     some = st.fixed_dictionaries({}, optional=dict(fields))
     return st.one_of(full, some, full.map(lambda row: tuple(row.values())), st.just({"other": 1}))
 
@@ -196,7 +206,9 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
         structs_of(n=numbers, at=instants()),
     ),
     (
-        pa.struct([pa.field("d", pa.decimal128(10, 2), nullable=False), ("l", pa.list_(pa.int64()))]),
+        pa.struct(
+            [pa.field("d", pa.decimal128(10, 2), nullable=False), ("l", pa.list_(pa.int64()))]
+        ),
         structs_of(d=decimals, l=lists_of(numbers)),
     ),
     (
@@ -210,9 +222,14 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Visit, st.builds(Visit, st.sampled_from("ab"), instants())),
     (Basket, st.builds(Basket, st.lists(numbers, max_size=3), st.one_of(st.none(), decimals))),
     (dict[str, int], st.dictionaries(st.sampled_from("ab"), numbers, max_size=2)),
-    (dict[str, Any], st.dictionaries(st.sampled_from("ab"), st.one_of(numbers, instants()), max_size=2)),
+    (
+        dict[str, Any],
+        st.dictionaries(st.sampled_from("ab"), st.one_of(numbers, instants()), max_size=2),
+    ),
     (Pickled(list), st.lists(st.integers(0, 3), max_size=3)),
 ]
+
+
 def is_hashed(kind: Any) -> bool:
     """Whether a state can have the type as a map key, and Python objects of it have a hash."""
     try:
@@ -511,7 +528,9 @@ FOLDS: list[tuple[Any, Any, st.SearchStrategy[Any]]] = [
         for fold in ("min", "max")
         for kind, values in TYPES
         if isinstance(kind, type | pa.DataType)
-        and not (isinstance(kind, pa.DataType) and (kind.num_fields or pa.types.is_dictionary(kind)))
+        and not (
+            isinstance(kind, pa.DataType) and (kind.num_fields or pa.types.is_dictionary(kind))
+        )
         and kind not in (Visit, Basket)
     ),
     ("concatenate", pa.list_(pa.float32()), lists_of(floats)),
@@ -524,7 +543,9 @@ def folded_values(draw: st.DrawFn) -> Any:
     fold, kind, values = draw(st.sampled_from(FOLDS))
     batches = draw(
         st.lists(
-            st.lists(st.tuples(values, st.booleans()), min_size=1, max_size=4), min_size=1, max_size=3
+            st.lists(st.tuples(values, st.booleans()), min_size=1, max_size=4),
+            min_size=1,
+            max_size=3,
         )
     )
     return fold, kind, batches
@@ -544,7 +565,11 @@ def test_folds_are_the_same_by_key_and_by_columns(folds: Any) -> None:
             columns = backend.get_reducing_state(ReducingStateDescriptor("c", fold, kind)).columns
             keys = users(backend, "a")
             for batch in batches:
-                values = [(value, is_read) for value, is_read in batch if model_of(serializer, value) is not None]
+                values = [
+                    (value, is_read)
+                    for value, is_read in batch
+                    if model_of(serializer, value) is not None
+                ]
                 if not values:
                     continue
 
@@ -557,8 +582,12 @@ def test_folds_are_the_same_by_key_and_by_columns(folds: Any) -> None:
                         state.get()
                     state.columns.get(users(backend, "a"))
 
-                def add_columns(values: Any = values, columns: Any = columns, backend: Any = backend) -> None:
-                    columns.add(users(backend, *["a"] * len(values)), [value for value, _ in values])
+                def add_columns(
+                    values: Any = values, columns: Any = columns, backend: Any = backend
+                ) -> None:
+                    columns.add(
+                        users(backend, *["a"] * len(values)), [value for value, _ in values]
+                    )
                     columns.get(users(backend, "a"))
 
                 is_refused = refused_by(add_columns, "'c'")
@@ -575,7 +604,11 @@ def test_folds_are_the_same_by_key_and_by_columns(folds: Any) -> None:
                     assert same(model_of(serializer, state.get()), by_columns)
 
 
-@given(st.lists(floats.filter(lambda n: not isinstance(n, float) or abs(n) < 1e9), min_size=1, max_size=4))  # noqa: PLR2004
+@given(
+    st.lists(
+        floats.filter(lambda n: not isinstance(n, float) or abs(n) < 1e9), min_size=1, max_size=4
+    )
+)  # noqa: PLR2004
 def test_means_are_the_same_by_key_and_by_columns(values: Any) -> None:
     with backends() as made:
         for backend in made[:1]:

@@ -85,7 +85,7 @@ def test_json_is_escaped_where_somebody_looks_at_it(
 
 
 @pytest.mark.parametrize(
-    "failure", [RuntimeError("\x1bwhat"), OSError(errno.ENOSPC, "no room left")]
+    "failure", [RuntimeError("\x1bwhat"), OSError(errno.ENOSPC, "no space left")]
 )
 def test_what_nobody_has_foreseen_is_status_3_with_a_traceback(
     capsys: pytest.CaptureFixture[str], faults: Faults, failure: Exception

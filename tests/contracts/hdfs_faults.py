@@ -30,14 +30,14 @@ from holdfast.locations.file_systems.hdfs.hdfs_client import (
     HdfsPatience,
     client_for,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_output_stream import HdfsOutputStream
+from holdfast.locations.file_systems.hdfs.hdfs_streams import HdfsOutputStream
 
 MIB = 1 << 20
 
-SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, longest_wait_s=0.02)
+SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, max_wait_s=0.02)
 """Gives up at once; for what never succeeds."""
 
-PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.01, longest_wait_s=0.1)
+PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.01, max_wait_s=0.1)
 """Never gives up in a test."""
 
 IMPATIENT = HdfsPatience(waits_in_streams=False)
@@ -113,7 +113,7 @@ def at_first_retry(action: Callable[[], object]) -> Iterator[None]:
         failed.wait()
         action()
 
-    log = logging.getLogger("holdfast.locations.file_systems.retries")
+    log = logging.getLogger("holdfast.locations.file_systems.retrying")
     handler = Handler()
     log.addHandler(handler)
     try:

@@ -12,7 +12,7 @@ one who waits."""
 RUN_HANGS_S = 800
 """The same for a process that runs whole jobs."""
 
-PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.001, longest_wait_s=0.002)
+PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.001, max_wait_s=0.002)
 """Never gives up in a test."""
 
 

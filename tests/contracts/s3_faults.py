@@ -21,7 +21,7 @@ from holdfast.locations.adapters import (
 from holdfast.locations.file_systems import RetryingExclusiveFileSystem, S3FileSystem, publish
 from holdfast.testing import HttpFaults, HttpRequest, s3_operation_of
 
-SOON = RetryPolicy(deadline_s=0.03, first_wait_s=0.001, longest_wait_s=0.002)
+SOON = RetryPolicy(deadline_s=0.03, first_wait_s=0.001, max_wait_s=0.002)
 """Gives up at once; for what never succeeds."""
 
 PART = 1000
@@ -100,8 +100,8 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     faults.requests.clear()
     settings = settings_of(
         bucket.server,
-        endpoint_url=faults.url,
-        part_bytes=PART,
+        endpoint=faults.url,
+        part_size=PART,
         state_files=state_files,
     )
     yield Store(bucket, faults, settings)

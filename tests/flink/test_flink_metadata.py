@@ -139,6 +139,18 @@ def test_files_that_were_moved_are_found_where_one_says(tmp_path: Path) -> None:
     assert value_of(flink.open(directory, moved=moved)) == [ROW]
 
 
+@pytest.mark.parametrize("uri", ["file:{}/secret", "file:///{}/job/shared/../../secret"])
+def test_file_outside_of_the_job_is_read_only_if_one_says_so(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(STREAM)
+    (tmp_path / "job").mkdir()
+    stream = file(uri.format(tmp_path), len(STREAM))
+    directory = write(tmp_path / "job/chk-7", metadata({"job": {0: Subtask(keyed=keyed(stream))}}))
+    with pytest.raises(InvalidRequestError, match=r"where no checkpoint of Flink.*--moved"):
+        flink.open(directory).states()
+    moved = {f"file://{tmp_path}": f"file://{tmp_path}"}
+    assert value_of(flink.open(directory, moved=moved)) == [ROW]
+
+
 @pytest.mark.parametrize("job", ["hdfs://nn:8020/flink/5f2d", "file:/no/such/5f2d"])
 @pytest.mark.parametrize(
     ("place", "metadata_in", "kept_in"),

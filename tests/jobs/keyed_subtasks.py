@@ -59,6 +59,13 @@ class KeyedSubtasks:
             batch_time: The time of the batch.
             replays: How often the batch runs before without completing, each time from the same state.
         """
+        out = self.run(rows, watermark=watermark, batch_time=batch_time, replays=replays)
+        return [row for batch in out for row in batch.to_pylist()]
+
+    def run(
+        self, rows: pa.Table, *, watermark: int = 0, batch_time: int = 0, replays: int = 0
+    ) -> list[pa.RecordBatch]:
+        """Do what `batch` does. Returns the batches of Arrow that come out."""
         for _ in range(replays):
             self._run(rows, watermark, batch_time)
         out, self._handles = self._run(rows, watermark, batch_time)
@@ -67,10 +74,10 @@ class KeyedSubtasks:
 
     def _run(
         self, rows: pa.Table, watermark: int, batch_time: int
-    ) -> tuple[list[dict[str, Any]], tuple[Any, ...]]:
+    ) -> tuple[list[pa.RecordBatch], tuple[Any, ...]]:
         self._checkpoint_id += 1
         self.late_rows, self.next_timer = 0, None
-        out: list[dict[str, Any]] = []
+        out: list[pa.RecordBatch] = []
         handles: tuple[Any, ...] = ()
         hashes = key_hash([rows.column(name).combine_chunks() for name in self.key.names])
         groups = hashes.to_numpy().astype(np.int64) % GROUPS
@@ -99,8 +106,7 @@ class KeyedSubtasks:
             )
             is_own = (groups >= own.start_key_group) & (groups <= own.end_key_group)
             mine = rows.filter(pa.array(is_own))
-            for batch in function.process(iter(mine.to_batches(max_chunksize=3))):
-                out += batch.to_pylist()
+            out += function.process(iter(mine.to_batches(max_chunksize=3)))
             times = [self.next_timer, backend.next_timers()[0]]
             self.next_timer = min((time for time in times if time is not None), default=None)
             self.late_rows += getattr(function, "late_rows", 0)

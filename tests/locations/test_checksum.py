@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.common import crc32c, joined_crc32c
+from holdfast.common import combine_crc32c, crc32c
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, UnsupportedFormatError
 from holdfast.locations.adapters import Checksum, ChecksumBuilder
 from holdfast.locations.handles import BLOCK_BYTES, VerifyingInputStream, checksum_of
@@ -38,7 +38,7 @@ def test_crc32c_is_castagnoli() -> None:
 
 @given(first=st.binary(max_size=50), second=st.binary(max_size=50))
 def test_the_checksums_of_two_parts_make_that_of_both(first: bytes, second: bytes) -> None:
-    both = joined_crc32c(crc32c(first), crc32c(second), len(second))
+    both = combine_crc32c(crc32c(first), crc32c(second), len(second))
     assert both == crc32c(first + second)
 
 

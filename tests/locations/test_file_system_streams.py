@@ -292,7 +292,7 @@ class TestAdoption:
         stream, _ = self.adopted(f"file://{tmp_path}/storage", file)
         (stored,) = (tmp_path / "storage" / "job" / "chk-1").iterdir()
         stored.unlink()
-        with pytest.raises(StorageUnavailableError, match="deleted while it was made"):
+        with pytest.raises(StorageUnavailableError, match="deleted while it was being written"):
             stream.close_and_get_handle()
 
     def test_other_stores_small_files_and_missing_files_are_written_instead(

@@ -53,7 +53,7 @@ for size in (450_000, 2_000_000):
     try:
         take(3, size)
     except StorageFullError as error:
-        assert "no room left" in str(error), error
+        assert "no space left" in str(error), error
     else:
         raise AssertionError("there was room")
     assert files() == before, files()

@@ -220,12 +220,12 @@ class TestErrors:
 
     def test_ours_come_through_and_others_are_chained(self) -> None:
         ours = StorageFullError("full")
-        with pytest.raises(StorageFullError) as caught, hdfs_errors.translated(URI):
+        with pytest.raises(StorageFullError) as caught, hdfs_errors.map_errors(URI):
             raise ours
         assert caught.value is ours
         theirs = OSError("gone")
         with pytest.raises(StorageUnavailableError, match="gone") as chained:
-            with hdfs_errors.translated(URI):
+            with hdfs_errors.map_errors(URI):
                 raise theirs
         assert chained.value.__cause__ is theirs
 

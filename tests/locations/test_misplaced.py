@@ -174,14 +174,14 @@ class TestLinksToNowhere:
 
     def test_the_older_checkpoint_is_not_used_instead(self, directory: Path) -> None:
         for read in (load_latest_checkpoint, load_checkpoints):
-            with pytest.raises(CheckpointCorruptedError, match="link to nowhere"):
+            with pytest.raises(CheckpointCorruptedError, match="link without a target"):
                 read(job_in(directory))
-        with pytest.raises(CheckpointCorruptedError, match="link to nowhere"):
+        with pytest.raises(CheckpointCorruptedError, match="link without a target"):
             find_checkpoint(directory)
 
     def test_nothing_is_swept(self, directory: Path) -> None:
         before = sorted(directory.rglob("*"))
-        with pytest.raises(CheckpointCorruptedError, match="link to nowhere"):
+        with pytest.raises(CheckpointCorruptedError, match="link without a target"):
             sweep(directory, "job", grace_s=3600)
         assert sorted(directory.rglob("*")) == before
 

@@ -256,7 +256,7 @@ else:
     def test_a_claim_whose_answer_was_lost_counts_once(
         self, memory_directory: str, lose: Callable[[Faults], None]
     ) -> None:
-        policy = RetryPolicy(deadline_s=HANGS_S, first_wait_s=1e-6, longest_wait_s=1e-6)
+        policy = RetryPolicy(deadline_s=HANGS_S, first_wait_s=1e-6, max_wait_s=1e-6)
         with faulty_file_system(memory_directory, retries=policy) as faults:
             access = job_in(faults.directory)
             lose(faults)

@@ -7,15 +7,15 @@ from contextvars import ContextVar
 import pytest
 from contracts.patience import HANGS_S
 
-from holdfast.common import ContextPool, as_they_end, check_wanted, in_parallel
+from holdfast.common import ContextPool, map_as_completed, map_in_parallel, raise_if_cancelled
 from holdfast.errors import StorageUnavailableError
 
 _here: ContextVar[str] = ContextVar("_here", default="elsewhere")
 
 
 def test_results_are_in_order() -> None:
-    check_wanted()
-    assert in_parallel(lambda number: number * 2, range(20)) == [*range(0, 40, 2)]
+    raise_if_cancelled()
+    assert map_in_parallel(lambda number: number * 2, range(20)) == [*range(0, 40, 2)]
 
 
 def test_what_is_being_done_ends_when_something_else_fails() -> None:
@@ -29,14 +29,14 @@ def test_what_is_being_done_ends_when_something_else_fails() -> None:
         is_begun.set()
         try:
             while True:
-                check_wanted()
+                raise_if_cancelled()
                 threading.Event().wait(0.001)
         except CancelledError:
             ended.set()
             raise
 
     with pytest.raises(ValueError, match="as planned"):
-        in_parallel(action, [0, 1])
+        map_in_parallel(action, [0, 1])
     assert ended.is_set()
 
 
@@ -45,8 +45,8 @@ def test_what_is_done_in_threads_is_done_in_the_context_of_the_caller() -> None:
     try:
         with ContextPool(1) as pool:
             seen = [pool.submit(_here.get).result(), *pool.map(lambda _: _here.get(), range(2))]
-        seen += in_parallel(lambda _: _here.get(), range(2))
-        seen += as_they_end(lambda _: _here.get(), range(2))
+        seen += map_in_parallel(lambda _: _here.get(), range(2))
+        seen += map_as_completed(lambda _: _here.get(), range(2))
     finally:
         _here.reset(before)
     assert set(seen) == {"in the test"}
@@ -62,12 +62,12 @@ def test_results_come_when_they_are_there_and_the_rest_ends_when_nobody_waits_fo
         is_done.wait(HANGS_S)
         try:
             while True:
-                check_wanted()
+                raise_if_cancelled()
                 threading.Event().wait(0.001)
         finally:
             ended.set()
 
-    results = as_they_end(action, [0, 1])
+    results = map_as_completed(action, [0, 1])
     assert next(results) == 1
     is_done.set()
     results.close()  # type: ignore[attr-defined]  # a generator
@@ -81,15 +81,17 @@ def test_a_python_that_is_ending_is_told_from_a_bug_of_an_action(
         raise NotImplementedError("a RuntimeError to Python")
 
     with pytest.raises(NotImplementedError):
-        in_parallel(bug, [0, 1])
+        map_in_parallel(bug, [0, 1])
 
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
     with pytest.raises(StorageUnavailableError, match="threads"):
-        in_parallel(bug, [0, 1])
+        map_in_parallel(bug, [0, 1])
 
 
 def test_a_single_item_is_worked_on_by_who_asks() -> None:
-    assert in_parallel(lambda _: threading.current_thread(), [0]) == [threading.current_thread()]
+    assert map_in_parallel(lambda _: threading.current_thread(), [0]) == [
+        threading.current_thread()
+    ]

@@ -57,11 +57,11 @@ def test_a_fork_makes_its_own_and_knows_that_it_lost_some() -> None:
     assert cache.get("a", os.getpid) == os.getpid()
 
     def in_fork() -> None:
-        assert cache.lost_values
+        assert cache.was_forked_with_values
         assert cache.get("a", os.getpid) == os.getpid()
 
     assert forked(in_fork) == 0
-    assert not cache.lost_values
+    assert not cache.was_forked_with_values
     assert cache.get("a", lambda: 0) == os.getpid()
 
 
@@ -69,7 +69,7 @@ def test_a_fork_of_a_process_without_values_has_lost_none() -> None:
     cache: ProcessCache[str, int] = ProcessCache()
 
     def in_fork() -> None:
-        assert not cache.lost_values
+        assert not cache.was_forked_with_values
 
     assert forked(in_fork) == 0
 

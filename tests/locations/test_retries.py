@@ -30,7 +30,7 @@ from holdfast.locations.file_systems import (
 )
 from holdfast.testing import Faults, ManualClock, faulty_file_system
 
-POLICY = RetryPolicy(deadline_s=60, first_wait_s=1, longest_wait_s=8)
+POLICY = RetryPolicy(deadline_s=60, first_wait_s=1, max_wait_s=8)
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ class TestPolicy:
             {"first_wait_s": 0},
             {"first_wait_s": -1},
             {"first_wait_s": math.nan},
-            {"longest_wait_s": 0.01},
-            {"longest_wait_s": math.nan},
+            {"max_wait_s": 0.01},
+            {"max_wait_s": math.nan},
         ],
     )
     def test_values_that_make_no_sense_are_refused(self, values: dict[str, float]) -> None:
@@ -112,7 +112,7 @@ class TestRepeating:
         retrying = over(
             MemoryFileSystem(),
             passing,
-            RetryPolicy(deadline_s=1e9, first_wait_s=1, longest_wait_s=8),
+            RetryPolicy(deadline_s=1e9, first_wait_s=1, max_wait_s=8),
         )
         failing = Failing(passing, failures, takes_s=takes_s)
         assert retrying.retrier.call("list", failing) == "done"
@@ -130,7 +130,7 @@ class TestRepeating:
     @given(takes_s=st.floats(0, 100), deadline_s=st.floats(0.1, 200))
     def test_no_attempt_begins_after_the_deadline(self, takes_s: float, deadline_s: float) -> None:
         passing = ManualClock()
-        policy = RetryPolicy(deadline_s=deadline_s, first_wait_s=0.1, longest_wait_s=5)
+        policy = RetryPolicy(deadline_s=deadline_s, first_wait_s=0.1, max_wait_s=5)
         began: list[float] = []
 
         def attempt() -> None:

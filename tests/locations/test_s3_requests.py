@@ -29,7 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.locations.file_systems import S3FileSystem, publish
 from holdfast.locations.file_systems.s3 import s3_client
-from holdfast.locations.file_systems.s3.through_obstore import HEAD_BYTES
+from holdfast.locations.file_systems.s3.obstore_bucket import HEAD_BYTES
 from holdfast.testing import s3_operation
 
 # Reading

@@ -13,7 +13,7 @@ from holdfast.locations.adapters import RetryPolicy
 from holdfast.locations.file_systems import S3FileSystem
 from holdfast.testing import HttpFaults, s3_operation, s3_operation_of
 
-SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, longest_wait_s=0.002)
+SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, max_wait_s=0.002)
 
 
 def empty(bucket: S3Bucket) -> None:
@@ -36,7 +36,7 @@ class Watched:
         return f"s3://{self.bucket.name}/dir"
 
     def file_system(self, **changes: Any) -> S3FileSystem:
-        values = {"endpoint_url": self.faults.url, "state_files": "boto3", **changes}
+        values = {"endpoint": self.faults.url, "state_files": "boto3", **changes}
         settings = settings_of(self.bucket.server, **values)
         return S3FileSystem(settings, retries=SOON)
 

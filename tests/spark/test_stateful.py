@@ -21,7 +21,7 @@ from jobs.operators import (
     never_ends,
 )
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast.locations import StoredOperator
 from holdfast.locations.handles import OperatorStateHandle
@@ -233,6 +233,27 @@ def test_state_does_not_depend_on_the_sessions_settings(job: Job, key: str, valu
     job.feed(files=2)
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
+
+
+def test_what_spark_infers_of_nulls_is_no_promise_for_later_runs(job: Job) -> None:
+    nested = ("array(id)", "named_struct('x', id, 'y', array(null, null))", "map('k', id)")
+    may_be_null = tuple(column.replace("id", "nullif(id, 3)") for column in nested)
+    seen: list[Row] = []
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        seen.extend(rows.collect())
+
+    for a, s, m in (nested, may_be_null, nested):
+        job.feed(files=2)
+        columns = ["id", f"{a} as a", f"{s} as s", f"{m} as m", "array(null, null) as none"]
+        rows = job.stream().selectExpr(*columns)
+        operator = job.operator(Groups(70), sink=sink)
+        job.start(operator, rows, availableNow=True).awaitTermination()
+    assert len({row.id for row in seen}) == len(seen) == 5 * 70
+    assert {tuple(row.none) for row in seen} == {(None, None)}
+    by_id = {row.id: row for row in seen}
+    assert (by_id[3].a, by_id[3].s.x, by_id[3].m) in [([3], 3, {"k": 3}), ([None], None, {"k": None})]
+    assert all(row.a == [row.id] and row.s.y == [None, None] for row in seen if row.id != 3)
 
 
 @pytest.mark.exhaustive

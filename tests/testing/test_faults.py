@@ -22,7 +22,7 @@ from holdfast.testing import ANY_CALL, Faults, faulty_file_system, metadata_of
 
 BROKEN = StorageUnavailableError("as planned")
 
-QUICK = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.001, longest_wait_s=0.001)
+QUICK = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.001, max_wait_s=0.001)
 
 
 def store_of(directory: str) -> ExclusiveFileSystem:

@@ -17,7 +17,7 @@ from holdfast.backends.keyed.segments import write_tables
 from holdfast.backends.keyed.table import TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams
-from holdfast.common import check_wanted
+from holdfast.common import raise_if_cancelled
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
 from holdfast.locations.storages import FileSystemCheckpointStreamFactory
 
@@ -134,5 +134,5 @@ def _tables(
 
 def _while_wanted(steps: Iterable[TableRows]) -> Iterator[TableRows]:
     for step in steps:
-        check_wanted()
+        raise_if_cancelled()
         yield step

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
-from holdfast.common import SYSTEM_CLOCK, Clock, check_wanted
+from holdfast.common import SYSTEM_CLOCK, Clock, raise_if_cancelled
 from holdfast.errors import StorageFullError
 
 _MOST_UNMERGED_FILES = 20
@@ -75,14 +75,14 @@ class PatientWriter:
             self._takes(WriteBatch(raw_mode=True))  # says what it was, if it was no want of room
             if is_failed:
                 path = self._database.path()
-                raise StorageFullError("no room left for RocksDB to merge its files", path)
+                raise StorageFullError("no space left for RocksDB to merge its files", path)
             next(waiting)
 
     def _waits(self) -> Iterator[None]:
         """Longer and longer waits, as long as what is waited for is of use."""
         wait_s = _FIRST_WAIT_S
         while True:
-            check_wanted()
+            raise_if_cancelled()
             self._clock.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
             yield

@@ -12,7 +12,7 @@ from holdfast.backends.keyed.segments import StoredSpec, finish, new_segment_nam
 from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotResult, SnapshotStreams
-from holdfast.common import check_wanted, in_parallel
+from holdfast.common import map_in_parallel, raise_if_cancelled
 from holdfast.locations.handles import (
     PlaceholderStreamStateHandle,
     SegmentsStateHandle,
@@ -124,7 +124,9 @@ class RocksDBSnapshotStrategy:
                     os.link(path, os.path.join(self.copies, name))
             return stored
 
-        return dict(zip(files, in_parallel(upload, files, at_a_time=self.at_a_time), strict=True))
+        return dict(
+            zip(files, map_in_parallel(upload, files, max_threads=self.at_a_time), strict=True)
+        )
 
 
 def _content(path: str) -> bytes:
@@ -137,5 +139,5 @@ def _uploaded(path: str, streams: SnapshotStreams) -> StreamStateHandle:
         with open(path, "rb") as content:
             while data := content.read(_COPY_BYTES):
                 stream.write(data)
-                check_wanted()
+                raise_if_cancelled()
         return finish(streams, stream)

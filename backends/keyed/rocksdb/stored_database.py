@@ -9,7 +9,7 @@ from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, deco
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
 from holdfast.backends.keyed.segments import ROCKSDB_MAGIC, manifest_bytes
 from holdfast.backends.sections import location_of
-from holdfast.common import check_wanted, in_parallel
+from holdfast.common import map_in_parallel, raise_if_cancelled
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
 
@@ -74,7 +74,7 @@ class StoredDatabase:
                 or not _is_linked(os.path.join(copies, name), os.path.join(path, file), stream.size)
             ]
             if lacking:
-                in_parallel(download, lacking, at_a_time=at_a_time)
+                map_in_parallel(download, lacking, max_threads=at_a_time)
             for file, content in self.manifest.private.items():
                 with open(os.path.join(path, file), "xb") as private:
                     private.write(content)
@@ -126,4 +126,4 @@ def _download(stream: StreamStateHandle, path: str) -> None:
     with stream.open_input_stream() as source, open(path, "xb") as target:
         while data := source.read(_COPY_BYTES):
             target.write(data)
-            check_wanted()
+            raise_if_cancelled()

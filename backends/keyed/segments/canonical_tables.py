@@ -21,7 +21,7 @@ from holdfast.backends.keyed.segments.whole_tables import LocatedRows, StoredSeg
 from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams
-from holdfast.common import check_wanted
+from holdfast.common import raise_if_cancelled
 from holdfast.errors import StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 
@@ -107,7 +107,7 @@ class _Canonical:
         runs: list[RunWriter] = []  # from the bottom up
         for low, high in itertools.pairwise(self._edges(first, end)):
             for step in self._parts(low, high):
-                check_wanted()
+                raise_if_cancelled()
                 for depth, (form, rows) in enumerate(self._merged(step)):
                     if depth == len(runs):
                         runs.append(RunWriter(writer, segment, self._table.spec.name))

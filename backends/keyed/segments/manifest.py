@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec
 from holdfast.backends.keyed.table import TableSpec
-from holdfast.common import MOST, Count, crc32c, message_pack_decoder
+from holdfast.common import MAX_INT64, Count, crc32c, message_pack_decoder, raise_shortage
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 MAGIC = b"HOLDTBLS"
@@ -46,9 +46,9 @@ NEVER = -(1 << 63)
 _HEADER = struct.Struct(">8sI")
 _CHECKSUM = struct.Struct(">I")
 
-_SortKey = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+_SortKey = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]
 _Edge = Annotated[int, msgspec.Meta(ge=0)]
-_Time = Annotated[int, msgspec.Meta(ge=NEVER, le=MOST)]
+_Time = Annotated[int, msgspec.Meta(ge=NEVER, le=MAX_INT64)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=float(1 << 62))]
 
 
@@ -305,6 +305,7 @@ def _decoded(content: bytes, location: str) -> Manifest:
         ValueError,
         RecursionError,
     ) as error:
+        raise_shortage(error, location)
         message = f"manifest of tables can't be decoded ({error})"
         raise CheckpointCorruptedError(message, location) from error
     return manifest

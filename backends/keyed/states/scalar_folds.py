@@ -24,7 +24,9 @@ Combine = Callable[[Any, Any], Any]
 
 _DOUBLE_BITS = 64
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_EXACT = decimal.Context(prec=200, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[decimal.Inexact])
+_EXACT = decimal.Context(
+    prec=200, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[decimal.Inexact]
+)
 """Arrow's decimals have 76 digits at most; more sums than there is time for don't fill the rest."""
 
 
@@ -90,7 +92,9 @@ def _rank(type_: pa.DataType, value: Any) -> Any:
         fields = [(field.type, field_of(value, field.name)) for field in type_]
         return [(0,) if inner is None else (1, _rank(kind, inner)) for kind, inner in fields]
     if types.is_timestamp(type_) and type_.tz is not None:
-        value -= _EPOCH  # clocks of one zone show some times twice, and Python compares what they show
+        value -= (
+            _EPOCH  # clocks of one zone show some times twice, and Python compares what they show
+        )
     return (1, 0.0) if _is_nan(value) else (0, value)
 
 

@@ -130,7 +130,9 @@ class ValueForm:
         return self.columns_of(joined(now.chunks, self.type))
 
     def _refused(self, error: MisfitError) -> InvalidRequestError:
-        message = f"{self._what} don't fit state {self.name!r} of type {self.serializer.name}: {error}"
+        message = (
+            f"{self._what} don't fit state {self.name!r} of type {self.serializer.name}: {error}"
+        )
         return InvalidRequestError(message)
 
     @staticmethod

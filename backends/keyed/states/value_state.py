@@ -9,6 +9,7 @@ from holdfast.backends.keyed.states.object_page import UNREAD, ObjectPage
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.value_columns import ValueColumns
 
+
 class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
     """A value of each key; its methods are about the current key, in the current namespace if it has namespaces.
 

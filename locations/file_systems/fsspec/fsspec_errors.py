@@ -1,9 +1,10 @@
-"""The table that turns the errors of fsspec and of every library below it into ours."""
+"""Translation of errors of fsspec, and of every library below it, into Holdfast errors."""
 
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from holdfast.common import shortage_of
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -13,11 +14,11 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 
-_NOT_ALLOWED = {errno.EROFS, errno.ENAMETOOLONG}
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED_ERRNOS = {errno.EROFS, errno.ENAMETOOLONG}
+_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-# By name, because their libraries (paramiko, asyncssh) may not be there.
-_NOT_LET_IN = {
+# By name, because their libraries (paramiko, asyncssh) may not be installed.
+_UNAUTHORIZED = {
     "AuthenticationException",
     "BadHostKeyException",
     "HostKeyNotVerifiable",
@@ -26,18 +27,18 @@ _NOT_LET_IN = {
 
 
 @contextmanager
-def translated(uri: str) -> Iterator[None]:
-    """Turn the errors of fsspec and of the libraries below it into ours."""
+def map_errors(uri: str) -> Iterator[None]:
+    """Translate errors of fsspec and of the libraries below it."""
     try:
         yield
     except CheckpointError:
         raise
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library has its own classes
         raise _error_for(error, uri) from error
 
 
 def _error_for(error: Exception, uri: str) -> CheckpointError:
-    # Only what can't hold a secret is quoted; the rest is in the cause.
+    # Only text that can't contain a secret is quoted; the rest is in the cause.
     text = getattr(error, "strerror", None) or type(error).__name__
     number = getattr(error, "errno", None)
     if isinstance(error, FileNotFoundError):
@@ -45,25 +46,25 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
     if isinstance(error, FileExistsError):
         return CheckpointConflictError.exists(uri)
     if isinstance(error, PermissionError):
-        return InvalidRequestError(f"not possible here ({text})", uri, kind="refused")
-    if isinstance(error, NotADirectoryError | IsADirectoryError) or number in _NOT_ALLOWED:
-        return InvalidRequestError(f"not possible here ({text})", uri)
-    if number in _NO_ROOM:
-        return StorageFullError(f"no room left ({text})", uri)
+        return InvalidRequestError(f"operation is not permitted ({text})", uri, kind="refused")
+    if isinstance(error, NotADirectoryError | IsADirectoryError) or number in _REFUSED_ERRNOS:
+        return InvalidRequestError(f"path can't be used ({text})", uri)
+    if number in _FULL_ERRNOS:
+        return StorageFullError(f"no space left ({text})", uri)
     if _was_refused(error):
-        message = f"not let in; check credentials and host key ({text})"
+        message = f"access denied; check credentials and host key ({text})"
         return InvalidRequestError(message, uri, kind="refused")
     if isinstance(error, TypeError | ValueError | NotImplementedError):
-        message = f"fsspec can't do this ({text}); check its configuration of that protocol"
+        message = f"fsspec can't do this ({text}); check its configuration of the protocol"
         return InvalidRequestError(message, uri)
-    return StorageUnavailableError(f"store failed ({text})", uri)
+    return shortage_of(error, uri) or StorageUnavailableError(f"store failed ({text})", uri)
 
 
 def _was_refused(error: Exception) -> bool:
-    """Whether an error is about credentials, which trying again may lock."""
+    """Return whether an error is about credentials; retries could lock an account."""
     text = str(error)
     if text == "No authentication methods available":
         return True
-    # paramiko says the same class of a connection that is lost meanwhile
+    # paramiko uses the same class for a connection that is lost during authentication
     is_lost = "transport shut down" in text or "timeout" in text
-    return not is_lost and any(each.__name__ in _NOT_LET_IN for each in type(error).__mro__)
+    return not is_lost and any(each.__name__ in _UNAUTHORIZED for each in type(error).__mro__)

@@ -1,4 +1,4 @@
-"""s3fs in the place of boto3's client: the same requests, sent by aiobotocore."""
+"""A replacement of boto3's client by s3fs: the same requests, sent by aiobotocore."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -6,12 +6,12 @@ from typing import Any
 
 from holdfast.common import ProcessCache
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems.fsspec.s3fs_errors import translated
+from holdfast.locations.file_systems.fsspec.s3fs_errors import map_errors
 from holdfast.locations.file_systems.s3 import S3Settings, client_options
 
 _READ_BYTES = 1 << 20
 
-# By what the next page of a listing is asked for, and what the answer calls it.
+# Request parameters of the next page of a listing, each with its name in the answer.
 _NEXT_PAGE = {
     "list_objects_v2": {"ContinuationToken": "NextContinuationToken"},
     "list_multipart_uploads": {
@@ -24,10 +24,10 @@ CLIENTS: ProcessCache[S3Settings, "S3fsClient"] = ProcessCache()
 
 
 def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
-    """The client of this process.
+    """Return the client of this process.
 
     Raises:
-        InvalidRequestError: s3fs is missing, or can't do what the settings want.
+        InvalidRequestError: s3fs is missing, or does not support the settings.
     """
     return CLIENTS.get(settings, lambda: S3fsClient(settings))
 
@@ -35,12 +35,12 @@ def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
 class S3fsClient:
     """The part of boto3's client that the adapter of `s3://` uses, through s3fs.
 
-    Errors are ours already. That a name has to be free is not sent, and nothing is repeated but what
-    aiohttp sends again, once, when a connection that it had kept turns out to be closed.
+    It raises Holdfast errors. It does not send the condition that a name is free, and retries
+    nothing; only aiohttp resends a request once if a kept connection turns out to be closed.
 
     Args:
-        settings: How to reach the store. What they leave open is for fsspec's configuration of
-            `s3` to say (`FSSPEC_S3_KEY`, its JSON files), then for botocore to find.
+        settings: How to reach the store. Unset values come from fsspec's configuration of `s3`
+            (`FSSPEC_S3_KEY`, its JSON files), then from botocore.
     """
 
     def __init__(self, settings: S3Settings) -> None:
@@ -49,9 +49,9 @@ class S3fsClient:
         except ImportError as error:
             message = "fsspec+s3:// needs s3fs: pip install 'holdfast[fsspec]' s3fs"
             raise InvalidRequestError(message) from error
-        with translated("fsspec+s3://"):
+        with map_errors("fsspec+s3://"):
             self._store: Any = S3FileSystem(**_options(settings))
-        # One owner of retries, and that is neither s3fs nor botocore below it: 5 times 5 requests.
+        # Retries have one owner. Those of s3fs and botocore would multiply: 5 times 5 requests.
         self._store.retries = 1
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -62,7 +62,7 @@ class S3fsClient:
     def close(self) -> None:
         from s3fs import S3FileSystem  # noqa: PLC0415  # optional
 
-        if self._store._s3 is not None:  # noqa: SLF001  # nothing public says
+        if self._store._s3 is not None:  # noqa: SLF001  # not public
             S3FileSystem.close_session(self._store.loop, self._store._s3creator)  # noqa: SLF001
 
     def get_paginator(self, name: str) -> "_Pages":
@@ -79,8 +79,8 @@ class S3fsClient:
         return {**answer, "Body": _Body(self._store.loop, answer["Body"])}
 
     def _request(self, name: str, parameters: dict[str, Any]) -> Any:
-        parameters.pop("IfNoneMatch", None)  # some stores don't take it; whoever commits looks
-        with translated(_uri(parameters)):
+        parameters.pop("IfNoneMatch", None)  # some stores reject it; `commit` checks instead
+        with map_errors(_uri(parameters)):
             return self._store.call_s3(name, **parameters)
 
 
@@ -104,7 +104,7 @@ class _Pages:
 
 
 class _Body:
-    """The unread rest of an object, read on the thread of s3fs's requests."""
+    """The unread rest of an object, read on s3fs's event loop thread."""
 
     def __init__(self, loop: Any, body: Any) -> None:
         self._loop = loop
@@ -114,7 +114,7 @@ class _Body:
     def read(self, length: int) -> memoryview:
         from fsspec.asyn import sync  # noqa: PLC0415  # optional
 
-        if not self._left:  # each time it goes to another thread and back
+        if not self._left:  # each read switches to another thread and back
             self._left = memoryview(sync(self._loop, self._body.read, _READ_BYTES))
         data, self._left = self._left[:length], self._left[length:]
         return data
@@ -129,14 +129,14 @@ def _uri(parameters: dict[str, Any]) -> str:
 
 
 def _options(settings: S3Settings) -> dict[str, Any]:
-    """The options of s3fs that say what the settings say.
+    """Convert settings to options of s3fs.
 
     Raises:
-        InvalidRequestError: s3fs can't do what the settings want.
+        InvalidRequestError: s3fs does not support the settings.
     """
-    if settings.role_arn is not None:
+    if settings.assumed_role is not None:
         message = (
-            "s3fs assumes no role; name a profile of ~/.aws/config that has one (AWS_PROFILE), or "
+            "s3fs can't assume a role; set AWS_PROFILE to a profile of ~/.aws/config with a role, or "
             "use s3:// without fsspec"
         )
         raise InvalidRequestError(message)
@@ -145,8 +145,8 @@ def _options(settings: S3Settings) -> dict[str, Any]:
         "use_listings_cache": False,
         "skip_instance_cache": True,
     }
-    if settings.endpoint_url is not None:
-        options["endpoint_url"] = settings.endpoint_url
+    if settings.endpoint is not None:
+        options["endpoint_url"] = settings.endpoint
     if settings.access_key is not None:
         options["key"] = settings.access_key
         options["secret"] = settings.secret_key

@@ -1,25 +1,26 @@
-"""Translates errors of s3fs by the botocore errors below them."""
+"""Translation of errors of s3fs, by the botocore errors below them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems.fsspec.fsspec_errors import translated as translated_by_fsspec
+from holdfast.locations.file_systems.fsspec.fsspec_errors import map_errors as map_fsspec_errors
 from holdfast.locations.file_systems.s3 import error_for
 
 
 @contextmanager
-def translated(uri: str) -> Iterator[None]:
-    """Turn errors of s3fs into ours, by what botocore says.
+def map_errors(uri: str) -> Iterator[None]:
+    """Translate errors of s3fs by their botocore errors.
 
-    s3fs's own don't tell a missing bucket from a missing object, nor a limit from a wrong argument.
+    s3fs uses the same classes for a missing bucket and a missing object, and for a limit and a
+    wrong argument.
     """
-    with translated_by_fsspec(uri):
+    with map_fsspec_errors(uri):
         try:
             yield
         except Exception as error:
-            cause = _botocores(error)
+            cause = _botocore_error(error)
             if cause is not None:
                 raise error_for(cause, uri) from cause
             if isinstance(error, FileNotFoundError):
@@ -27,18 +28,18 @@ def translated(uri: str) -> Iterator[None]:
             raise
 
 
-def _botocores(error: BaseException | None) -> Exception | None:
-    """The error of botocore that s3fs has put its own around, and fsspec maybe around that."""
+def _botocore_error(error: BaseException | None) -> Exception | None:
+    """Return the botocore error that errors of s3fs, and possibly of fsspec, were raised from."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # optional
 
     while error is not None:
         if isinstance(error, BotoCoreError | ClientError):
-            return _honest(error)
+            return _reclassify(error)
         error = error.__cause__
     return None
 
 
-def _honest(error: Exception) -> Exception:
+def _reclassify(error: Exception) -> Exception:
     from aiohttp import ClientConnectorError  # noqa: PLC0415  # optional
     from botocore.exceptions import (  # noqa: PLC0415  # optional
         ConnectionClosedError,
@@ -49,7 +50,7 @@ def _honest(error: Exception) -> Exception:
     inner = details.get("error")
     if isinstance(inner, FileNotFoundError):
         raise _missing_file("") from error
-    # aiobotocore says so of every connection that breaks, but then the request may have arrived.
+    # aiobotocore raises this for every broken connection, but the request may have arrived.
     if isinstance(error, EndpointConnectionError) and not isinstance(inner, ClientConnectorError):
         closed: Exception = ConnectionClosedError(**details)
         return closed
@@ -57,6 +58,6 @@ def _honest(error: Exception) -> Exception:
 
 
 def _missing_file(uri: str) -> InvalidRequestError:
-    """The error for a file on this machine, and not in S3, that is not there."""
-    message = "a file that s3fs needs is not there, such as that of certificates (AWS_CA_BUNDLE)"
+    """Return the error for a missing file on this machine, as opposed to S3."""
+    message = "s3fs needs a local file that does not exist, such as certificates (AWS_CA_BUNDLE)"
     return InvalidRequestError(message, uri)

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError
 from holdfast.locations.file_systems.fsspec.s3fs_client import s3fs_client_for
 from holdfast.locations.file_systems.port import FileOutputStream, FileStatus, PendingUpload
-from holdfast.locations.file_systems.retries import RetryPolicy
+from holdfast.locations.file_systems.retrying import RetryPolicy
 from holdfast.locations.file_systems.s3 import S3FileSystem, S3OutputStream, S3Settings
 
 _DEFAULT_POLICY = RetryPolicy()
@@ -15,16 +15,16 @@ _DEFAULT_POLICY = RetryPolicy()
 
 @dataclass(frozen=True, slots=True)
 class S3fsFileSystem:
-    """A store that speaks S3's protocol, reached by s3fs instead of boto3.
+    """A store with S3's protocol, reached through s3fs instead of boto3.
 
-    As `S3FileSystem` it commits a file in one step and leaves nothing of one that is given up. But
-    it sends no condition, which some stores don't take: it looks whether a name is taken before it
-    writes, and has no `publish`. s3fs's own files and listings are not used: a file of theirs
-    appears truncated when writing it fails, and listings are remembered.
+    Like `S3FileSystem` it commits a file in one step and deletes an aborted one. But it sends no
+    conditions, which some stores reject: it checks that a name is free before it writes, and does
+    not offer `publish`. s3fs's own files and listings are not used, because s3fs leaves a truncated
+    file after a failed write and caches listings.
 
     Args:
         settings: How to reach it.
-        retries: When a part or a batch that fails is given up; whole calls are repeated by
+        retries: How long a failing part or batch is retried; whole calls are retried by
             `file_system_for`, as for every store.
     """
 
@@ -64,7 +64,7 @@ class S3fsFileSystem:
 
 
 class _Objects(S3FileSystem):
-    """The adapter of `s3://` with s3fs below it."""
+    """The adapter of `s3://` on top of s3fs."""
 
     def create(self, uri: str, /) -> FileOutputStream:
         return _LookingStream(self._object(uri))
@@ -75,7 +75,7 @@ class _Objects(S3FileSystem):
 
 
 class _LookingStream(S3OutputStream):
-    """Looks whether the name is taken, where its base makes that a condition."""
+    """Checks that the name is free, where its base class sends a condition."""
 
     def commit(self, *, durable_name: bool = True) -> None:
         self._check_unfinished()
@@ -86,7 +86,7 @@ class _LookingStream(S3OutputStream):
 
     def _is_taken(self) -> bool:
         try:
-            self._target.repeated("head_object")
+            self._target.request_with_retries("head_object")
         except CheckpointNotFoundError:
             return False
         except BaseException:

@@ -1,4 +1,4 @@
-"""SFTP as checkpoints need it: to known hosts only, with an end to silence, clear about refusals."""
+"""SFTP for checkpoints: known hosts only, timeouts, and distinguishable errors."""
 
 import os
 import socket
@@ -16,12 +16,12 @@ from holdfast.errors import InvalidRequestError
 # OpenSSH's own defaults.
 _KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 
-# Without it a server that vanished without a word is waited for forever.
-_SILENCE_S = 60.0
+# Without it, a call to a server that has vanished would never return.
+_TIMEOUT_S = 60.0
 
 
 def _add_known_hosts(keys: paramiko.HostKeys) -> None:
-    # Not by its own `load`, which fails at OpenSSH's lines for authorities and revoked keys.
+    # paramiko's `load` fails on OpenSSH's lines for authorities and revoked keys.
     for file in _KNOWN_HOSTS:
         with suppress(OSError), open(os.path.expanduser(file), errors="replace") as lines:
             for line in lines:
@@ -36,9 +36,9 @@ class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # no
         host, _, port = hostname.removeprefix("[").partition("]:")
         command = f"ssh -p {port} {host}" if port else f"ssh {host}"
         message = (
-            f"nobody here knows the host key of {host}, so it may be an impostor; add it to "
+            f"host key of {host} is not in known_hosts, so it may be an impostor; add it to "
             f"~/.ssh/known_hosts: connect once with `{command}`, compare {key.fingerprint} with "
-            "what its administrator says, and accept it"
+            "the fingerprint from its administrator, and accept it"
         )
         raise InvalidRequestError(message)
 
@@ -52,32 +52,34 @@ _POLICIES = {
 
 
 class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
-    """SFTP as fsspec has it, with these differences.
+    """fsspec's SFTP with these differences.
 
-    - The server's host key must be in OpenSSH's known_hosts; fsspec accepts any key, so that an
-      impostor gets the password.
-    - Renames don't overwrite, deletions of files leave directories.
-    - What SFTP has no error code for, but Python has a class, is told from other failures.
+    - The server's host key must be in OpenSSH's known_hosts; fsspec accepts any key, so an
+      impostor would get the password.
+    - Renames don't overwrite, and deletions of files don't delete directories.
+    - Errors that have a class in Python but no code in SFTP are distinguished from other failures.
 
     Args:
         host: Name or IPv4 address.
-        use_listings_cache: fsspec's option for all; there is no such cache here.
-        host_key_policy: Who is trusted instead, as in fsspec 2026.9: "auto_add", "warning", or a
-            paramiko policy, which is asked about every key.
-        settings: paramiko's, for `SSHClient.connect`.
+        use_listings_cache: fsspec's common option; ignored, since SFTP has no such cache.
+        host_key_policy: Another policy, as in fsspec 2026.9: "auto_add", "warning", or a
+            paramiko policy, which decides about every key.
+        settings: Arguments of paramiko's `SSHClient.connect`.
     """
 
     def __init__(
         self,
         host: str,
         *,
-        use_listings_cache: bool = False,  # noqa: ARG002  # taken, and of no use here
+        use_listings_cache: bool = False,  # noqa: ARG002  # accepted and ignored
         host_key_policy: Any = None,
         **settings: Any,
     ) -> None:
         self._policy = _POLICIES.get(host_key_policy, host_key_policy)
         if isinstance(self._policy, str):
-            raise InvalidRequestError(f"there is no host_key_policy {self._policy!r} for sftp")
+            known = ", ".join(repr(name) for name in _POLICIES if name)
+            message = f"host_key_policy of sftp must be one of {known}, got {self._policy!r}"
+            raise InvalidRequestError(message)
         super().__init__(host, **settings)
 
     def _connect(self) -> None:
@@ -86,20 +88,20 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
         if self._policy is _RefuseUnknown:
             _add_known_hosts(self.client.get_host_keys())
         try:
-            self.client.connect(self.host, **{"timeout": _SILENCE_S, **self.ssh_kwargs})
+            self.client.connect(self.host, **{"timeout": _TIMEOUT_S, **self.ssh_kwargs})
             self.ftp = self.client.open_sftp()
         except BaseException as error:
             self.client.close()
             if not isinstance(error, paramiko.BadHostKeyException):
                 raise
             message = (
-                f"{self.host} has another host key than known_hosts says, so it may be an "
+                f"host key of {self.host} differs from the one in known_hosts, so it may be an "
                 "impostor; if its key was changed on purpose, remove the old one (ssh-keygen -R) "
                 "and connect once with ssh"
             )
             raise InvalidRequestError(message) from error
-        self.ftp.get_channel().settimeout(_SILENCE_S)
-        # paramiko leaves Nagle's algorithm on: 40 ms for every 32 KiB written
+        self.ftp.get_channel().settimeout(_TIMEOUT_S)
+        # paramiko leaves Nagle's algorithm on, which costs 40 ms for every 32 KiB written
         self.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def info(self, path: str) -> dict[str, Any]:
@@ -125,8 +127,8 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
             raise
 
     def mv(self, old: str, new: str) -> None:
-        # Unlike fsspec's it is part of the protocol, and refuses to overwrite: OpenSSH makes a
-        # link, so that of two that race one fails.
+        # Unlike fsspec's, this rename is part of the protocol and refuses to overwrite: OpenSSH
+        # makes a link, so one of two concurrent renames fails.
         try:
             self.ftp.rename(old, new)
         except OSError as error:
@@ -135,7 +137,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
             raise
 
     def close_unless_answered(self, error: BaseException | None) -> bool:
-        """Close the connection unless that error was an answer on a sound one; whether it did."""
+        """Close the connection, unless the error was a server's answer on a working one; returns whether it did."""
         if self._is_unclear(error):
             return False
         with suppress(Exception):
@@ -153,7 +155,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
             raise
 
     def _is_unclear(self, error: BaseException | None) -> bool:
-        """Whether the server has refused a call without a reason, on a sound connection."""
+        """Return whether the server has refused a call without a reason, on a working connection."""
         if type(error) is not OSError:
             return False
         channel, transport = self.ftp.get_channel(), self.client.get_transport()

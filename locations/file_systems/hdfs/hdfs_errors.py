@@ -1,4 +1,4 @@
-"""The meaning of HDFS's errors, in one table."""
+"""Translation of errors of HDFS, in one table."""
 
 import re
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 
-# hdfs-native has no classes for most errors of the NameNode: the Java class and its message, with a
-# stack trace behind it, stand in the text.
+# hdfs-native has no classes for most errors of the NameNode: their text has the Java class, its message and
+# a stack trace.
 _ANSWER = re.compile(
     r'(?:Fatal)?RPCError\("(?:[\w]+\.)*([\w$]+)", "(.*?)(?:\\n|"\)\Z|\Z)', re.DOTALL
 )
-_LONGEST_TEXT = 300
+_MAX_TEXT = 300
 
 _FULL = {
     "DSQuotaExceededException",
@@ -26,7 +26,7 @@ _FULL = {
     "QuotaByStorageTypeExceededException",
     "QuotaExceededException",
 }
-_NOT_LET_IN = {
+_UNAUTHORIZED = {
     "AccessControlException",
     "AuthorizationException",
     "SecretManager$InvalidToken",
@@ -45,23 +45,23 @@ _REFUSED = {
     "UnsupportedOperationException",
 }
 _GONE = {"FileNotFoundException", "LeaseExpiredException"}
-_TAKEN = {"AlreadyBeingCreatedException", "FileAlreadyExistsException"}
+_CONFLICTS = {"AlreadyBeingCreatedException", "FileAlreadyExistsException"}
 
-_NOT_NOW = {
+_NOT_PERFORMED = {
     "ObserverRetryOnActiveException",
     "RetriableException",
     "SafeModeException",
     "StandbyException",
 }
-"""With these the NameNode itself has refused. Others may be a router's, which has not heard of it."""
+"""Refusals by the NameNode itself. Other errors may come from a router that did not get the NameNode's answer."""
 
-_NO_IDENTITY = ("SASLError", "GSSAPIError", "NoSASLMechanism")
-_NO_DATA_NODE = ("DataTransferError", "BlocksNotFound")
+_UNAUTHENTICATED = ("SASLError", "GSSAPIError", "NoSASLMechanism")
+_DATA_NODE_FAILURES = ("DataTransferError", "BlocksNotFound")
 
 
 @contextmanager
-def translated(uri: str) -> Iterator[None]:
-    """Turn hdfs-native's errors into ours."""
+def map_errors(uri: str) -> Iterator[None]:
+    """Translate errors of hdfs-native."""
     try:
         yield
     except CheckpointError:
@@ -69,35 +69,35 @@ def translated(uri: str) -> Iterator[None]:
     except Exception as error:
         raise error_for(error, uri) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # hdfs-native's, on a damaged token file
+        if type(error).__name__ != "PanicException":  # raised for a damaged token file
             raise
-        raise InvalidRequestError(f"hdfs-native broke down ({error})", uri) from error
+        raise InvalidRequestError(f"hdfs-native panicked ({error})", uri) from error
 
 
 def java_class(error: BaseException | None) -> str:
-    """The Java class that the NameNode named, or empty if it did not answer."""
+    """Return the Java class in the NameNode's answer; empty without an answer."""
     answer = _ANSWER.match(str(error))
     return answer[1] if answer else ""
 
 
 def error_for(error: Exception, uri: str) -> CheckpointError:
-    """The error of ours for an error of hdfs-native's."""
+    """Return the Holdfast error for an error of hdfs-native."""
     name = java_class(error)
     if isinstance(error, FileNotFoundError) or name in _GONE:
         return CheckpointNotFoundError("no such file or directory", uri)
-    if isinstance(error, FileExistsError) or name in _TAKEN:
+    if isinstance(error, FileExistsError) or name in _CONFLICTS:
         return CheckpointConflictError.exists(uri)
     text = _text(error)
     if name in _FULL:
         return StorageFullError(f"quota is used up ({text})", uri)
-    if isinstance(error, PermissionError) or name in _NOT_LET_IN:
+    if isinstance(error, PermissionError) or name in _UNAUTHORIZED:
         return InvalidRequestError(f"HDFS refuses this ({text})", uri, kind="refused")
     if name in _REFUSED:
         return InvalidRequestError(f"HDFS refuses this ({text})", uri)
-    if str(error).startswith(_NO_IDENTITY):
+    if str(error).startswith(_UNAUTHENTICATED):
         message = (
-            f"HDFS does not know who this is ({text}); "
-            "it wants a Kerberos ticket (kinit), or a delegation token"
+            f"authentication to HDFS failed ({text}); "
+            "get a Kerberos ticket (kinit) or a delegation token"
         )
         return InvalidRequestError(message, uri, kind="refused")
     if isinstance(error, (NotADirectoryError, IsADirectoryError, NotImplementedError, ValueError)):
@@ -106,18 +106,18 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
 
 
 def was_refused(error: CheckpointError) -> bool:
-    """Whether the NameNode said no, so that the call surely changed nothing."""
-    return java_class(error.__cause__) in _NOT_NOW
+    """Return whether the NameNode refused the call, so that it certainly changed nothing."""
+    return java_class(error.__cause__) in _NOT_PERFORMED
 
 
 def lost_data(error: CheckpointError) -> bool:
-    """Whether DataNodes failed, so that what was written may be lost."""
-    return str(error.__cause__).startswith(_NO_DATA_NODE)
+    """Return whether DataNodes failed, so that written data may be lost."""
+    return str(error.__cause__).startswith(_DATA_NODE_FAILURES)
 
 
 def _text(error: Exception) -> str:
-    """The text of an error, without the NameNode's stack trace."""
+    """Return the text of an error without the NameNode's stack trace."""
     answer = _ANSWER.match(str(error))
     text = f"{answer[1]}: {answer[2]}" if answer else str(error) or type(error).__name__
     text = text.replace('\\"', '"')
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

@@ -1,10 +1,10 @@
-"""`hdfs://` and `viewfs://`: files that are published by a rename that refuses to overwrite."""
+"""`hdfs://` and `viewfs://`: files are published by a rename that refuses to overwrite."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import BinaryIO, cast
 
-from holdfast.common import failures_of, raise_first, uripath
+from holdfast.common import collect_failures, raise_first, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -19,11 +19,10 @@ from holdfast.locations.file_systems.hdfs.hdfs_client import (
     client_for,
     options_of,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_errors import java_class, translated, was_refused
-from holdfast.locations.file_systems.hdfs.hdfs_input_stream import HdfsInputStream
-from holdfast.locations.file_systems.hdfs.hdfs_output_stream import HdfsOutputStream
+from holdfast.locations.file_systems.hdfs.hdfs_errors import java_class, map_errors, was_refused
+from holdfast.locations.file_systems.hdfs.hdfs_streams import HdfsInputStream, HdfsOutputStream
 from holdfast.locations.file_systems.port import FileOutputStream, FileStatus
-from holdfast.locations.file_systems.retries import (
+from holdfast.locations.file_systems.retrying import (
     ABORT_DEADLINE_S,
     Retrier,
     RetryPolicy,
@@ -33,20 +32,20 @@ from holdfast.locations.file_systems.retries import (
 _DIRECTORY_MODE = 0o700
 
 _ONCE = Retrier(RetryPolicy(deadline_s=0))
-"""For a stream that is repeated as a whole."""
+"""For a stream that is retried as a whole."""
 
 
 class HdfsFileSystem:
-    """Hadoop's file system, at any cluster that a URI names.
+    """Hadoop's file system, on any cluster that a URI names.
 
-    Directories and files are for their owner alone. What is deleted is gone: Hadoop's trash is the
-    shell's, and a directory goes in one step.
+    Only the owner may access directories and files. Deleted files are not recoverable, because only
+    Hadoop's shell has a trash; a directory is deleted in one step.
 
     Args:
-        options: Hadoop's options that win over those in its files.
-        retries: When the beginning and the end of a stream that fail are given up; whole calls are
-            repeated by `file_system_for`, as for every store.
-        patience: How long a single call or write may take.
+        options: Hadoop options that override its configuration files.
+        retries: How long the start and end of a stream are retried; whole calls are retried by
+            `file_system_for`, as for every store.
+        patience: Timeouts of single calls and writes.
     """
 
     def __init__(
@@ -63,12 +62,12 @@ class HdfsFileSystem:
     def prepare_directory(self, uri: str, /) -> None:
         path = uripath.local_path(uri)
         try:
-            with translated(uri):
+            with map_errors(uri):
                 self._client(uri).run(
                     lambda raw: raw.mkdirs(path, _DIRECTORY_MODE, create_parent=True)
                 )
         except CheckpointConflictError as error:
-            message = "a file stands where a directory is wanted"
+            message = "directory can't be created (a file has its name)"
             raise InvalidRequestError(message, uri) from error
 
     def create(self, uri: str, /) -> FileOutputStream:
@@ -107,13 +106,13 @@ class HdfsFileSystem:
             raise
 
     def open(self, uri: str, /) -> BinaryIO:
-        with translated(uri):
+        with map_errors(uri):
             reader = self._client(uri).run(lambda raw: raw.read(uripath.local_path(uri)))
         return cast("BinaryIO", HdfsInputStream(reader, uri))
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         path = uripath.local_path(uri)
-        with translated(uri), suppress(FileNotFoundError, NotADirectoryError):
+        with map_errors(uri), suppress(FileNotFoundError, NotADirectoryError):
             return [
                 FileStatus(
                     uri=uripath.join(uri, entry.path.rpartition("/")[2]),
@@ -127,7 +126,7 @@ class HdfsFileSystem:
         return []
 
     def delete(self, uris: Iterable[str], /) -> None:
-        raise_first(failures_of(self._delete, uris))
+        raise_first(collect_failures(self._delete, uris))
 
     def delete_empty_directory(self, uri: str, /) -> None:
         try:
@@ -141,14 +140,14 @@ class HdfsFileSystem:
 
     def _delete(self, uri: str, *, recursive: bool = False) -> None:
         path = uripath.local_path(uri)
-        with suppress(CheckpointNotFoundError), translated(uri):
+        with suppress(CheckpointNotFoundError), map_errors(uri):
             self._client(uri).run(lambda raw: raw.delete(path, recursive))
 
     def _discard(self, uri: str) -> None:
-        """Leave no file behind that nobody was told of.
+        """Delete an unpublished file.
 
-        Repeated, because it follows on a call that failed: for a moment hdfs-native gives the
-        connection that was lost to the next call too.
+        Retried, because it follows a failed call: for a moment hdfs-native reuses the lost
+        connection for the next call.
         """
         with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
             self._retrier.call("delete", lambda: self._delete(uri))
@@ -159,12 +158,12 @@ class HdfsFileSystem:
     def _rename(self, source: str, target: str) -> None:
         paths = (uripath.local_path(source), uripath.local_path(target))
         try:
-            with translated(target):
+            with map_errors(target):
                 self._client(target).run(lambda raw: raw.rename(*paths, overwrite=False))
         except StorageUnavailableError as error:
             if "must both be directories" in str(error.__cause__):
                 raise CheckpointConflictError.exists(target, "directory of that name") from error
             if was_refused(error):
                 raise
-            message = "HDFS did not say whether the file was renamed"
+            message = "HDFS did not confirm whether the file was renamed"
             raise OutcomeUnknownError(message, target) from error

@@ -1,4 +1,4 @@
-"""Writing an object in parts, sent as they fill."""
+"""Writing an object in parts, each sent once it is full."""
 
 import logging
 import threading
@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from holdfast.common import ContextPool
+from holdfast.common import ContextPool, raise_shortage
 from holdfast.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -15,29 +15,34 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems.retries import ABORT_DEADLINE_S, retry_deadline
-from holdfast.locations.file_systems.s3.s3_errors import translated
-from holdfast.locations.file_systems.s3.s3_object import ALGORITHMS, OWNER, S3Object, checksum_of
+from holdfast.locations.file_systems.retrying import ABORT_DEADLINE_S, retry_deadline
+from holdfast.locations.file_systems.s3.s3_errors import map_errors
+from holdfast.locations.file_systems.s3.s3_object import (
+    ALGORITHMS,
+    OWNER_METADATA,
+    S3Object,
+    checksum_of,
+)
 
 _log = logging.getLogger(__name__)
 
 
 class MultipartUpload:
-    """Parts on their way, a few at a time."""
+    """An upload in parts, several of them at a time."""
 
     def __init__(self, target: S3Object, token: str) -> None:
         self._target = target
         self._token = token
         algorithm = ALGORITHMS.get(target.settings.checksum)
         parameters: dict[str, Any] = {"ChecksumAlgorithm": algorithm} if algorithm else {}
-        parameters["Metadata"] = {OWNER: token}
+        parameters["Metadata"] = {OWNER_METADATA: token}
         self._id = ""
-        self._begun = 0
-        self._id = self._begin({**parameters, **target.settings.for_writing()})
+        self._starts = 0
+        self._id = self._begin({**parameters, **target.settings.write_parameters()})
         self._pool = ContextPool(target.settings.concurrency, thread_name_prefix="holdfast-s3-part")
         self._room = threading.BoundedSemaphore(target.settings.concurrency)
         self._parts: list[Future[dict[str, Any]]] = []
-        self._part_bytes = target.settings.part_bytes
+        self._part_bytes = target.settings.part_size
         self._part = bytearray()
         self._filled = 0
         self._size = 0
@@ -46,13 +51,13 @@ class MultipartUpload:
         self._is_aborted = False
 
     def write(self, data: memoryview) -> None:
-        """Append bytes; sends what has become a part."""
+        """Append bytes, and send parts that are full."""
         while data:
             if not self._filled:
                 self._part = self._buffer()
             piece = data[: len(self._part) - self._filled]
             end = self._filled + len(piece)
-            with memoryview(self._part) as part:  # to a bytearray itself it goes by a copy
+            with memoryview(self._part) as part:  # assignment to a bytearray itself makes a copy
                 part[self._filled : end] = piece
             data = data[len(piece) :]
             self._filled = end
@@ -61,28 +66,29 @@ class MultipartUpload:
                 self.send(self._part)
 
     def send(self, part: bytearray) -> None:
-        """Send the next part; waits while as many as may be are on their way."""
-        count, most = len(self._parts), self._target.settings.MOST_PARTS
-        if count == most:
-            raise InvalidRequestError(f"file has more than {most} parts", self._target.uri)
+        """Send the next part; waits while the maximum number of parts is being sent."""
+        count, max_parts = len(self._parts), self._target.settings.MAX_PARTS
+        if count == max_parts:
+            raise InvalidRequestError(f"file has more than {max_parts} parts", self._target.uri)
         self._room.acquire()
         try:
             self._check()
             sent = self._pool.submit(self._upload, count + 1, part)
         except BaseException as error:
             self._room.release()
+            raise_shortage(error, self._target.uri)
             if isinstance(error, RuntimeError):  # the pool was shut down by `abort`
                 raise StreamClosedError("stream was discarded", self._target.uri) from error
             raise
         self._parts.append(sent)
         self._size += len(part)
-        if len(self._parts) % self._target.settings.PARTS_OF_A_SIZE == 0:
+        if len(self._parts) % self._target.settings.PARTS_PER_SIZE == 0:
             self._part_bytes *= 2
-        # It doesn't know this upload: a circle of references would keep the buffers for long.
-        sent.add_done_callback(partial(note_end, self._room, self._failures))
+        # The callback has no reference to this upload: a reference cycle would keep the buffers alive.
+        sent.add_done_callback(partial(recycle_part, self._room, self._failures))
 
     def _buffer(self) -> bytearray:
-        """Room for a part: that of a part which was sent, if there is any, since new room costs time and memory."""
+        """Return a buffer for a part; reuses that of a sent part, because allocation costs time and memory."""
         while self._free:
             free = self._free.pop()
             if len(free) == self._part_bytes:
@@ -91,7 +97,7 @@ class MultipartUpload:
 
     def _begin(self, parameters: dict[str, Any]) -> str:
         def attempt() -> str:
-            self._begun += 1
+            self._starts += 1
             answer = self._target.request("create_multipart_upload", **parameters)
             return str(answer["UploadId"])
 
@@ -102,32 +108,32 @@ class MultipartUpload:
             raise
 
     def _abort_twins(self) -> None:
-        """Give up other uploads that were begun for this file: the answer to each got lost."""
+        """Abort other uploads of this file, which were started by requests whose answers were lost."""
         target = self._target
-        with suppress(CheckpointError), translated(target.uri):
+        with suppress(CheckpointError), map_errors(target.uri):
             answer = target.client.list_multipart_uploads(
-                Bucket=target.bucket, Prefix=target.key, **target.settings.for_all()
+                Bucket=target.bucket, Prefix=target.key, **target.settings.request_parameters()
             )
             for upload in answer.get("Uploads", ()):
                 if upload["Key"] == target.key and upload["UploadId"] != self._id:
                     target.request("abort_multipart_upload", UploadId=upload["UploadId"])
 
     def complete(self) -> None:
-        """Make the object of the parts, once they are there."""
+        """Create the object once all parts are sent."""
         if self._filled:
             del self._part[self._filled :]
             self._filled = 0
             self.send(self._part)
         self._part = bytearray()
-        parts = self._parts  # `abort` may let go of them meanwhile
+        parts = self._parts  # `abort` may release them concurrently
         for part in parts:
-            with suppress(CancelledError):  # by `abort`; to wait for such a one would take for ever
+            with suppress(CancelledError):  # cancelled by `abort`, so that waiting would never end
                 part.exception()
         self._check()
         sent = [part.result() for part in parts]
         self._pool.shutdown(wait=False)
         try:
-            self._target.made(
+            self._target.create(
                 "complete_multipart_upload",
                 self._token,
                 UploadId=self._id,
@@ -136,36 +142,36 @@ class MultipartUpload:
             )
         except CheckpointNotFoundError as error:
             self._check()
-            message = "S3 has forgotten the upload of this file"
+            message = "upload of this file no longer exists in S3"
             raise StorageUnavailableError(message, self._target.uri) from error
-        if self._begun > 1:
+        if self._starts > 1:
             self._abort_twins()
 
     def abort(self) -> None:
-        """Leave no part behind; never raises, and waits for no part that is on its way."""
+        """Delete all parts; never raises, and does not wait for parts that are being sent."""
         self._is_aborted = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._abort_once()
-        if self._begun > 1:
+        if self._starts > 1:
             self._abort_twins()
-        # Tracebacks of parts that failed lead back to this upload and its buffers.
+        # Tracebacks of failed parts refer to this upload and its buffers.
         self._parts, self._failures = [], []
 
     def _check(self) -> None:
         if self._is_aborted:
             raise StreamClosedError("stream was discarded", self._target.uri)
-        if self._failures:  # in no variable of its own: the traceback would make a circle of it
+        if self._failures:  # not in a local variable: the traceback would make a reference cycle
             raise self._failures[0]
 
     def _abort_once(self) -> None:
         try:
             with retry_deadline(ABORT_DEADLINE_S):
-                self._target.repeated("abort_multipart_upload", UploadId=self._id)
+                self._target.request_with_retries("abort_multipart_upload", UploadId=self._id)
         except CheckpointNotFoundError:
             pass
         except CheckpointError:
             _log.warning(
-                "could not abort upload %s; a sweep will: %s",
+                "could not abort upload %s; the next sweep will: %s",
                 self._id,
                 self._target.uri,
                 exc_info=True,
@@ -185,15 +191,15 @@ class MultipartUpload:
             answer = self._target.retrier.call("upload_part", attempt)
         finally:
             if self._is_aborted:
-                self._abort_once()  # a part that arrives after an abort would stay
+                self._abort_once()  # a part that arrives after the abort would remain
         self._free.append(part)
         return {"PartNumber": number, "ETag": answer["ETag"], **checksum}
 
 
-def note_end(
+def recycle_part(
     room: threading.Semaphore, failures: list[BaseException], part: Future[dict[str, Any]]
 ) -> None:
-    """Give a part's room back, and note why the part failed if it did."""
+    """Return a part's buffer to the pool, and record the part's failure."""
     room.release()
     if not part.cancelled() and (failure := part.exception()) is not None:
         failures.append(failure)

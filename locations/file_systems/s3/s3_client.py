@@ -1,4 +1,4 @@
-"""boto3's client, made once per process: it doesn't survive a fork."""
+"""boto3's client, made once per process because it does not survive a fork."""
 
 import os
 from dataclasses import dataclass
@@ -16,40 +16,40 @@ CONNECTIONS: ProcessCache[S3Settings, "Connection"] = ProcessCache()
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """boto3's client, and botocore's credentials that it signs by."""
+    """boto3's client, and the botocore credentials that it signs with."""
 
     client: Any
     credentials: Any
 
 
 def connection_for(settings: S3Settings) -> Connection:
-    """The connection of this process.
+    """Return the connection of this process.
 
     Raises:
-        InvalidRequestError: boto3 is missing, or refuses the settings.
+        InvalidRequestError: boto3 is missing, or rejects the settings.
     """
-    # Making a client is not safe for threads, using one is.
+    # Making a client is not thread-safe, but using one is.
     return CONNECTIONS.get(settings, lambda: _make(settings))
 
 
 def client_options(settings: S3Settings) -> dict[str, Any]:
-    """How botocore is to make requests, whoever uses it.
+    """Return botocore's options for requests, for boto3 and s3fs.
 
     Raises:
         InvalidRequestError: The file of certificates is missing.
     """
     if settings.ca_bundle is not None and not os.path.isfile(settings.ca_bundle):
-        raise InvalidRequestError("file of certificates is not there", settings.ca_bundle)
+        raise InvalidRequestError("file of certificates does not exist", settings.ca_bundle)
     return {
-        # One owner of retries, and that is not the SDK: its own multiply with ours, and their
-        # quota fails whole bursts.
+        # Retries have one owner. The SDK's would multiply with ours, and their quota fails
+        # whole bursts.
         "retries": {"mode": "standard", "total_max_attempts": 1},
-        "connect_timeout": settings.connect_timeout_s,
-        "read_timeout": settings.read_timeout_s,
+        "connect_timeout": settings.connect_timeout,
+        "read_timeout": settings.read_timeout,
         "tcp_keepalive": True,
         "max_pool_connections": max(32, 2 * settings.concurrency),
-        "s3": {"addressing_style": "path" if settings.path_style else "auto"},
-        # What is wanted is said with each request.
+        "s3": {"addressing_style": "path" if settings.path_style_access else "auto"},
+        # Each request names its checksum itself.
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
         "user_agent_extra": "holdfast",
@@ -72,25 +72,25 @@ def _make(settings: S3Settings) -> Connection:
             aws_session_token=settings.session_token,
             region_name=settings.region,
         )
-        if session.get_credentials() is None:  # not kept: they may be there a moment later
-            message = "no credentials for S3; give them by settings, environment, files or a role"
+        if session.get_credentials() is None:  # not cached: they may be available a moment later
+            message = "no credentials for S3; set them by settings, environment, files or a role"
             raise InvalidRequestError(message)
-        if settings.role_arn is not None:
+        if settings.assumed_role is not None:
             _assume(session, settings, config)
         client = session.client(
-            "s3", endpoint_url=settings.endpoint_url, config=config, verify=settings.ca_bundle
+            "s3", endpoint_url=settings.endpoint, config=config, verify=settings.ca_bundle
         )
         if settings.checksum != "off":
             _sign_parts_by_checksum(client)
         return Connection(client, session.get_credentials())
     except (BotoCoreError, ValueError) as error:
-        raise InvalidRequestError(f"S3 can't be reached this way ({error})") from error
+        raise InvalidRequestError(f"S3 client can't be created ({error})") from error
 
 
 def _sign_parts_by_checksum(client: Any) -> None:
-    """Sign the checksum of a part, as over HTTPS always, and not a SHA-256 of it as well.
+    """Sign a part's checksum only, as always over HTTPS, instead of its SHA-256 as well.
 
-    That costs more than all the rest of an upload over HTTP. And this signer is in Python, where
+    The SHA-256 costs more than the rest of an upload over HTTP. And this signer is in Python:
     awscrt's, which botocore prefers, copies each part.
     """
     from botocore.auth import (  # noqa: PLC0415  # optional
@@ -111,7 +111,7 @@ def _sign_parts_by_checksum(client: Any) -> None:
 
 
 def _assume(session: Any, settings: S3Settings, config: Any) -> None:
-    """Make the session act in a role, whose credentials are renewed before they end."""
+    """Make the session assume a role, whose credentials are renewed before they expire."""
     from botocore.credentials import (  # noqa: PLC0415  # optional
         AssumeRoleCredentialFetcher,
         DeferredRefreshableCredentials,
@@ -121,7 +121,7 @@ def _assume(session: Any, settings: S3Settings, config: Any) -> None:
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=partial(inner.create_client, config=config, verify=settings.ca_bundle),
         source_credentials=inner.get_credentials(),
-        role_arn=settings.role_arn,
+        role_arn=settings.assumed_role,
         extra_args={"RoleSessionName": "holdfast"},
     )
     inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001  # see above

@@ -1,4 +1,4 @@
-"""The meaning of S3's answers, in one table."""
+"""Translation of S3's errors, in one table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +13,10 @@ from holdfast.errors import (
 )
 
 _MISSING = {"NoSuchKey", "NoSuchUpload", "404", "NotFound"}
-_TAKEN = {"PreconditionFailed", "412"}
+_CONFLICTS = {"PreconditionFailed", "412"}
 _FULL = {"QuotaExceeded", "InsufficientCapacity"}
 
-# Client errors by their status, which a second attempt may mend all the same.
+# Client errors by their status, but a second attempt may succeed.
 _TRANSIENT = {
     "RequestTimeout",
     "RequestTimeTooSkewed",
@@ -28,20 +28,20 @@ _TRANSIENT = {
     "IncompleteBody",
     "BadDigest",
     "XAmzContentChecksumMismatch",
-    # Codes of single keys in an answer about many, where there is no status.
+    # Codes of single keys in an answer about many, which has no status per key.
     "InternalError",
     "ServiceUnavailable",
     "Busy",
 }
 
-# Errors before a request was sent: it was certainly not performed.
+# Errors before a request was sent, so that it was certainly not performed.
 _NEVER_SENT = {
     "ConnectTimeoutError",
     "EndpointConnectionError",
     "ProxyConnectionError",
 }
 
-_NOT_LET_IN = {
+_UNAUTHORIZED = {
     "NoCredentialsError",
     "PartialCredentialsError",
     "ProfileNotFound",
@@ -50,8 +50,8 @@ _NOT_LET_IN = {
 
 
 @contextmanager
-def translated(uri: str) -> Iterator[None]:
-    """Turn botocore's errors into ours."""
+def map_errors(uri: str) -> Iterator[None]:
+    """Translate errors of botocore."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # optional
 
     try:
@@ -61,7 +61,7 @@ def translated(uri: str) -> Iterator[None]:
 
 
 def error_for(error: Exception, uri: str) -> CheckpointError:
-    """The error of ours for an error of botocore's; its text holds no secrets."""
+    """Return the Holdfast error for a botocore error; its text contains no secrets."""
     answer = getattr(error, "response", None)
     if answer is None:
         return _without_answer(error, uri)
@@ -71,17 +71,17 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
 
 
 def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
-    """The error of ours for a code of S3's and the HTTP status that it came with, 0 if there is none."""
+    """Return the Holdfast error for an S3 error code and its HTTP status, 0 if unknown."""
     if code in _MISSING:
         return CheckpointNotFoundError("no such object", uri)
-    if code in _TAKEN:
+    if code in _CONFLICTS:
         return CheckpointConflictError.exists(uri)
     if code in _FULL or status == 507:
-        return StorageFullError(f"store has no room left ({code})", uri)
+        return StorageFullError(f"store has no space left ({code})", uri)
     if code == "NoSuchBucket":
         return InvalidRequestError("bucket does not exist; create it first", uri, kind="no-bucket")
     if status == 501 or code == "NotImplemented":
-        return InvalidRequestError(f"this store can't do it ({code or status})", uri)
+        return InvalidRequestError(f"store does not support this ({code or status})", uri)
     if status >= 500 or status in (408, 429) or code in _TRANSIENT or "Throttl" in code:
         return StorageUnavailableError(f"S3 failed ({code or status})", uri)
     if status in (301, 307, 400, 401, 403, 405, 411, 416) or code:
@@ -90,8 +90,8 @@ def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
     return StorageUnavailableError(f"S3 failed ({code or status})", uri)
 
 
-def changed_nothing(error: CheckpointError) -> bool:
-    """Whether a request was surely not performed: it was never sent, or turned away."""
+def was_not_performed(error: CheckpointError) -> bool:
+    """Return whether a request was certainly not performed: never sent, or rejected."""
     cause = error.__cause__
     answer = getattr(cause, "response", None)
     if answer is None:
@@ -101,21 +101,21 @@ def changed_nothing(error: CheckpointError) -> bool:
 
 
 def code_of(error: CheckpointError) -> str:
-    """S3's code for a failure, or empty."""
+    """Return S3's code of a failure, or an empty string."""
     answer = getattr(error.__cause__, "response", None) or {}
     return str(answer.get("Error", {}).get("Code", ""))
 
 
 def _without_answer(error: Exception, uri: str) -> CheckpointError:
     name = type(error).__name__
-    if name in _NOT_LET_IN:
+    if name in _UNAUTHORIZED:
         return InvalidRequestError(f"no credentials for S3 ({name})", uri)
     if name == "SSLError" and "CERTIFICATE_VERIFY_FAILED" in str(error):
-        message = "S3's certificate is not trusted; name the file of its authority (s3.ca-bundle)"
+        message = "S3's certificate is not trusted; set its authority's file (s3.ca-bundle)"
         return InvalidRequestError(message, uri)
     if name == "SSLError" and "WRONG_VERSION_NUMBER" in str(error):
-        message = "S3 does not speak TLS at this endpoint; write it with http://"
+        message = "endpoint does not support TLS; use http://"
         return InvalidRequestError(message, uri)
     if name in ("ParamValidationError", "InvalidRegionError", "UnknownServiceError"):
-        return InvalidRequestError(f"S3 can't be asked for this ({name})", uri)
+        return InvalidRequestError(f"S3 request is not valid ({name})", uri)
     return StorageUnavailableError(f"S3 did not answer ({name})", uri)

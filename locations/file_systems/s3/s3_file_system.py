@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
-from holdfast.common import failures_of, raise_first, uripath
+from holdfast.common import collect_failures, raise_first, uripath
 from holdfast.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -15,37 +15,36 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations.file_systems.port import FileOutputStream, FileStatus, PendingUpload
-from holdfast.locations.file_systems.retries import Retrier, RetryPolicy
+from holdfast.locations.file_systems.retrying import Retrier, RetryPolicy
 from holdfast.locations.file_systems.s3.s3_client import connection_for
 from holdfast.locations.file_systems.s3.s3_errors import (
-    changed_nothing,
     code_of,
     error_for_code,
-    translated,
+    map_errors,
+    was_not_performed,
 )
-from holdfast.locations.file_systems.s3.s3_input_stream import S3InputStream
 from holdfast.locations.file_systems.s3.s3_object import S3Object, checksum_of
-from holdfast.locations.file_systems.s3.s3_output_stream import S3OutputStream
 from holdfast.locations.file_systems.s3.s3_settings import S3Settings
+from holdfast.locations.file_systems.s3.s3_streams import S3InputStream, S3OutputStream
 
 _log = logging.getLogger(__name__)
 
 _DELETED_AT_A_TIME = 1000  # S3's bound
 
-# What stores say that don't delete many objects by one request, or not without an MD5.
+# Error codes of stores that can't delete many objects in one request, or not without an MD5.
 _ONE_BY_ONE = {"NotImplemented", "MissingContentMD5", "InvalidDigest"}
 
 
 class S3FileSystem:
-    """A store that speaks S3's protocol.
+    """A store with S3's protocol.
 
-    There are no directories: preparing one does nothing, and a writer can always write. A file
-    appears when it is committed, and lasts then. On a bucket with versions a deletion leaves a
-    delete marker and the old version behind it; a lifecycle rule has to remove those.
+    S3 has no directories: preparing one does nothing, and a writer can always write. A file
+    appears, and is durable, once it is committed. On a bucket with versioning, a deletion leaves a
+    delete marker and the old version; use a lifecycle rule to remove them.
 
     Args:
         settings: How to reach it.
-        retries: When a part or a batch that fails is given up; whole calls are repeated by
+        retries: How long a failing part or batch is retried; whole calls are retried by
             `file_system_for`, as for every store.
     """
 
@@ -67,14 +66,14 @@ class S3FileSystem:
                 Body=data,
                 IfNoneMatch="*",
                 **checksum_of(data, self.settings),
-                **self.settings.for_writing(),
+                **self.settings.write_parameters(),
             )
         except StorageFullError:
             raise
         except StorageUnavailableError as error:
-            if changed_nothing(error):
+            if was_not_performed(error):
                 raise
-            message = "S3 did not say whether the file was written"
+            message = "S3 did not confirm whether the file was written"
             raise OutcomeUnknownError(message, uri) from error
 
     def open(self, uri: str, /) -> BinaryIO:
@@ -86,12 +85,12 @@ class S3FileSystem:
         for page in self._pages("list_objects_v2", uri, Delimiter="/"):
             for entry in page.get("CommonPrefixes", ()):
                 name = entry["Prefix"].removeprefix(prefix).removesuffix("/")
-                if name:  # of a key with two slashes, which no location leads to
+                if name:  # empty for a key with two slashes, which no location refers to
                     entries.append(FileStatus(uripath.join(uri, name), 0, 0, is_directory=True))
             entries += [
                 _status(uri, prefix, entry)
                 for entry in page.get("Contents", ())
-                if entry["Key"] != prefix  # the marker that some tools make of a directory
+                if entry["Key"] != prefix  # a marker that some tools create for a directory
             ]
         return entries
 
@@ -112,7 +111,7 @@ class S3FileSystem:
         """Do nothing: S3 has no directories."""
 
     def delete_tree(self, uri: str, /) -> None:
-        # First, so that none of them becomes an object after that.
+        # First, so that no upload becomes an object later.
         self.abort_uploads(self.list_uploads(uri))
         bucket = self._object(uri).bucket
         for page in self._pages("list_objects_v2", uri):
@@ -130,38 +129,38 @@ class S3FileSystem:
                 for page in self._pages("list_multipart_uploads", uri)
                 for upload in page.get("Uploads", ())
             ]
-        except InvalidRequestError:  # a permission of its own, which nothing else needs
-            _log.warning("uploads below %s can't be listed, and may stay", uri, exc_info=True)
+        except InvalidRequestError:  # listing uploads needs a separate permission
+            _log.warning("uploads below %s can't be listed and may remain", uri, exc_info=True)
             return []
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        raise_first(failures_of(self._abort, uploads))
+        raise_first(collect_failures(self._abort, uploads))
 
     def _abort(self, upload: PendingUpload) -> None:
         with suppress(CheckpointNotFoundError):
             self._object(upload.uri).request("abort_multipart_upload", UploadId=upload.upload_id)
 
     def _delete(self, bucket: str, keys: Sequence[str]) -> CheckpointError | None:
-        """Delete up to a thousand objects in one request; returns a failure, of which a missing object is none."""
+        """Delete up to a thousand objects in one request; returns a failure. Missing objects are not failures."""
         uri = f"s3://{bucket}"
         try:
-            with translated(uri):
+            with map_errors(uri):
                 answer = self._client.delete_objects(
                     Bucket=bucket,
                     Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
-                    **self.settings.for_all(),
+                    **self.settings.request_parameters(),
                 )
         except CheckpointError as error:
             if code_of(error) not in _ONE_BY_ONE:
                 return error
-            failures = failures_of(self._delete_object, [f"{uri}/{key}" for key in keys])
+            failures = collect_failures(self._delete_object, [f"{uri}/{key}" for key in keys])
             return failures[0] if failures else None
         failures = [
             error_for_code(refused.get("Code", ""), 0, f"{uri}/{refused.get('Key', '')}")
             for refused in answer.get("Errors", ())
         ]
         real = [failure for failure in failures if not isinstance(failure, CheckpointNotFoundError)]
-        # What trying again may mend comes first: then it is tried again, with all the others.
+        # Retriable failures come first, so that the whole request is retried.
         real.sort(key=lambda failure: not isinstance(failure, StorageUnavailableError))
         return real[0] if real else None
 
@@ -171,12 +170,12 @@ class S3FileSystem:
 
     def _pages(self, listing: str, uri: str, **parameters: str) -> Iterator[Any]:
         target = self._object(uri)
-        with translated(uri):
+        with map_errors(uri):
             yield from self._client.get_paginator(listing).paginate(
                 Bucket=target.bucket,
                 Prefix=self._prefix(uri),
                 **parameters,
-                **self.settings.for_all(),
+                **self.settings.request_parameters(),
             )
 
     @staticmethod
@@ -187,7 +186,7 @@ class S3FileSystem:
     def _object(self, uri: str) -> S3Object:
         bucket = uri.partition("://")[2].partition("/")[0]
         if not bucket:
-            raise InvalidRequestError("location names no bucket; write s3://bucket/path", uri)
+            raise InvalidRequestError("location has no bucket; write s3://bucket/path", uri)
         key = uripath.local_path(uri).lstrip("/")
         return S3Object(self._client, self.settings, self._retrier, uri, bucket, key)
 

@@ -1,4 +1,4 @@
-"""How to reach an S3 store: values only."""
+"""Settings of an S3 store; values only."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,92 +11,94 @@ _STATE_FILES = ("auto", "boto3", "obstore")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """How to reach an S3 store, and how to write to it. What is not set is boto3's to find.
+    """Settings to reach an S3 store and write to it. boto3 determines values that are not set.
+
+    The names are those of the settings `spark.holdfast.s3.*`, with `_` instead of `-`.
 
     Attributes:
-        endpoint_url: Where the store is, with `http://` or `https://`; AWS if not set.
+        endpoint: URL of the store, with `http://` or `https://`; AWS if not set.
         region: The region of the bucket.
-        path_style: Whether the bucket stands in the path of requests, not in the host name, as
-            most stores other than AWS want it.
-        access_key: Name of the credentials.
-        secret_key: Their secret.
-        session_token: The token of temporary ones.
-        role_arn: A role to assume with them.
+        path_style_access: Whether the bucket is in the path of requests instead of the host name. Most
+            stores other than AWS need this.
+        access_key: Access key id of the credentials.
+        secret_key: Secret of the credentials.
+        session_token: Token of temporary credentials.
+        assumed_role: A role to assume with the credentials.
         server_side_encryption: `AES256` or `aws:kms`.
-        kms_key_id: The key of `aws:kms`.
-        storage_class: Storage class of what is written, such as `INTELLIGENT_TIERING`.
-        checksum: What the store is to check uploads by: `crc32c`, `crc32`, or `off` for stores that
-            know neither. Holdfast's own checksums are not touched by this.
-        part_bytes: Bytes of a part of a large file, at least 5 MiB; grows with the file.
-        concurrency: Parts of one file that are sent at a time.
-        connect_timeout_s: Seconds to wait for a connection.
-        read_timeout_s: Seconds without a byte of an answer; less than calls are repeated for, so
-            that one that stalls is.
+        kms_key: Key for `aws:kms`.
+        storage_class: Storage class of new objects, such as `INTELLIGENT_TIERING`.
+        checksum: Checksum that the store verifies uploads with: `crc32c`, `crc32`, or `off` for stores
+            that support neither. Holdfast's own checksums are independent of it.
+        part_size: Bytes of a part of a large file, at least 5 MiB; grows with the file.
+        concurrency: Number of parts of one file that are sent at the same time.
+        connect_timeout: Seconds to wait for a connection.
+        read_timeout: Seconds to wait for the next byte of an answer; less than the deadline of
+            retries, so that a stalled request is retried.
         ca_bundle: File with the certificates to trust.
-        requester_pays: Whether requests are at the cost of the one who makes them.
-        state_files: What reads the beginnings of files, and writes files of a single request:
-            `obstore`, `boto3`, or `auto` for obstore where it is installed. All else is boto3's.
+        requester_pays: Whether the requester pays for requests.
+        state_files: Library that reads the heads of files and writes files of a single request:
+            `obstore`, `boto3`, or `auto` for obstore if it is installed. boto3 does the rest.
     """
 
-    # Bounds of S3's own, and how parts stay below them: 8 MiB parts that double after so many
-    # reach 8 TiB, beyond S3's limit. Tests make them small.
-    LEAST_PART_BYTES: ClassVar[int] = 5 << 20
-    MOST_PARTS: ClassVar[int] = 10_000
-    PARTS_OF_A_SIZE: ClassVar[int] = 1_000
+    # Limits of S3, and the number of parts after which the part size doubles: parts of 8 MiB then
+    # reach 8 TiB, more than S3's limit. Tests lower them.
+    MIN_PART_BYTES: ClassVar[int] = 5 << 20
+    MAX_PARTS: ClassVar[int] = 10_000
+    PARTS_PER_SIZE: ClassVar[int] = 1_000
 
-    endpoint_url: str | None = None
+    endpoint: str | None = None
     region: str | None = None
-    path_style: bool = False
+    path_style_access: bool = False
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
-    role_arn: str | None = None
+    assumed_role: str | None = None
     server_side_encryption: str | None = None
-    kms_key_id: str | None = None
+    kms_key: str | None = None
     storage_class: str | None = None
     checksum: str = "crc32c"
-    part_bytes: int = 8 << 20
+    part_size: int = 8 << 20
     concurrency: int = 4
-    connect_timeout_s: float = 5.0
-    read_timeout_s: float = 20.0
+    connect_timeout: float = 5.0
+    read_timeout: float = 20.0
     ca_bundle: str | None = None
     requester_pays: bool = False
     state_files: str = "auto"
 
     def __post_init__(self) -> None:
         if self.checksum not in _CHECKSUMS:
-            message = f"checksum is {self.checksum!r}; it must be one of {', '.join(_CHECKSUMS)}"
+            message = f"checksum must be one of {', '.join(_CHECKSUMS)}, got {self.checksum!r}"
             raise InvalidRequestError(message)
         if self.state_files not in _STATE_FILES:
             known = ", ".join(_STATE_FILES)
-            message = f"state_files is {self.state_files!r}; it must be one of {known}"
+            message = f"state_files must be one of {known}, got {self.state_files!r}"
             raise InvalidRequestError(message)
-        least = self.LEAST_PART_BYTES
-        if self.part_bytes < least:
-            message = f"part of {self.part_bytes} bytes is too small; S3 takes {least}"
+        min_bytes = self.MIN_PART_BYTES
+        if self.part_size < min_bytes:
+            message = f"part_size must be >= {min_bytes}, got {self.part_size}"
             raise InvalidRequestError(message)
         if self.concurrency < 1:
-            raise InvalidRequestError(f"concurrency is {self.concurrency}; it must be at least 1")
-        if self.endpoint_url is not None and not {"@", "?"}.isdisjoint(self.endpoint_url):
-            raise InvalidRequestError("endpoint has credentials in it; give them by themselves")
+            raise InvalidRequestError(f"concurrency must be >= 1, got {self.concurrency}")
+        if self.endpoint is not None and not {"@", "?"}.isdisjoint(self.endpoint):
+            raise InvalidRequestError("endpoint must not contain credentials; set them separately")
         if (self.access_key is None) != (self.secret_key is None):
-            raise InvalidRequestError("access key and secret key come together or not at all")
+            raise InvalidRequestError("access_key and secret_key must be set together")
         if self.session_token is not None and self.access_key is None:
-            message = "a session token needs the access key and secret key that it goes with"
+            message = "session_token requires access_key and secret_key"
             raise InvalidRequestError(message)
-        if self.kms_key_id is not None and self.server_side_encryption is None:
-            message = "a KMS key needs server_side_encryption='aws:kms' beside it"
+        if self.kms_key is not None and self.server_side_encryption is None:
+            message = "kms_key requires server_side_encryption='aws:kms'"
             raise InvalidRequestError(message)
 
-    def for_writing(self) -> dict[str, str]:
-        """Parameters of every request that makes an object."""
+    def write_parameters(self) -> dict[str, str]:
+        """Return the parameters of every request that creates an object."""
         parameters = {
             "ServerSideEncryption": self.server_side_encryption,
-            "SSEKMSKeyId": self.kms_key_id,
+            "SSEKMSKeyId": self.kms_key,
             "StorageClass": self.storage_class,
         }
         return {key: value for key, value in parameters.items() if value}
 
-    def for_all(self) -> dict[str, str]:
-        """Parameters of every request to an object."""
+    def request_parameters(self) -> dict[str, str]:
+        """Return the parameters of every request to an object."""
         return {"RequestPayer": "requester"} if self.requester_pays else {}

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.output import printable, say
-from holdfast.common import SYSTEM_CLOCK, Clock
+from holdfast.common import SYSTEM_CLOCK, Clock, shortage_of
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.redaction import shown
 
@@ -87,7 +87,11 @@ def main(arguments: Sequence[str] | None = None, *, clock: Clock = SYSTEM_CLOCK)
     except BrokenPipeError:
         _drop_output()  # who read has seen enough
         return status
-    except Exception:  # noqa: BLE001  # Python's own status for it would be that of "nothing found"
+    except Exception as error:  # noqa: BLE001  # Python's own status for it would be that of "nothing found"
+        shortage = shortage_of(error)
+        if shortage is not None:
+            say(str(shortage))
+            return _STORE_FAILED
         for line in traceback.format_exc().splitlines():
             print(printable(line), file=sys.stderr)
         try:

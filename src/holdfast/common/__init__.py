@@ -1,31 +1,42 @@
-"""Small things that every layer uses and that know nothing of checkpoints.
+"""Small utilities that every layer uses and that are independent of checkpoints.
 
-URIs as paths, durations as text, pools, checksums of bytes, values that a process keeps once. They call
-nothing else of Holdfast but its errors.
+URIs as paths, clocks and durations, thread pools, checksums, decoders, and values that a process makes once. They
+import nothing else of Holdfast except its errors.
 """
 
-from holdfast.common.best_effort import failures_of, raise_first
-from holdfast.common.bounds import (
-    MOST,
+from holdfast.common.byte_streams import (
+    combine_crc32c,
+    crc32c,
+    fill,
+    read_exactly,
+    read_into,
+)
+from holdfast.common.clock import SYSTEM_CLOCK, Clock, parse_duration_s
+from holdfast.common.decoding import (
+    MAX_INT64,
     BlockBytes,
     Count,
     DurationMs,
     KeyGroup,
     Parallelism,
     TimeMs,
+    json_decoder,
+    message_pack_decoder,
 )
-from holdfast.common.clock import SYSTEM_CLOCK, Clock
-from holdfast.common.crc import crc32c, joined_crc32c
-from holdfast.common.decoders import json_decoder, message_pack_decoder
-from holdfast.common.durations import duration_s
-from holdfast.common.exact_reads import fill, read_exactly, read_into
-from holdfast.common.parallel import ContextPool, as_they_end, check_wanted, in_parallel
-from holdfast.common.process_cache import ProcessCache
-from holdfast.common.process_lock import ProcessLock
+from holdfast.common.parallel import (
+    ContextPool,
+    collect_failures,
+    map_as_completed,
+    map_in_parallel,
+    raise_first,
+    raise_if_cancelled,
+)
+from holdfast.common.process_local import ProcessCache, ProcessLock
+from holdfast.common.shortages import raise_shortage, shortage_of
 from holdfast.common.uripath import checkpoint_directory
 
 __all__ = [
-    "MOST",
+    "MAX_INT64",
     "SYSTEM_CLOCK",
     "BlockBytes",
     "Clock",
@@ -37,18 +48,20 @@ __all__ = [
     "ProcessCache",
     "ProcessLock",
     "TimeMs",
-    "as_they_end",
-    "check_wanted",
     "checkpoint_directory",
+    "collect_failures",
+    "combine_crc32c",
     "crc32c",
-    "duration_s",
-    "failures_of",
     "fill",
-    "in_parallel",
-    "joined_crc32c",
     "json_decoder",
+    "map_as_completed",
+    "map_in_parallel",
     "message_pack_decoder",
+    "parse_duration_s",
     "raise_first",
+    "raise_if_cancelled",
+    "raise_shortage",
     "read_exactly",
     "read_into",
+    "shortage_of",
 ]

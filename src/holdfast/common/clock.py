@@ -1,22 +1,26 @@
-"""The time, handed in as an argument wherever a guarantee or a test depends on it."""
+"""The time, which is an argument wherever a guarantee or a test depends on it, and durations as text."""
 
+import re
 import time
 from typing import Protocol
 
+_DURATION = re.compile(r"([0-9]+)\s*(s|m|min|h|d)", re.IGNORECASE)
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
 
 class Clock(Protocol):
-    """Tells the time and waits; `SYSTEM_CLOCK` in production, a manual clock in tests."""
+    """Reads the time and waits; `SYSTEM_CLOCK` in production, a manual clock in tests."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970 UTC; may jump when somebody sets the clock."""
+        """Milliseconds since 1970 UTC; may jump when the machine's clock is set."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds since some moment in the past; never goes back."""
+        """Seconds since an arbitrary moment in the past; never decreases."""
         ...
 
     def sleep(self, seconds: float, /) -> None:
-        """Wait that many seconds."""
+        """Wait for a number of seconds."""
         ...
 
 
@@ -36,3 +40,11 @@ class _SystemClock:
 
 SYSTEM_CLOCK: Clock = _SystemClock()
 """The clock of this machine."""
+
+
+def parse_duration_s(text: str) -> float:
+    """Return the seconds of a duration such as `24h`, `90m` or `2 d`. Raises ValueError."""
+    matched = _DURATION.fullmatch(text)
+    if matched is None:
+        raise ValueError(text)
+    return int(matched[1]) * _SECONDS[matched[2].lower()]

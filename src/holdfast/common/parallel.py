@@ -1,7 +1,7 @@
-"""Actions on many items, some at a time."""
+"""Actions on many items: several at a time, or all of them however many fail."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_EXCEPTION,
     CancelledError,
@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import ParamSpec, TypeVar
 
-from holdfast.errors import StorageUnavailableError
+from holdfast.errors import CheckpointError, StorageUnavailableError
 
-_AT_A_TIME = 8
+_MAX_THREADS = 8
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 
-_given_up: ContextVar[threading.Event | None] = ContextVar("_given_up", default=None)
+_cancelled: ContextVar[threading.Event | None] = ContextVar("_cancelled", default=None)
 
 
 class ContextPool(ThreadPoolExecutor):
-    """A pool whose threads work in the context of the submitter, which has the deadline of retries."""
+    """A pool whose threads run in the submitter's context, which holds the deadline of retries."""
 
     def submit(
         self,
@@ -35,70 +35,90 @@ class ContextPool(ThreadPoolExecutor):
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
     ) -> Future[_Result]:
-        """Begin an action. Raises RuntimeError once the pool was shut down or Python is ending."""
+        """Start an action. Raises RuntimeError if the pool is shut down or Python is exiting."""
         context = copy_context()
         return super().submit(lambda: context.run(action, *args, **kwargs))
 
 
-def in_parallel(
-    action: Callable[[_Item], _Result], items: Sequence[_Item], *, at_a_time: int = _AT_A_TIME
+def map_in_parallel(
+    action: Callable[[_Item], _Result], items: Sequence[_Item], *, max_threads: int = _MAX_THREADS
 ) -> list[_Result]:
-    """Do an action with every item, some at a time; the results in order, or a failure at once.
+    """Call an action with every item in several threads; returns the results in order.
 
-    A single item is done in the thread of the caller: to start another costs more than to read a small file. No action
-    runs any more when this returns. An action that takes long calls `check_wanted` now and then.
+    The first failure is raised at once. No action is running when this returns; a long action calls
+    `raise_if_cancelled` from time to time. A single item is processed in the caller's thread, because starting a
+    thread costs more than reading a small file.
 
     Raises:
-        StorageUnavailableError: No threads start, because Python is ending.
+        StorageUnavailableError: No threads can be started, because Python is exiting.
     """
     if len(items) == 1:
         return [action(items[0])]
-    with _begun(action, items, at_a_time) as running:
-        done, _ = wait(running, return_when=FIRST_EXCEPTION)
-        failure = next((error for ended in done if (error := ended.exception())), None)
+    with _start_all(action, items, max_threads) as futures:
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failure = next((error for future in done if (error := future.exception())), None)
         if failure is not None:
             raise failure
-        return [ended.result() for ended in running]
+        return [future.result() for future in futures]
 
 
-def as_they_end(
-    action: Callable[[_Item], _Result], items: Sequence[_Item], *, at_a_time: int = _AT_A_TIME
+def map_as_completed(
+    action: Callable[[_Item], _Result], items: Sequence[_Item], *, max_threads: int = _MAX_THREADS
 ) -> Iterator[_Result]:
-    """Do an action with every item as `in_parallel` does, and yield each result as soon as there is one."""
-    with _begun(action, items, at_a_time) as running:
-        for ended in as_completed(running):
-            yield ended.result()
+    """Call an action with every item as `map_in_parallel` does, and yield each result once it is complete."""
+    with _start_all(action, items, max_threads) as futures:
+        for future in as_completed(futures):
+            yield future.result()
 
 
-def check_wanted() -> None:
-    """Stop an action that `in_parallel` runs if another one has failed, or all were interrupted.
+def raise_if_cancelled() -> None:
+    """Stop an action of `map_in_parallel` if another one has failed or the caller was interrupted.
 
     Raises:
-        CancelledError: Nobody waits for the result any more.
+        CancelledError: The result is no longer needed.
     """
-    given_up = _given_up.get()
-    if given_up is not None and given_up.is_set():
+    cancelled = _cancelled.get()
+    if cancelled is not None and cancelled.is_set():
         raise CancelledError
 
 
+def collect_failures(
+    action: Callable[[_Item], object], items: Iterable[_Item]
+) -> list[CheckpointError]:
+    """Call an action with every item, one by one; returns the failures, in order."""
+    failures = []
+    for item in items:
+        try:
+            action(item)
+        except CheckpointError as failure:
+            failures.append(failure)
+    return failures
+
+
+def raise_first(failures: list[CheckpointError]) -> None:
+    """Raise the first failure, if there is one."""
+    if failures:
+        raise failures[0]
+
+
 @contextmanager
-def _begun(
-    action: Callable[[_Item], _Result], items: Sequence[_Item], at_a_time: int
+def _start_all(
+    action: Callable[[_Item], _Result], items: Sequence[_Item], max_threads: int
 ) -> Iterator[list[Future[_Result]]]:
-    """Begin the action with all items; when the block is left, those that still run are of no use."""
-    given_up = threading.Event()
-    pool = ContextPool(at_a_time, thread_name_prefix="holdfast")
-    before = _given_up.set(given_up)
+    """Start the action with all items, and cancel those that still run when the block ends."""
+    cancelled = threading.Event()
+    pool = ContextPool(max_threads, thread_name_prefix="holdfast")
+    before = _cancelled.set(cancelled)
     try:
         try:
-            running = [pool.submit(action, item) for item in items]
+            futures = [pool.submit(action, item) for item in items]
         except RuntimeError as error:
-            # To do it here, one item after the other, would hold up the end of the process.
-            message = "no threads start, as when Python is ending; try again later"
+            # Processing the items here, one by one, would delay the end of the process.
+            message = "can't start threads because Python is exiting; try again later"
             raise StorageUnavailableError(message) from error
         finally:
-            _given_up.reset(before)
-        yield running
+            _cancelled.reset(before)
+        yield futures
     finally:
-        given_up.set()
+        cancelled.set()
         pool.shutdown(cancel_futures=True)

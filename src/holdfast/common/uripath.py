@@ -11,7 +11,7 @@ NO_SCHEME = "location has no scheme; write file:///path for a local one"
 
 
 def normalize(uri: str | os.PathLike[str]) -> str:
-    """Bring a location into the one form `scheme://authority/path`.
+    """Return a location in its canonical form, `scheme://authority/path`.
 
     Args:
         uri: A URI, or a `pathlib.Path` (taken as a local file, made absolute).
@@ -27,44 +27,57 @@ def normalize(uri: str | os.PathLike[str]) -> str:
     if parts is None:
         raise InvalidRequestError(NO_SCHEME, uri)
     if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in uri):
-        raise InvalidRequestError("location has a character that no store takes", ascii(uri))
+        raise InvalidRequestError("location has a character that no store accepts", ascii(uri))
     scheme, authority, path = parts["scheme"].lower(), parts["authority"] or "", parts["path"]
     refuse_password(uri)
     if has_query(parts):
         message = (
-            "location has a '?' in it, behind which there may be a secret; give secrets by the store's "
-            "own configuration, and name a directory without one"
+            "location has a query ('?'), which could contain a secret; configure secrets in the store's "
+            "own configuration and name the directory without a query"
         )
         raise InvalidRequestError(message, uri)
     if scheme == "file" and authority not in ("", "localhost"):
         message = f"local location names a host, {authority!r}; write file:/// with three slashes"
         raise InvalidRequestError(message, uri)
     if path and not path.startswith("/"):
-        raise InvalidRequestError("location's path is not absolute", uri)
+        raise InvalidRequestError("path of the location must be absolute", uri)
     if scheme == "file":
         authority = ""
-    # normpath keeps two leading slashes, as POSIX has it
+    # normpath keeps two leading slashes, as POSIX allows
     return f"{scheme}://{authority}/{posixpath.normpath(path or '/').lstrip('/')}"
 
 
+def is_normalized(uri: str) -> bool:
+    """Whether a location is in the form that `normalize` gives."""
+    try:
+        return normalize(uri) == uri
+    except InvalidRequestError:
+        return False
+
+
+def is_path_below(path: str) -> bool:
+    """Whether a relative path leads to something below the directory that it is joined to."""
+    return bool(path) and is_normalized(f"file:///{path}")
+
+
 def refuse_password(uri: str) -> None:
-    """Raise `InvalidRequestError` if a URI, or a text that should be a URI, has a password in it."""
+    """Raise `InvalidRequestError` if a URI, or a string meant to be one, contains a password."""
     parts = URI.fullmatch(uri)
     if has_password(parts) if parts else "@" in uri:
         message = (
-            "location has a password in it, and locations are written into logs and metadata; "
-            "give it by the store's own configuration"
+            "location has a password in it, and locations are written to logs and metadata; "
+            "configure it in the store's own configuration"
         )
         raise InvalidRequestError(message, uri)
 
 
 def text(uri: str | os.PathLike[str]) -> str:
-    """A URI as it is, or the URI of a local path, made absolute."""
+    """Return a URI unchanged, or the URI of a local path, made absolute."""
     return uri if isinstance(uri, str) else f"file://{os.path.abspath(uri)}"
 
 
 def checkpoint_directory(uri: str | os.PathLike[str]) -> str:
-    """Normalize a directory that is to hold checkpoints.
+    """Normalize the URI of a directory for checkpoints.
 
     Raises:
         InvalidRequestError: No scheme, no path, or the root of a file system.

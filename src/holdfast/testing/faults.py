@@ -187,7 +187,7 @@ class Faults:
                 return
             if self._is_full or count > self._room_bytes:
                 self._is_full = True
-                raise StorageFullError("no room left, as planned", self.directory)
+                raise StorageFullError("no space left, as planned", self.directory)
             self._room_bytes -= count
 
     def adopt(self, stream: Abortable) -> None:

@@ -17,7 +17,7 @@ from holdfast.cli.output import (
     time_text,
 )
 from holdfast.cli.stores import add_stores, use_stores
-from holdfast.common import duration_s
+from holdfast.common import parse_duration_s
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations.coordination import (
     GRACE_S,
@@ -204,7 +204,7 @@ class _Sweeps:
 
 def _grace_s(text: str) -> float:
     try:
-        return duration_s(text)
+        return parse_duration_s(text)
     except ValueError as error:
         message = f"{text!r} is no duration such as 24h or 90m"
         raise argparse.ArgumentTypeError(message) from error

@@ -9,7 +9,7 @@ from holdfast.cli.history import checkpoints_by_job, history_rows, print_history
 from holdfast.cli.output import age_text, bytes_text, print_json, print_line, print_lines, say
 from holdfast.cli.pointed_checkpoint import summary
 from holdfast.cli.stores import add_stores, use_stores
-from holdfast.common import in_parallel, uripath
+from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import FoundCheckpoint, find_checkpoints
 from holdfast.locations.storages import CompletedCheckpoint
@@ -101,7 +101,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """A row for each checkpoint; why there is none joins the failures."""
     rows = []
-    for row in in_parallel(_row, checkpoints):
+    for row in map_in_parallel(_row, checkpoints):
         if isinstance(row, CheckpointError):
             failures.append(row)
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from holdfast.common import raise_shortage
 from holdfast.flink.binary.data_input import damaged
 from holdfast.flink.binary.masked_crc import masked_crc32c
 
@@ -89,6 +90,7 @@ def decompress_block(data: bytes, most: int) -> bytes:
     try:
         return bytes(pa.decompress(data, size, codec="snappy", asbytes=True))
     except (pa.ArrowException, OSError) as error:
+        raise_shortage(error)
         raise damaged("compressed bytes can't be decompressed") from error
 
 

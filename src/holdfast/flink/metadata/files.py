@@ -1,7 +1,8 @@
 """Bytes of state wherever they are: in the metadata, beside it, or in files that it names.
 
-Metadata of checkpoints names files absolutely. Names are believed only where the checkpoint itself is, or where the
-caller says that files were moved to: a file from elsewhere can't make a reader open what it likes. If a file is not
+Metadata of checkpoints names files absolutely. Names are trusted only below the directory of the checkpoint or its
+job, in places that Flink has for state in the same store, and where the caller says that files were moved to:
+metadata from elsewhere can't make a reader open any file. If a file is not
 there, it is looked for where it would be had the job's whole directory been moved.
 """
 
@@ -18,6 +19,8 @@ from holdfast.locations.file_systems import file_system_for
 
 _IN_A_JOB = re.compile(r".*/(chk-\d+|shared|taskowned)/(.+)")
 """A file of a job's checkpoints, as Flink names it."""
+_IN_A_SAVEPOINT = re.compile(r".*/savepoint-[0-9a-f]+-[0-9a-f]+/[^/]+")
+"""A file of a savepoint, as Flink before 1.11 names it."""
 _CHECKPOINT = re.compile(r"chk-\d+")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 
@@ -70,7 +73,7 @@ class StateFiles:
         """The stream of a handle.
 
         Raises:
-            InvalidRequestError: It is in a store where the checkpoint is not.
+            InvalidRequestError: It is in another store than the checkpoint, or where Flink keeps no state.
             CheckpointCorruptedError: It is no name of a file.
         """
         if isinstance(handle, InlineStream):
@@ -96,7 +99,13 @@ class StateFiles:
                 return [uripath.normalize(uripath.join(new, uri[len(old) :].strip("/")))]
         moved = self._moved_with_all(uri)
         if _store(uri) == _store(self._directory):
-            return [uri, *moved]
+            if moved or self._is_near(uri) or _IN_A_SAVEPOINT.fullmatch(uri):
+                return [uri, *moved]
+            message = (
+                "a file of the checkpoint is where no checkpoint of Flink keeps files; if it belongs to "
+                "it, say so: moved={directory: directory}, or --moved DIRECTORY=DIRECTORY"
+            )
+            raise InvalidRequestError(message, uri)
         if not moved:
             message = (
                 "a file of the checkpoint is in another store than its metadata; if that is where it "
@@ -104,6 +113,13 @@ class StateFiles:
             )
             raise InvalidRequestError(message, uri)
         return moved
+
+    def _is_near(self, uri: str) -> bool:
+        """Whether a file is below the directory of the metadata or, of a checkpoint, of its job."""
+        directory = self._directory
+        if _CHECKPOINT.fullmatch(uripath.name(directory)):
+            directory = uripath.parent(directory)
+        return uri.startswith(f"{directory}/")
 
     def _moved_with_all(self, uri: str) -> list[str]:
         """Where a file is if all of the job's directory was moved; nothing if that can't be said."""

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointError, InvalidRequestError, UnreadableStateError
 from holdfast.flink.binary import damaged
 
@@ -153,6 +154,7 @@ def reading(what: str) -> Iterator[None]:
         decimal.DecimalException,
         pa.ArrowException,
     ) as error:
+        raise_shortage(error)
         raise damaged(f"{what}: {error}") from error
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointCorruptedError, UnreadableStateError
 from holdfast.flink.binary import damaged, decompress_streams
 from holdfast.flink.serializers import Serializer, reading
@@ -170,7 +171,8 @@ class _States:
                     position = self._end(data, position, reader)
                 except UnreadableStateError:
                     return places
-        except (CheckpointCorruptedError, *_NO_VALUE):
+        except (CheckpointCorruptedError, *_NO_VALUE) as error:
+            raise_shortage(error)
             return None
         return places if position == len(data) else None
 
@@ -219,7 +221,8 @@ class _States:
                         return places  # all that is left is its
                     behind = self._behind(data, position + _INT.size, left)
                     return None if behind is None else places | behind
-        except (CheckpointCorruptedError, *_NO_VALUE):
+        except (CheckpointCorruptedError, *_NO_VALUE) as error:
+            raise_shortage(error)
             self._attempts -= 1
             return None
         return None if left or position < len(data) else places

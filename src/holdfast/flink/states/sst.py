@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.common import raise_shortage
 from holdfast.errors import UnsupportedFormatError
 from holdfast.flink.binary import damaged, decompress_block, masked_crc32c
 from holdfast.flink.metadata import StateStream
@@ -213,6 +214,7 @@ def _decompressed(data: bytes, kind: int) -> bytes:
                 message = f"a block of RocksDB is compressed in a way ({kind}) that isn't known"
                 raise UnsupportedFormatError(message)
     except (pa.ArrowException, OSError, zlib.error) as error:
+        raise_shortage(error)
         raise damaged("a block of RocksDB can't be decompressed") from error
     if len(whole) != size:
         raise damaged(f"a block of RocksDB has {len(whole)} bytes and not {size}")

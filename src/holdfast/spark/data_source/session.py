@@ -11,7 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.backends.inspection import Raw
 from holdfast.spark.data_source.view import SETTINGS
 from holdfast.spark.event_time import check_rows_per_batch
+from holdfast.spark.sessions import register_source
 from holdfast.spark.settings import is_of_stores
+from pyspark_holdfast import DefaultSource
 
 
 def read_state(
@@ -31,7 +33,7 @@ def read_state(
 
     Args:
         spark: The session, also one of Spark Connect.
-        pointer: URI of the checkpoint or savepoint.
+        pointer: URI of the checkpoint or savepoint, or as for `holdfast.read_state`.
         operator: The operator's uid. Without it, `state` and `raw` the rows say which states there are.
         state: The state's name; may be left out where the operator has only one state.
         raw: As for `holdfast.read_state`.
@@ -46,6 +48,7 @@ def read_state(
             says which names there are.
     """
     check_rows_per_batch(spark)
+    register_source(spark, DefaultSource)
     settings = {key: text for key, text in spark.conf.getAll.items() if is_of_stores(key)}
     options = {SETTINGS: msgspec.json.encode(settings).decode()}
     named = {"operator": operator, "state": state, "raw": raw, "kind": kind}

@@ -9,7 +9,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
-from pyspark_holdfast_wake import DIRECTORY, FORMAT, NAME, ask, file_of, forget, is_of_wake_ups
+from holdfast.spark.sessions import register_source
+from pyspark_holdfast_wake import (
+    DIRECTORY,
+    FORMAT,
+    NAME,
+    DefaultSource,
+    ask,
+    file_of,
+    forget,
+    is_of_wake_ups,
+)
 
 _ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -41,6 +51,7 @@ class WakeUps:
         columns = [StructField(each.name, each.dataType, each.nullable) for each in rows.schema]
         session = rows.sparkSession
         check_rows_per_batch(session)
+        register_source(session, DefaultSource)
         stream = (
             session.readStream.format(FORMAT).schema(StructType(columns)).option(NAME, self.name)
         )

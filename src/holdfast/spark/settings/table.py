@@ -14,7 +14,7 @@ from holdfast.backends.keyed import (
     RocksDBSettings,
 )
 from holdfast.backends.sections import Compression
-from holdfast.common import checkpoint_directory, duration_s
+from holdfast.common import checkpoint_directory, parse_duration_s
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import GRACE_S, LEAST_GRACE_S
 from holdfast.locations.storages import (
@@ -47,7 +47,7 @@ def _storage(text: str) -> str:
 
 
 def _grace_s(text: str) -> float:
-    seconds = duration_s(text)
+    seconds = parse_duration_s(text)
     if seconds < LEAST_GRACE_S:  # the sweep runs beside the first batch
         raise ValueError(text)
     return seconds

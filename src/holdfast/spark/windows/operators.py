@@ -1,19 +1,27 @@
 """The operators: rows go into windows, and windows that are complete or have changed come out."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, Required, TypedDict, Unpack
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.backends.api import NO_WATERMARK, FunctionInitializationContext
-from holdfast.backends.arrow import named_conversion
+from holdfast.backends.arrow import gather, named_conversion, take_rows
 from holdfast.backends.descriptors import ReducingStateDescriptor
-from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates import Accumulators, Aggregate, check_aggregates
+from holdfast.backends.keyed import TableSpec
+from holdfast.common import json_decoder
+from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.spark.aggregates import (
+    Accumulators,
+    Aggregate,
+    AggregateChanges,
+    check_aggregates,
+)
 from holdfast.spark.operators import OutputRows, Row, StatefulFunction
 from holdfast.spark.windows.assigning import (
     FixedWindows,
@@ -30,9 +38,13 @@ from holdfast.spark.windows.spans import Assigned, Spans, Windows
 START, END = "window_start", "window_end"
 """The columns that results have of their window."""
 
+_STATE = "windows"
+_WINDOWS = b"holdfast.windows"
+_read_note = json_decoder(tuple[str, str]).decode
 _MICROSECONDS = pa.timestamp("us")
 _FIRST_MICROS, _LAST_MICROS = (
-    pa.scalar(moment, _MICROSECONDS).value for moment in (datetime.min, datetime.max)  # noqa: DTZ901
+    pa.scalar(moment, _MICROSECONDS).value
+    for moment in (datetime.min, datetime.max)  # noqa: DTZ901
 )
 
 Emit = Literal["append", "update"]
@@ -96,8 +108,16 @@ class _Windowed(StatefulFunction):
         self.late_rows = 0
 
     @abstractmethod
-    def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
-        """The descriptor of the state that is kept of each window."""
+    def _descriptor(
+        self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
+    ) -> ReducingStateDescriptor:
+        """The descriptor of the state that is kept of each window.
+
+        Args:
+            schema: The rows that come.
+            stored: The state as it is stored; None if it is new.
+            metadata: To be stored with each column.
+        """
 
     @abstractmethod
     def _operands(self, rows: pa.RecordBatch) -> pa.Array:
@@ -122,10 +142,12 @@ class _Windowed(StatefulFunction):
             if isinstance(self._assigner, FixedWindows)
             else SessionSpans.namespace
         )
+        stored = self._store.specs().get(_STATE)
+        metadata = self._described(stored)
         self._state = self._store.get_reducing_state(
-            self._descriptor(context.input_schema), namespace
+            self._descriptor(context.input_schema, stored, metadata), namespace
         ).columns
-        self._timers = self._store.event_time_timers("windows", namespace).columns
+        self._timers = self._store.event_time_timers(_STATE, namespace).columns
         self._windows: Windows
         if isinstance(self._assigner, FixedWindows):
             self._windows = FixedSpans(self._assigner)
@@ -134,11 +156,32 @@ class _Windowed(StatefulFunction):
                 self._assigner, self._store, self._state, self._timers, self._lateness_ms
             )
 
+    def _described(self, stored: TableSpec | None) -> dict[bytes, bytes]:
+        """The windows as they are stored with each column of the state. Raises `StateMigrationError` if others are stored."""
+        now = (str(self._assigner), self._emit)
+        for field in [] if stored is None else stored.values:
+            note = (field.metadata or {}).get(_WINDOWS)
+            if note is None:
+                continue
+            windows, emit = _read_note(note)
+            if windows != now[0]:
+                message = (
+                    f"the operator has state of {windows}, and now has {now[0]}; rows that were added up can't move to "
+                    "other windows. Take the windows of before, or give keyed() another uid, and set "
+                    "spark.holdfast.checkpoint.allow-non-restored-state to true to drop the state of the old uid"
+                )
+                raise StateMigrationError(message)
+            if (emit, self._emit) == ("append", "update"):
+                message = (
+                    "the operator has state of windows with emit='append', which were not given out yet and never "
+                    "would be with emit='update'; keep emit='append', or give keyed() another uid"
+                )
+                raise StateMigrationError(message)
+        return {_WINDOWS: msgspec.json.encode(now)}
+
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = [batch for batch in batches if batch.num_rows]
-        due = []
-        if given:
-            due.append(self._add(pa.concat_batches(given)))
+        parts = list(gather(batches))
+        due = [self._add(parts)] if parts else []
         complete, over = self._fire()
         if self._emit == "append":
             due.append(complete)
@@ -147,19 +190,18 @@ class _Windowed(StatefulFunction):
             self._state.clear(over.keys)
             self._windows.forget(over)
 
-    def _add(self, rows: pa.RecordBatch) -> Spans:
+    def _add(self, parts: Sequence[pa.RecordBatch]) -> Spans:
         """Add rows to their windows. Returns the windows that are given out because of them."""
-        rows = rows.filter(pc.is_valid(rows.column(self._time)))
-        times_ms = _milliseconds(rows.column(self._time))
-        keys = self._store.keys(rows)
+        parts = [rows.filter(pc.is_valid(rows.column(self._time))) for rows in parts]
+        times_ms = np.concatenate([_milliseconds(rows.column(self._time)) for rows in parts])
+        keys = self._store.keys(pa.Table.from_batches(parts))
         late_ms = self._batch.late_watermark
         over_ms = max(late_ms - self._lateness_ms + 1, NO_WATERMARK)
         assigned = self._windows.assign(keys, times_ms, over_ms)
         self.late_rows += self._late(times_ms, assigned)
         spans = assigned.spans
         if len(spans):
-            operands = self._operands(rows).take(pa.array(assigned.rows))
-            self._state.add(spans.keys, operands)
+            self._fold(parts, assigned)
         every = np.arange(len(spans))
         last_ms = spans.ends_ms - 1
         if self._emit == "update":
@@ -170,6 +212,17 @@ class _Windowed(StatefulFunction):
         if self._lateness_ms:
             self._timers.register(spans.keys, last_ms + self._lateness_ms, every)
         return spans.take(is_complete)
+
+    def _fold(self, parts: Sequence[pa.RecordBatch], assigned: Assigned) -> None:
+        """Add the operands of rows to the state of their windows."""
+        keys = assigned.spans.keys
+        operands = [pa.RecordBatch.from_struct_array(self._operands(rows)) for rows in parts]
+        first = 0
+        for taken in take_rows(operands, assigned.rows):
+            end = first + taken.num_rows
+            is_all = taken.num_rows == len(assigned.rows)
+            self._state.add(keys if is_all else keys.of_rows(first, end), taken.to_struct_array())
+            first = end
 
     def _late(self, times_ms: Times, assigned: Assigned) -> int:
         is_left_out = np.ones(len(times_ms), np.bool_)
@@ -187,7 +240,11 @@ class _Windowed(StatefulFunction):
         behind_ms = fired.times_ms[known.rows] - last_ms[at]
         is_complete, is_over = (np.zeros(len(spans), np.bool_) for _ in range(2))
         is_complete[at[behind_ms == 0]] = True
-        is_over[at[behind_ms == self._lateness_ms]] = True
+        is_over[at[behind_ms >= self._lateness_ms]] = True
+        kept = is_complete & ~is_over
+        if kept.any():  # the lateness may be new to windows of an earlier run
+            over_ms = last_ms[kept] + self._lateness_ms
+            self._timers.register(spans.keys, over_ms, np.flatnonzero(kept))
         return spans.take(is_complete), spans.take(is_over)
 
     def _given_out(self, due: list[Spans]) -> Iterator[pa.RecordBatch]:
@@ -231,6 +288,9 @@ class WindowedAggregation(_Windowed):
     Args:
         aggregates: The aggregates by name.
         windows: Which windows there are.
+        renamed: The names that aggregates had before, as for `KeyedRows.agg`.
+        added: Names of aggregates that the state does not have yet.
+        dropped: Names of aggregates whose values are to be lost.
         options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
             to do so in each batch that has rows of them.
@@ -240,16 +300,25 @@ class WindowedAggregation(_Windowed):
         self,
         aggregates: Mapping[str, Aggregate],
         windows: WindowAssigner,
+        *,
+        renamed: Mapping[str, str] | None = None,
+        added: Collection[str] = (),
+        dropped: Collection[str] = (),
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(windows, **options)
         check_aggregates(aggregates, [START, END])
         self._aggregates = dict(aggregates)
+        self._changes = AggregateChanges.of(
+            aggregates, {"renamed": renamed, "added": added, "dropped": dropped}
+        )
 
-    def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
+    def _descriptor(
+        self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
+    ) -> ReducingStateDescriptor:
         check_aggregates(self._aggregates, [*self._store.key.names, START, END])
         self._accumulators = Accumulators(self._aggregates, schema)
-        return self._accumulators.descriptor("windows")
+        return self._accumulators.descriptor(_STATE, stored, self._changes, metadata=metadata)
 
     def _operands(self, rows: pa.RecordBatch) -> pa.Array:
         return self._accumulators.operands(rows)
@@ -267,21 +336,50 @@ class WindowedFunction(_Windowed):
     Args:
         function: The user's function.
         windows: Which windows there are.
+        renamed: The stored names of the rows' columns, by their present names.
+        dropped: Stored columns of rows whose values are to be lost.
         options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
             to do so in each batch that has rows of them.
     """
 
     def __init__(
-        self, function: WindowFunction, windows: WindowAssigner, **options: Unpack[WindowOptions]
+        self,
+        function: WindowFunction,
+        windows: WindowAssigner,
+        *,
+        renamed: Mapping[str, str] | None = None,
+        dropped: Collection[str] = (),
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(windows, **options)
         self._function = function
+        self._renamed = renamed or {}
+        self._dropped = dropped
 
-    def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
+    def _descriptor(
+        self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
+    ) -> ReducingStateDescriptor:
         self._rows_type = pa.list_(pa.struct(list(schema)))
+        before = [] if stored is None else stored.values.field("rows").type.value_type
+        gone = {field.name for field in before} - {
+            *schema.names,
+            *self._renamed.values(),
+            *self._dropped,
+        }
+        if gone:
+            new = sorted({*schema.names} - {field.name for field in before})
+            message = (
+                f"rows of open windows have columns {sorted(gone)}, and rows that come now don't have them, but "
+                f"{new}; give apply renamed={{new name: old name}}, or dropped={sorted(gone)} to lose their values"
+            )
+            raise StateMigrationError(message)
         return ReducingStateDescriptor(
-            "windows", {"rows": "concatenate"}, pa.struct([("rows", self._rows_type)])
+            _STATE,
+            {"rows": "concatenate"},
+            pa.struct([pa.field("rows", self._rows_type, metadata=metadata)]),
+            renamed={f"rows[].{name}": before for name, before in self._renamed.items()},
+            dropped=[f"rows[].{name}" for name in self._dropped],
         )
 
     def _operands(self, rows: pa.RecordBatch) -> pa.Array:

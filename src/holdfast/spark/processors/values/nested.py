@@ -66,7 +66,9 @@ class Maps(ValueType):
         except NoValueError as error:
             raise error.inside("entry") from None
         if None in entries or len(set(map(self._key.hashable, entries))) < len(pairs):
-            raise NoValueError(value, self.name)  # a key is missing, or two are the same value of their type
+            raise NoValueError(
+                value, self.name
+            )  # a key is missing, or two are the same value of their type
         return entries
 
     def column(self, values: list[Any]) -> pa.Array:

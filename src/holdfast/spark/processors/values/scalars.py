@@ -104,7 +104,7 @@ class Decimals(ValueType):
             raise NoValueError(value, self.name) from None
         if len(number.as_tuple().digits) > self.arrow.precision:
             raise NoValueError(value, self.name)
-        return number if number else abs(number)  # the sign of a zero is not stored
+        return number or abs(number)  # the sign of a zero is not stored
 
 
 class Nulls(ValueType):

@@ -42,7 +42,9 @@ class Timestamps(_TimeType):
         try:
             return _local(_instant(self._time(value, dt.datetime)))
         except (ArithmeticError, OSError, ValueError):
-            raise NoValueError(value, self.name) from None  # beyond Python's calendar in the worker's zone
+            raise NoValueError(
+                value, self.name
+            ) from None  # beyond Python's calendar in the worker's zone
 
     def hashable(self, value: Any) -> Any:
         return None if value is None else _instant(value)  # clocks show some times twice

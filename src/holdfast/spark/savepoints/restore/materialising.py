@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from holdfast.common import in_parallel, uripath
+from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import chunks
 from holdfast.locations.file_systems import file_system_for
@@ -48,14 +48,14 @@ def materialise(spark_files: SparkFiles, location: str, moves: Moves) -> dict[st
     for directory in sorted({uripath.parent(uripath.join(location, file.path)) for file in files}):
         file_system_for(directory).prepare_directory(directory)
     write_file = partial(_write, location=location, moves=moves)
-    sizes = in_parallel(write_file, [file for file in files if not _is_log(file)])
+    sizes = map_in_parallel(write_file, [file for file in files if not _is_log(file)])
     if moves.unused:
         message = (
             "no input file that the savepoint knows begins with "
             f"{[shown(path) for path in moves.unused]}, of paths; repeat it with what they begin with"
         )
         raise InvalidRequestError(message, location)
-    sizes += in_parallel(write_file, [file for file in files if _is_log(file)])
+    sizes += map_in_parallel(write_file, [file for file in files if _is_log(file)])
     return dict(sizes)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from holdfast.common import in_parallel
+from holdfast.common import map_in_parallel
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.coordination import check_not_claimed
 from holdfast.locations.storages import CompletedCheckpoint, load_checkpoint, resolve_pointer
@@ -125,10 +125,10 @@ def _check_possible(
         return parts_of(path, opened(f"{location}/{path}"))
 
     zips = [path for path in selected if path.endswith(".zip")]
-    for sizes in in_parallel(parts, zips):
+    for sizes in map_in_parallel(parts, zips):
         for part, size in sizes.items():
             if files.get(part) != size:
                 message = "a file of the state is gone or cut"
                 raise CheckpointNotFoundError(message, f"{location}/{part}")
     if last is not None:
-        in_parallel(lambda stream: stream.open_input_stream().close(), last.metadata.streams())
+        map_in_parallel(lambda stream: stream.open_input_stream().close(), last.metadata.streams())

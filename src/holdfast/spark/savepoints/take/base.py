@@ -7,7 +7,7 @@ from functools import partial
 from os import PathLike
 from typing import BinaryIO
 
-from holdfast.common import in_parallel, read_exactly, uripath
+from holdfast.common import map_in_parallel, read_exactly, uripath
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.coordination import claimant_of, files_of, stored, with_copies
 from holdfast.locations.file_systems import file_system_for
@@ -71,7 +71,7 @@ class Base:
         use_stores(configuration, *directories)  # it may refer to others in other buckets
         there = {
             entry.uri: entry.size
-            for entries in in_parallel(
+            for entries in map_in_parallel(
                 lambda directory: list(file_system_for(directory).list(directory)), directories
             )
             for entry in entries
@@ -119,7 +119,7 @@ class Copier:
 
     def files(self, root: str, sizes: Mapping[str, int]) -> list[SparkFile]:
         """Copy files of a checkpointLocation, given by path with their lengths in bytes."""
-        return in_parallel(partial(self._file, root), list(sizes.items()))
+        return map_in_parallel(partial(self._file, root), list(sizes.items()))
 
     def parts_of_zips(self, root: str, copied: Iterable[SparkFile]) -> list[SparkFile]:
         """Copy the files that zips among the copied files refer to.
@@ -128,7 +128,9 @@ class Copier:
             CheckpointCorruptedError: A file has another length than the zip says.
         """
         zips = [file for file in copied if file.path.endswith(".zip")]
-        parts = in_parallel(lambda file: parts_of(file.path, file.handle.open_input_stream), zips)
+        parts = map_in_parallel(
+            lambda file: parts_of(file.path, file.handle.open_input_stream), zips
+        )
         sizes = {path: size for of_zip in parts for path, size in of_zip.items()}
         files = self.files(root, sizes)
         for file in files:

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import msgspec
 
 from holdfast.backends.keyed import write_canonical
-from holdfast.common import in_parallel
+from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import files_of
 from holdfast.locations.handles import FileStateHandle, ManagedKeyedStateHandle, SegmentsStateHandle
@@ -64,7 +64,7 @@ def with_canonical_state(
         for subtask in operator.subtasks.values()
     ]
     write = partial(_canonical_subtask, location=location, now_ms=now_ms)
-    done = iter(in_parallel(write, subtasks, at_a_time=_SUBTASKS_AT_A_TIME))
+    done = iter(map_in_parallel(write, subtasks, max_threads=_SUBTASKS_AT_A_TIME))
     operators = {
         uid: msgspec.structs.replace(
             operator, subtasks={index: next(done) for index in operator.subtasks}

@@ -98,7 +98,9 @@ class MapSuite(StateSuite):
         berlin = ZoneInfo("Europe/Berlin")
         kind = pa.timestamp("us", "Europe/Berlin")
         state = backend.get_map_state(MapStateDescriptor("m", kind, int))
-        first, second = (dt.datetime(2020, 10, 25, 2, 30, fold=fold, tzinfo=berlin) for fold in (0, 1))
+        first, second = (
+            dt.datetime(2020, 10, 25, 2, 30, fold=fold, tzinfo=berlin) for fold in (0, 1)
+        )
         for _ in range(2):
             self.current(backend)
             state.put(first, 1)

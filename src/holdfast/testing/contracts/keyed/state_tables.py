@@ -22,7 +22,7 @@ from holdfast.backends.keyed import (
     TableSpec,
     time_part,
 )
-from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.keys import KeyGroupRange, check_hashed
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints, parts_of
@@ -38,7 +38,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.uint64(): [0, None, (1 << 64) - 1],
     pa.float32(): [math.inf, None, -0.0],
     pa.float64(): [1e308, None, 5e-324],
-    pa.decimal128(38, 3): [Decimal("-1.500"), None, Decimal(0)],
+    pa.decimal128(38, 3): [Decimal("-1.500"), None, Decimal("7.250")],
     pa.string(): ["", None, "häßlich"],
     pa.large_string(): ["a", None, "b" * 100],
     pa.binary(): [b"", None, b"\xff\x00"],
@@ -58,6 +58,15 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.list_(pa.int16(), 2): [[1, 2], None, [3, 4]],
     pa.null(): [None, None, None],
 }
+
+
+def _can_be_key(type: pa.DataType) -> bool:
+    try:
+        check_hashed(type)
+    except InvalidRequestError:
+        return False
+    return True
+
 
 FOLDS: list[tuple[Any, pa.DataType, list[Any], Any]] = [
     ("sum", pa.int64(), [1, 2, -4], -1),
@@ -215,17 +224,32 @@ class StateTablesContract(KeyedSuite):
         write(table, keys, [operands[0]], APPEND)
         assert repr(values_of(table, keys)) == repr({"a": operands[0]})  # NaN, too
 
-    def test_a_sum_that_its_type_cannot_hold_is_refused(self, tables: StateTables) -> None:
-        table = tables.table(replace(NUMBER, kind="reducing", folds=("sum",)))
+    @pytest.mark.parametrize("times", [2, 4])
+    @pytest.mark.parametrize(
+        ("type_", "number"),
+        [
+            (pa.int64(), (1 << 63) - 1),
+            (pa.decimal128(4, 2), Decimal("50.00")),
+            (pa.decimal128(38, 18), Decimal(9 * 10**19)),  # four of them wrap around 128 bits
+            (pa.decimal128(38, 0), -(10**38) + 1),
+        ],
+    )
+    def test_a_sum_that_its_type_cannot_hold_is_refused(
+        self, tables: StateTables, *, type_: pa.DataType, number: Any, times: int
+    ) -> None:
+        spec = replace(
+            NUMBER, kind="reducing", values=pa.schema([("number", type_)]), folds=("sum",)
+        )
+        table = tables.table(spec)
         keys = keys_of(["a"])
 
-        def add_twice() -> None:
-            for _ in range(2):
-                write(table, keys, [(1 << 63) - 1], APPEND)
+        def add() -> None:
+            for _ in range(times):
+                write(table, keys, [number], APPEND)
             table.get(keys.identities)
 
-        with pytest.raises(InvalidRequestError, match=r"state 'n'.*type"):
-            add_twice()
+        with pytest.raises(InvalidRequestError, match=r"state 'n'.*wider type"):
+            add()
 
     @pytest.mark.parametrize("step_rows", [1, 7, 1 << 20])
     @pytest.mark.parametrize("collide", [False, True])
@@ -414,6 +438,20 @@ class StateTablesContract(KeyedSuite):
             assert present.tolist() == [False, True, False]
             assert values[1].as_py() == 5
             assert sum(map(len, each.scan())) == 1
+
+    @pytest.mark.parametrize("type", [*filter(_can_be_key, VALUES)], ids=str)
+    def test_a_key_is_found_whichever_keys_are_in_its_batch(
+        self, tables: StateTables, checkpoints: KeyedCheckpoints, type: pa.DataType
+    ) -> None:
+        spec = replace(NUMBER, key=pa.schema([("k", type)]))
+        keys = Keys.of([pa.array(VALUES[type], type)], GROUPS)
+        write(tables.table(spec), keys, [*range(len(keys))])
+        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        for each in (tables.table(spec), self.tables_of(ALL, handles).table(spec)):
+            for number, value in enumerate(keys.columns[0].to_pylist()):
+                present, (values,) = each.get(Keys.of([pa.array([value], type)], GROUPS).identities)
+                assert present.all()
+                assert values.to_pylist() == [number]
 
     def test_checkpoints_go_on_from_those_that_were_confirmed(
         self, tables: StateTables, checkpoints: KeyedCheckpoints

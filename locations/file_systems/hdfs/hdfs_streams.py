@@ -1,5 +1,6 @@
-"""A file in HDFS that counts once it is closed."""
+"""Files in HDFS: input from any position, and output that is complete once it is closed."""
 
+import io
 import os
 import sys
 import threading
@@ -16,20 +17,74 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems.hdfs.bounded_calls import bounded
-from holdfast.locations.file_systems.hdfs.hdfs_client import HdfsClient
-from holdfast.locations.file_systems.hdfs.hdfs_errors import lost_data, translated, was_refused
-from holdfast.locations.file_systems.port import BytesLike
-from holdfast.locations.file_systems.retries import ABORT_DEADLINE_S, Retrier, retry_deadline
+from holdfast.locations.file_systems.hdfs.hdfs_client import HdfsClient, call_with_timeout
+from holdfast.locations.file_systems.hdfs.hdfs_errors import lost_data, map_errors, was_refused
+from holdfast.locations.file_systems.port import BytesLike, PositionedInputStream
+from holdfast.locations.file_systems.retrying import ABORT_DEADLINE_S, Retrier, retry_deadline
+
+
+class HdfsInputStream(PositionedInputStream):
+    """A file that is read with one request to a DataNode as long as reads are sequential."""
+
+    def __init__(self, reader: Any, uri: str) -> None:
+        self._reader = reader
+        self._uri = uri
+        self._size = int(reader.size)
+        self._chunks: Iterator[bytes] | None = None
+        self._left = memoryview(b"")
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        before = self._position
+        if super().seek(offset, whence) != before:
+            self._forget()
+        return self._position
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
+        if self.closed:
+            raise StreamClosedError("stream is closed", self._uri)
+        view = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
+        filled = 0
+        try:
+            with map_errors(self._uri):
+                while filled < len(view):
+                    part = self._piece()[: len(view) - filled]
+                    if not part:
+                        break
+                    view[filled : filled + len(part)] = part
+                    self._left = self._left[len(part) :]
+                    filled += len(part)
+        except BaseException:
+            self._forget()  # pieces are ahead of the position
+            raise
+        self._position += filled
+        return filled
+
+    def _piece(self) -> memoryview:
+        """Return the rest of the current piece, or the next piece."""
+        if not self._left:
+            if self._chunks is None:
+                length = self._size - self._position
+                self._chunks = self._reader.read_range_stream(self._position, length)
+            self._left = memoryview(next(self._chunks, b""))
+        return self._left
+
+    def close(self) -> None:
+        self._forget()
+        super().close()
+
+    def _forget(self) -> None:
+        self._chunks = None
+        self._left = memoryview(b"")
+
 
 _FILE_MODE = 0o600
 
 _HEAD_BYTES = 1 << 20
-"""What is kept until DataNodes have it on their disks, so that it can be sent to others; all of most
-files. Hadoop's least block has as many bytes."""
+"""Bytes kept until DataNodes have them on disk, so that they can be sent to others; most files are shorter.
+Hadoop's smallest block has the same size."""
 
 _PIECE_BYTES = 4 << 20
-"""hdfs-native copies what it is given, all at once."""
+"""hdfs-native copies each write, all at once."""
 
 
 def _is_refused(error: BaseException) -> bool:
@@ -37,18 +92,18 @@ def _is_refused(error: BaseException) -> bool:
 
 
 class HdfsOutputStream:
-    """A file that is written in place: its name is random, and told to nobody before it is closed.
+    """A file that is written in place, under a random name that is not passed on before it is closed.
 
-    A writer whose directory was deleted fails: it makes no parents, and the NameNode has ended its
-    lease.
+    A writer fails if its directory is deleted: it does not create parents, and the NameNode has
+    ended its lease.
 
     Args:
         uri: The file's normalized URI, for errors.
         path: The file's path.
-        calls: The client that makes single calls.
-        stream: The client that writes, and says how long that may take.
-        retrier: Repeats what a stream can repeat: its creation, its head, and its end.
-        cleanup: Repeats the deletion of a file that is given up.
+        calls: The client for single calls.
+        stream: The client that writes, with its timeouts.
+        retrier: Retries the repeatable steps of a stream: its creation, its head, and its end.
+        cleanup: Retries the deletion of an aborted file.
     """
 
     def __init__(
@@ -61,7 +116,7 @@ class HdfsOutputStream:
         retrier: Retrier,
         cleanup: Retrier,
     ) -> None:
-        self._is_finished = True  # there is nothing to delete yet
+        self._is_finished = True  # no file to delete yet
         self._process = os.getpid()
         self._uri = uri
         self._path = path
@@ -89,7 +144,7 @@ class HdfsOutputStream:
 
     def write(self, data: BytesLike, /) -> None:
         left = memoryview(data).cast("B")
-        with self._writing():
+        with self._discard_on_error():
             if self._head is not None:
                 room = _HEAD_BYTES - len(self._head)
                 self._head += left[:room]
@@ -98,19 +153,19 @@ class HdfsOutputStream:
                     return
                 self._send_head()
             while left:
-                piece = bytes(left[: self._room()])  # views it would take byte by byte
+                piece = bytes(left[: self._room()])  # hdfs-native reads views byte by byte
                 self._send(piece, self._patience.write_s)
                 left = left[len(piece) :]
 
     def sync(self) -> None:
-        with self._writing():
+        with self._discard_on_error():
             self._sync_all()
 
-    def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # every name lasts
-        with self._writing():
+    def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # names are always durable
+        with self._discard_on_error():
             try:
                 self._sync_all()
-                self._bounded(self._writer.close, self._patience.end_s)
+                self._run_with_timeout(self._writer.close, self._patience.end_s)
             except StorageUnavailableError as error:
                 if self._head is not None or isinstance(error, StorageFullError):
                     raise
@@ -126,17 +181,17 @@ class HdfsOutputStream:
 
     def abort(self) -> None:
         if os.getpid() != self._process:
-            return  # it is the parent's
+            return  # the file is the parent's
         with self._lock:
             was_finished, self._is_finished = self._is_finished, True
             is_free = not self._is_writing
         if not was_finished:
             self._delete()
-            if is_free:  # else the one who writes does it
+            if is_free:  # otherwise the writing thread does it
                 self._free(self._writer)
 
     def __del__(self) -> None:
-        # At the end of the interpreter no thread answers any more.
+        # When the interpreter exits, threads no longer answer.
         if not getattr(self, "_is_finished", True) and not sys.is_finalizing():
             self.abort()
 
@@ -147,9 +202,9 @@ class HdfsOutputStream:
             permission=_FILE_MODE, overwrite=self._may_be_ours, create_parent=False
         )
         try:
-            # Not hdfs-native's own writer, which closes the file, and so makes it whole, when it is
-            # collected as garbage; and waits for a NameNode that is down to do so.
-            with translated(self._uri):
+            # Not hdfs-native's own writer: when it is garbage-collected it closes the file, which
+            # completes it, and waits for a NameNode that is down to do so.
+            with map_errors(self._uri):
                 self._writer = self._stream.run(lambda raw: raw.inner.create(self._path, options))
         except StorageUnavailableError as error:
             self._may_be_ours = self._may_be_ours or not was_refused(error)
@@ -163,11 +218,11 @@ class HdfsOutputStream:
         self._head = None
 
     def _begin(self, head: bytes) -> None:
-        """Bring the head to disks; to those of other DataNodes each time that it fails.
+        """Write the head to disks; after a failure, to those of other DataNodes.
 
-        For the same file the NameNode gives the same ones again, even if one of them is gone.
+        For the same file, the NameNode would return the same DataNodes, even if one of them is gone.
         """
-        if self._is_finished:  # meanwhile, by another thread
+        if self._is_finished:  # by another thread
             raise StreamClosedError("stream was discarded", self._uri)
         if self._writer is None:
             self._create()
@@ -183,21 +238,21 @@ class HdfsOutputStream:
             raise
 
     def _room(self) -> int:
-        """Bytes that may be sent at once; a block that is full is on disks before the next one."""
+        """Return the number of bytes to send at once; a full block is synced before the next one starts."""
         if not self._block_bytes:
             status = self._retrier.call("status", self._status)
             self._block_bytes = int(status.blocksize)
         in_block = self._length % self._block_bytes
-        if in_block == 0:  # later it would be another block that is synced
+        if in_block == 0:  # a later sync would apply to the next block
             self._retrier.call("sync", self._sync, is_transient=_is_refused)
         return min(_PIECE_BYTES, self._block_bytes - in_block)
 
     def _status(self) -> Any:
-        with translated(self._uri):
+        with map_errors(self._uri):
             return self._stream.run(lambda raw: raw.get_file_info(self._path))
 
     def _send(self, piece: bytes, seconds: float) -> None:
-        self._bounded(lambda: self._writer.write(piece), seconds)
+        self._run_with_timeout(lambda: self._writer.write(piece), seconds)
         self._length += len(piece)
 
     def _sync_all(self) -> None:
@@ -206,28 +261,30 @@ class HdfsOutputStream:
         self._sync()
 
     def _sync(self, seconds: float | None = None) -> None:
-        """Have the DataNodes write to their disks; closing alone leaves it in their memories."""
+        """Make the DataNodes write to their disks; closing a file leaves its data in their memory."""
         if not self._can_sync or self._length == self._synced_length:
             return
         try:
-            self._bounded(self._writer.hsync, self._patience.end_s if seconds is None else seconds)
+            self._run_with_timeout(
+                self._writer.hsync, self._patience.end_s if seconds is None else seconds
+            )
         except CheckpointError as error:
             if "not supported for erasure-coded" not in str(error.__cause__):
                 raise
             self._can_sync = False
         self._synced_length = self._length
 
-    def _bounded(self, call: Any, seconds: float) -> None:
-        with translated(self._uri):
-            bounded(call, seconds)
+    def _run_with_timeout(self, call: Any, seconds: float) -> None:
+        with map_errors(self._uri):
+            call_with_timeout(call, seconds)
 
     def _recover(self, error: StorageUnavailableError) -> None:
-        """Have the NameNode close the file, whose writer doesn't know whether it is.
+        """Make the NameNode close the file after a close with an unknown outcome.
 
-        The DataNodes agree on what they have; it is all, or the file does not count.
+        The DataNodes agree on a length. If it is not the full length, the commit fails.
         """
         try:
-            length = self._retrier.call("commit", self._closed_length)
+            length = self._retrier.call("commit", self._read_closed_length)
         except StorageUnavailableError:
             raise error from error.__cause__
         if length != self._length:
@@ -237,22 +294,22 @@ class HdfsOutputStream:
             )
             raise StorageUnavailableError(message, self._uri) from error
 
-    def _closed_length(self) -> int:
+    def _read_closed_length(self) -> int:
         if self._is_finished:
             raise StreamClosedError("stream was discarded", self._uri)
         try:
-            with translated(self._uri):
+            with map_errors(self._uri):
                 is_closed = self._calls.run(lambda raw: raw.recover_lease(self._path))
                 status = self._calls.run(lambda raw: raw.get_file_info(self._path))
-        except CheckpointConflictError as error:  # it waits for a DataNode's report
+        except CheckpointConflictError as error:  # the NameNode waits for a DataNode's report
             raise StorageUnavailableError("HDFS has not closed the file yet", self._uri) from error
         if not is_closed:
             raise StorageUnavailableError("HDFS has not closed the file yet", self._uri)
         return int(status.length)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Write in this block; after a failure the file may miss a piece, and is not committed any more."""
+    def _discard_on_error(self) -> Iterator[None]:
+        """Discard the file if this block fails: a piece may be missing, so it must not be committed."""
         with self._lock:
             if self._is_finished:
                 raise StreamClosedError("stream is finished or discarded", self._uri)
@@ -268,13 +325,13 @@ class HdfsOutputStream:
             self._is_writing = False
         if failure is None and not was_aborted:
             return
-        # Again, if it was aborted: a head that was sent anew may have made it once more.
+        # Again after an abort: sending the head again may have re-created the file.
         self._delete()
         self._free(self._writer)
         if was_aborted:  # by another thread
             raise StreamClosedError("stream was discarded", self._uri) from failure
         if isinstance(failure, CheckpointNotFoundError):
-            message = "file was deleted while it was written, by another driver or a cleanup"
+            message = "file was deleted while it was being written, by another driver or a cleanup"
             raise CheckpointNotFoundError(message, self._uri) from failure
         if failure is not None:
             raise failure
@@ -284,14 +341,14 @@ class HdfsOutputStream:
             self._cleanup.call("delete", self._delete_once)
 
     def _delete_once(self) -> None:
-        with suppress(CheckpointNotFoundError), translated(self._uri):
+        with suppress(CheckpointNotFoundError), map_errors(self._uri):
             self._calls.run(lambda raw: raw.delete(self._path), ABORT_DEADLINE_S)
 
     def _free(self, writer: Any) -> None:
-        """Let go of the connections of a file that was deleted, which a writer keeps otherwise.
+        """Release the connections that the writer of a deleted file would keep.
 
-        Closing it makes nothing whole then: the NameNode knows no such file.
+        Closing it does not complete a file, because the NameNode has deleted it.
         """
         if writer is not None:
             with suppress(CheckpointError):
-                self._bounded(writer.close, self._patience.free_s)
+                self._run_with_timeout(writer.close, self._patience.free_s)

@@ -1,8 +1,8 @@
-"""obstore in front of boto3, where it is installed: the same requests for a fifth of the CPU time.
+"""Requests through obstore before boto3, if obstore is installed: they take a fifth of the CPU time.
 
-obstore is asked once, for requests that need no answer but "done" and for small answers. It hides status codes,
-and its errors quote what the store said, secrets and all; so whatever it fails at is left to boto3,
-and nothing of its errors is passed on.
+obstore gets one attempt at writes of small objects and reads of heads. It hides status codes, and its errors quote
+the store's answer including secrets. So boto3 repeats every failed request, and obstore's errors are not
+passed on.
 """
 
 import logging
@@ -25,9 +25,9 @@ from holdfast.locations.file_systems.s3.s3_settings import S3Settings
 _log = logging.getLogger(__name__)
 
 HEAD_BYTES = 4 << 20
-"""How many bytes obstore reads of an object. Most objects have no more, and boto3 reads the rest of the others faster."""
+"""Number of bytes that obstore reads of an object. Most objects are smaller; boto3 reads the rest of others faster."""
 
-# botocore renews credentials ten minutes before they end, obstore asks for those that end in five.
+# botocore renews credentials ten minutes before they expire, obstore requests new ones five minutes before.
 _CREDENTIALS_LAST = timedelta(minutes=10)
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -35,11 +35,11 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NO_SUCH_KEY = "<Code>NoSuchKey</Code>"
 _SLOW_DOWN = "<Code>SlowDown</Code>"
 
-# In the text of obstore's errors, what the store said stands behind the first status.
+# In the text of obstore's errors, the store's answer follows the first status.
 _STATUS = re.compile(r"status code: (\d{3})")
 _NOT_SENT = re.compile(r"\bkind: Connect\b")
 
-# Errors of answers that turned the request away, or from before it was sent.
+# Errors of rejected requests, or before a request was sent.
 _CHANGED_NOTHING = {
     "AlreadyExistsError",
     "FileNotFoundError",
@@ -49,8 +49,8 @@ _CHANGED_NOTHING = {
     "UnauthenticatedError",
 }
 
-# object_store takes these from the environment, where they may stand for other programs.
-FOREIGN = (
+# object_store reads these from the environment, where they may be meant for other programs.
+OVERRIDING_VARIABLES = (
     "AWS_CHECKSUM_ALGORITHM",
     "AWS_CONDITIONAL_PUT",
     "AWS_S3_EXPRESS",
@@ -66,7 +66,7 @@ _is_usable = True
 
 def _note_fork() -> None:
     global _is_usable  # noqa: PLW0603  # of the process
-    # The client's threads are not in this process, and it would wait for them for ever.
+    # The client would wait forever for its threads, which do not exist in this process.
     _is_usable = _is_usable and "obstore" not in sys.modules
 
 
@@ -74,15 +74,15 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def obstore_for(settings: S3Settings, bucket: str) -> "ObstoreBucket | None":
-    """A bucket through obstore; None where boto3 has to do it.
+    """Return a bucket through obstore, or None if boto3 must be used.
 
     Raises:
-        InvalidRequestError: The settings ask for obstore, and it is not installed.
+        InvalidRequestError: The settings require obstore, and it is not installed.
     """
     if settings.state_files == "boto3" or not _is_usable:
         return None
     return _STORES.get(
-        (settings, bucket), lambda: _made(settings, connection_for(settings), bucket)
+        (settings, bucket), lambda: _make_bucket(settings, connection_for(settings), bucket)
     )
 
 
@@ -90,7 +90,7 @@ class PutOutcome(Enum):
     """The outcome of a request."""
 
     DONE = "done"
-    NOT_DONE = "surely not done"
+    NOT_DONE = "certainly not done"
     UNKNOWN = "unknown"
 
 
@@ -107,7 +107,7 @@ class ObstoreBucket:
         )
 
     def put(self, key: str, data: BytesLike, metadata: Mapping[str, str]) -> PutOutcome:
-        """Make an object if its name is free."""
+        """Create an object if its name is free."""
         from obstore import put  # noqa: PLC0415  # optional
 
         try:
@@ -119,16 +119,16 @@ class ObstoreBucket:
                 mode="create",
                 use_multipart=False,
             )
-        except Exception as error:  # noqa: BLE001  # what it was, boto3 will find out
-            _note_failure("write", key, error)
-            return PutOutcome.NOT_DONE if surely_changed_nothing(error) else PutOutcome.UNKNOWN
+        except Exception as error:  # noqa: BLE001  # boto3 repeats the request and reports the error
+            _log_failure("write", key, error)
+            return PutOutcome.NOT_DONE if was_not_performed(error) else PutOutcome.UNKNOWN
         return PutOutcome.DONE
 
     def head(self, key: str) -> "ObjectHead | None":
-        """The beginning of an object; None if that failed.
+        """Return the head of an object, or None if the request failed.
 
         Raises:
-            CheckpointNotFoundError: There is no such object.
+            CheckpointNotFoundError: The object does not exist.
         """
         from obstore import get  # noqa: PLC0415  # optional
 
@@ -136,24 +136,24 @@ class ObstoreBucket:
             result = get(self._store, key, options={"range": (0, HEAD_BYTES)})
             etag = result.meta["e_tag"]
             if not etag:
-                raise ValueError("answer is no object")  # noqa: TRY301  # to be noted as the others
+                raise ValueError("answer is not an object")  # noqa: TRY301  # logged like the others
             return ObjectHead(memoryview(result.bytes()), result.meta["size"], etag)
-        except Exception as error:  # noqa: BLE001  # what it was, boto3 will find out
+        except Exception as error:  # noqa: BLE001  # boto3 repeats the request and reports the error
             if isinstance(error, FileNotFoundError) and _NO_SUCH_KEY in str(error):
                 message, uri = "no such object", f"s3://{self._bucket}/{key}"
                 raise CheckpointNotFoundError(message, uri) from None
-            _note_failure("read", key, error)
+            _log_failure("read", key, error)
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """The beginning of an object, all of it if it is small.
+    """The head of an object, or all of a small one.
 
     Attributes:
         data: The object's first bytes.
         size: Length of the object in bytes.
-        etag: Which object it is.
+        etag: Version of the object.
     """
 
     data: memoryview
@@ -161,25 +161,25 @@ class ObjectHead:
     etag: str
 
 
-def _made(settings: S3Settings, connection: Connection, bucket: str) -> ObstoreBucket | None:
+def _make_bucket(settings: S3Settings, connection: Connection, bucket: str) -> ObstoreBucket | None:
     if not _BUCKET.fullmatch(bucket) or bucket.endswith("--x-s3"):
-        return None  # the name of an access point, say, or a directory bucket
+        return None  # for example an access point or a directory bucket
     try:
         import obstore  # noqa: F401, PLC0415  # optional
     except ImportError as error:
         if settings.state_files == "obstore":
-            message = "state files are to go through obstore: pip install 'holdfast[s3,obstore]'"
+            message = "state_files='obstore' needs obstore: pip install 'holdfast[s3,obstore]'"
             raise InvalidRequestError(message) from error
         return None
-    foreign = [name for name in FOREIGN if name in os.environ]
+    foreign = [name for name in OVERRIDING_VARIABLES if name in os.environ]
     if foreign:
-        _log.warning("obstore would heed %s; boto3 is used instead", ", ".join(foreign))
+        _log.warning("obstore would use %s; boto3 is used instead", ", ".join(foreign))
         return None
     try:
         return ObstoreBucket(_options(settings, connection, bucket), settings)
-    except Exception as error:  # noqa: BLE001  # it has a class for each
+    except Exception as error:  # noqa: BLE001  # obstore has many classes
         _log.warning(
-            "obstore can't be used for bucket %s (%s); boto3 is", bucket, type(error).__name__
+            "obstore can't be used for bucket %s (%s); using boto3", bucket, type(error).__name__
         )
         return None
 
@@ -188,9 +188,9 @@ def _options(settings: S3Settings, connection: Connection, bucket: str) -> dict[
     endpoint, is_path_style = endpoint_of(connection.client, bucket)
     client: dict[str, Any] = {
         "allow_http": True,
-        "connect_timeout": timedelta(seconds=settings.connect_timeout_s),
-        # As a whole, because it notices no stall while it sends.
-        "timeout": timedelta(seconds=settings.read_timeout_s),
+        "connect_timeout": timedelta(seconds=settings.connect_timeout),
+        # For the whole request, because obstore does not detect stalls while sending.
+        "timeout": timedelta(seconds=settings.read_timeout),
         "user_agent": "holdfast",
     }
     certificates = settings.ca_bundle or os.environ.get("AWS_CA_BUNDLE")
@@ -206,16 +206,16 @@ def _options(settings: S3Settings, connection: Connection, bucket: str) -> dict[
         "skip_signature": False,
         "unsigned_payload": False,
         "server_side_encryption": settings.server_side_encryption,
-        "sse_kms_key_id": settings.kms_key_id,
+        "sse_kms_key_id": settings.kms_key,
         "client_options": client,
-        # Repetitions are ours, and boto3 makes them.
+        # boto3's requests are retried instead.
         "retry_config": {"max_retries": 0, "retry_timeout": timedelta(0)},
     }
     return {name: value for name, value in options.items() if value is not None}
 
 
 def endpoint_of(client: Any, bucket: str) -> tuple[str, bool]:
-    """Where botocore sends a request about the bucket, and whether the path names it."""
+    """Return the endpoint of botocore's requests to the bucket, and whether it is path-style."""
     endpoint = client.meta.endpoint_url.rstrip("/")
     url = client.generate_presigned_url("get_object", {"Bucket": bucket, "Key": "key"})
     if url.partition("?")[0].endswith(f"/{bucket}/key"):
@@ -225,14 +225,14 @@ def endpoint_of(client: Any, bucket: str) -> tuple[str, bool]:
 
 
 class Credentials:
-    """The credentials that botocore finds, asked for anew before they end."""
+    """botocore's credentials, which obstore requests again before they expire."""
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
 
     def __call__(self) -> dict[str, Any]:
         frozen = self._credentials.get_frozen_credentials()
-        # Not a clock that is handed in: obstore compares it with this machine's.
+        # The machine's clock, because obstore compares the result with it.
         now = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)
         return {
             "access_key_id": frozen.access_key,
@@ -242,8 +242,8 @@ class Credentials:
         }
 
 
-def surely_changed_nothing(error: Exception) -> bool:
-    """Whether a request was surely not performed; what can't be told counts as unknown."""
+def was_not_performed(error: Exception) -> bool:
+    """Return whether a request was certainly not performed; False if unknown."""
     if type(error).__name__ in _CHANGED_NOTHING:
         return True
     status = _STATUS.search(str(error))
@@ -252,5 +252,5 @@ def surely_changed_nothing(error: Exception) -> bool:
     return status[1][0] in "34" or status[1] == "507" or _SLOW_DOWN in str(error)
 
 
-def _note_failure(what: str, key: str, error: Exception) -> None:
-    _log.info("obstore could not %s %s (%s); boto3 tries it now", what, key, type(error).__name__)
+def _log_failure(action: str, key: str, error: Exception) -> None:
+    _log.info("obstore could not %s %s (%s); trying boto3", action, key, type(error).__name__)
