@@ -453,7 +453,10 @@ def test_a_value_of_each_type_comes_back_as_in_spark(
         (spark.DateType(), "2024-01-01"),
         (spark.TimestampType(), 5),
         (spark.TimestampType(), pd.NaT),
-        (spark.TimestampType(), dt.datetime.max.replace(tzinfo=dt.timezone(dt.timedelta(hours=-20)))),
+        (
+            spark.TimestampType(),
+            dt.datetime.max.replace(tzinfo=dt.timezone(dt.timedelta(hours=-20))),
+        ),
         (spark.DayTimeIntervalType(), dt.timedelta.max),
         (spark.StringType(), "\ud800"),
         (spark.BinaryType(), "\ud800"),

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from contracts.patience import HANGS_S
 from jobs.job import Job
+from jobs.session import session_with
 from jobs.timed import TellsTimes
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.api import BatchTimes
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import checkpointed
+from holdfast.spark import checkpointed, read_state
 from holdfast.spark.event_time import WakeUps
 from holdfast.spark.query import query_run
 
@@ -188,7 +189,7 @@ def test_a_session_without_a_limit_of_rows_per_batch_is_refused(job: Job) -> Non
         with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
             WakeUps().beside(job.stream())
         with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
-            read_state(job.spark, job.storage_directory)
+            read_state(job.spark, job.checkpoints)
 
 
 @pytest.mark.exhaustive
