@@ -56,7 +56,9 @@ def read_state(
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
         kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
         key: The key of keyed state whose rows alone are read, without the others: a value for each of the key's
-            columns, by name, or the value where there is one column. None reads all.
+            columns, by name, or the value where there is one column. Text for a column of another type has the form in
+            which `holdfast cat` prints values: base64 for bytes, ISO 8601 for times, JSON for structs and lists. None
+            reads all.
 
     Raises:
         InvalidRequestError: There is no such state, or its key has other columns or types, or a value has no

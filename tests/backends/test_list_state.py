@@ -98,7 +98,9 @@ def test_rows_come_as_batches_and_tables_and_leave_as_a_table(values: Any) -> No
 def test_rows_with_lists_of_no_type_and_required_fields_become_a_table() -> None:
     inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     schema = pa.schema([("none", pa.list_(pa.null())), ("s", inner)])
-    rows = [{"none": [None] * number, "s": {"x": number} if number else None} for number in range(4)]
+    rows = [
+        {"none": [None] * number, "s": {"x": number} if number else None} for number in range(4)
+    ]
     state = state_of(schema)
     state.add_all(pa.Table.from_pylist(rows, schema).slice(1, 2))
     state.add_all(pa.Table.from_pylist(rows, schema).slice(0, 1))

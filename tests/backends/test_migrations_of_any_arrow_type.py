@@ -171,9 +171,7 @@ class Drawn:
         return self.values
 
 
-SOME_REQUIRED = pa.struct(
-    [pa.field("a", pa.int64(), nullable=False), ("b", pa.list_(pa.null()))]
-)
+SOME_REQUIRED = pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.list_(pa.null()))])
 
 
 @given(data=st.data(), type=all_types, start=st.integers(0, 3), end=st.integers(0, 6))

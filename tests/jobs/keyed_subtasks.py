@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from contracts.progress import behind_batch
 from jobs.keyed import USUAL
 from jobs.quick_disk import QUICK_DISK
 
@@ -15,6 +16,12 @@ from holdfast.backends.keyed import BackendName, open_tables
 from holdfast.backends.keyed_state import KeyedStateBackend
 from holdfast.backends.keys import key_group_range, key_hash
 from holdfast.backends.operator import OperatorStateBackend
+from holdfast.locations import (
+    CheckpointMetadata,
+    StoredOperator,
+    StoredSubtask,
+    complete_checkpoint,
+)
 from holdfast.spark import StatefulFunction
 from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
@@ -71,6 +78,25 @@ class KeyedSubtasks:
         out, self._handles = self._run(rows, watermark, batch_time)
         self.watermark = watermark
         return out
+
+    def complete(self, uid: str) -> str:
+        """Complete a checkpoint of the operator as it is now. Returns its pointer."""
+        self._checkpoint_id += 1
+        stored = {
+            index: StoredSubtask(managed_keyed=(handle,))
+            for index, handle in enumerate(self._handles)
+        }
+        metadata = CheckpointMetadata(
+            job_id="job",
+            checkpoint_id=self._checkpoint_id,
+            created_ms=0,
+            duration_ms=0.0,
+            writer="test",
+            operators={uid: StoredOperator(len(stored), GROUPS, stored, key=tuple(self.key.names))},
+            coordinator_states=behind_batch(0),
+        )
+        location = self.checkpoints.location(self._checkpoint_id)
+        return complete_checkpoint(location, metadata).location.external_pointer
 
     def _run(
         self, rows: pa.Table, watermark: int, batch_time: int

@@ -13,7 +13,7 @@ from jobs.keyed_subtasks import KeyedSubtasks
 from jobs.session import session_with
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DecimalType, LongType, StructField, StructType
+from pyspark.sql.types import DecimalType, StructField, StructType
 
 from holdfast.backends.arrow import estimates_of_sketches, union_of_sketches
 from holdfast.backends.descriptors import StateTtlConfig

@@ -27,11 +27,22 @@ exit status:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parses the whole command line, or the words of one command."""
+    """Parses the whole command line, or the words of one command, whose options may be anywhere."""
+
+    _is_intermixed = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._is_intermixed:
+            return super().parse_known_args(args, namespace)
         self._words = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        if self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        # Without this, Python 3.11 refuses optional arguments after an option.
+        self._is_intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, without secrets of URIs among the words that it is about."""

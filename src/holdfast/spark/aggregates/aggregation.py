@@ -10,7 +10,7 @@ from holdfast.backends.arrow import gather
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.backends.keyed import Keys
 from holdfast.spark.aggregates.accumulators import Accumulators
-from holdfast.spark.aggregates.changes import AggregateChanges, ChangeOptions
+from holdfast.spark.aggregates.changes import AggregateChanges, ChangeOptions, check_own_states
 from holdfast.spark.aggregates.descriptions import Aggregate
 from holdfast.spark.operators import StatefulFunction
 
@@ -48,6 +48,7 @@ class Aggregation(StatefulFunction):
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._store = context.keyed_state_store
+        check_own_states(self._store, [_STATE])
         self._accumulators = Accumulators(self._aggregates, context.input_schema)
         stored = self._store.specs().get(_STATE)
         self._state = self._store.get_reducing_state(

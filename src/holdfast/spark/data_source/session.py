@@ -39,7 +39,7 @@ def read_state(
         raw: As for `holdfast.read_state`.
         kind: As for `holdfast.read_state`.
         key: The key of keyed state whose rows alone are read, without the others: a value for each of the key's
-            columns, by name: text, number, bool or None, or else text that Arrow casts to the column's type.
+            columns, by name, as JSON has it or as `holdfast cat` prints it.
 
     Raises:
         TypeError: A value of the key is of another type.

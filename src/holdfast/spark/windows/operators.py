@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, Required, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, Required, TypedDict, Unpack
 
 import msgspec
 import numpy as np
@@ -17,10 +17,12 @@ from holdfast.backends.keyed import TableSpec
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.aggregates import (
+    ANOTHER_UID,
     Accumulators,
     Aggregate,
     AggregateChanges,
     check_aggregates,
+    check_own_states,
 )
 from holdfast.spark.operators import OutputRows, Row, StatefulFunction
 from holdfast.spark.windows.assigning import (
@@ -32,7 +34,7 @@ from holdfast.spark.windows.assigning import (
     milliseconds,
 )
 from holdfast.spark.windows.fixed import FixedSpans
-from holdfast.spark.windows.sessions import SessionSpans
+from holdfast.spark.windows.sessions import SESSIONS, SessionSpans
 from holdfast.spark.windows.spans import Assigned, Spans, Windows
 
 START, END = "window_start", "window_end"
@@ -40,7 +42,7 @@ START, END = "window_start", "window_end"
 
 _STATE = "windows"
 _WINDOWS = b"holdfast.windows"
-_read_note = json_decoder(tuple[str, str]).decode
+_read_note = json_decoder(tuple[str, str, str]).decode
 _MICROSECONDS = pa.timestamp("us")
 _FIRST_MICROS, _LAST_MICROS = (
     pa.scalar(moment, _MICROSECONDS).value
@@ -79,6 +81,7 @@ class _Windowed(StatefulFunction):
             rows of it.
 
     Attributes:
+        kept: What is kept of each window, in words.
         late_rows: How many rows of the batch were late; of those that were combined before, each counts as one.
 
     Source:
@@ -86,6 +89,7 @@ class _Windowed(StatefulFunction):
     """
 
     time_mode = "event"
+    kept: ClassVar[str]
     keeps_late_rows = True  # a late row may belong to a window that isn't over
 
     def __init__(self, windows: WindowAssigner, **options: Unpack[WindowOptions]) -> None:
@@ -142,6 +146,7 @@ class _Windowed(StatefulFunction):
             if isinstance(self._assigner, FixedWindows)
             else SessionSpans.namespace
         )
+        check_own_states(self._store, [_STATE, SESSIONS])
         stored = self._store.specs().get(_STATE)
         metadata = self._described(stored)
         self._state = self._store.get_reducing_state(
@@ -158,23 +163,22 @@ class _Windowed(StatefulFunction):
 
     def _described(self, stored: TableSpec | None) -> dict[bytes, bytes]:
         """The windows as they are stored with each column of the state. Raises `StateMigrationError` if others are stored."""
-        now = (str(self._assigner), self._emit)
+        now = (str(self._assigner), self._emit, self.kept)
         for field in [] if stored is None else stored.values:
             note = (field.metadata or {}).get(_WINDOWS)
             if note is None:
                 continue
-            windows, emit = _read_note(note)
-            if windows != now[0]:
+            windows, emit, kept = _read_note(note)
+            if (windows, kept) != (now[0], self.kept):
                 message = (
-                    f"the operator has state of {windows}, and now has {now[0]}; rows that were added up can't move to "
-                    "other windows. Take the windows of before, or give keyed() another uid, and set "
-                    "spark.holdfast.checkpoint.allow-non-restored-state to true to drop the state of the old uid"
+                    f"the operator has {kept} of {windows}, and now has {self.kept} of {now[0]}; what is kept can't move "
+                    f"to other windows. Take the windows of before, or {ANOTHER_UID}"
                 )
                 raise StateMigrationError(message)
             if (emit, self._emit) == ("append", "update"):
                 message = (
-                    "the operator has state of windows with emit='append', which were not given out yet and never "
-                    "would be with emit='update'; keep emit='append', or give keyed() another uid"
+                    "the operator has windows with emit='append', which were not given out yet and never would be with "
+                    f"emit='update'; keep emit='append', or {ANOTHER_UID}"
                 )
                 raise StateMigrationError(message)
         return {_WINDOWS: msgspec.json.encode(now)}
@@ -296,6 +300,8 @@ class WindowedAggregation(_Windowed):
             to do so in each batch that has rows of them.
     """
 
+    kept = "aggregates"
+
     def __init__(
         self,
         aggregates: Mapping[str, Aggregate],
@@ -342,6 +348,8 @@ class WindowedFunction(_Windowed):
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
             to do so in each batch that has rows of them.
     """
+
+    kept = "rows"
 
     def __init__(
         self,
