@@ -14,12 +14,16 @@ from pyspark_holdfast_wake import (
     DIRECTORY,
     FORMAT,
     NAME,
+    SUPPORTS_AVAILABLE_NOW,
     DefaultSource,
     ask,
     file_of,
     forget,
     is_of_wake_ups,
 )
+
+AVAILABLE_NOW_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+"""Makes `availableNow` keep to rate limits beside a source that doesn't know this trigger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,10 @@ class WakeUps:
         columns = [StructField(each.name, each.dataType, each.nullable) for each in rows.schema]
         session = rows.sparkSession
         register_source(session, DefaultSource)
+        if not SUPPORTS_AVAILABLE_NOW:
+            # Otherwise one source in Python makes Spark 4.1 read all sources to their end in one batch, whatever
+            # their rate limits are.
+            session.conf.set(AVAILABLE_NOW_WRAPPER, "true")
         stream = (
             session.readStream.format(FORMAT).schema(StructType(columns)).option(NAME, self.name)
         )
