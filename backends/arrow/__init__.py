@@ -7,13 +7,22 @@ from holdfast.backends.arrow.array_checks import check_memory, missing_in
 from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
 from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
 from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
-from holdfast.backends.arrow.ipc_sizes import blocks_of, check_block, check_blocks, check_stream
+from holdfast.backends.arrow.ipc_sizes import (
+    blocks_of,
+    check_block,
+    check_blocks,
+    refuse_compressed,
+)
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
+from holdfast.backends.arrow.large_batches import gather, take_rows
 from holdfast.backends.arrow.nesting import (
     children_of,
+    conformed,
+    conformed_column,
     fields_of,
     mapped_type,
+    nullable_type,
     offsets_of,
     path_below,
     paths_in,
@@ -24,6 +33,7 @@ from holdfast.backends.arrow.nesting import (
 )
 from holdfast.backends.arrow.ordering import are_new, order_of
 from holdfast.backends.arrow.python_keys import dictionary_key
+from holdfast.backends.arrow.python_objects import named_conversion, no_object_error
 from holdfast.backends.arrow.quick_values import (
     NotQuickError,
     Quick,
@@ -50,15 +60,17 @@ __all__ = [
     "check_blocks",
     "check_memory",
     "check_sketches",
-    "check_stream",
     "children_of",
     "chunks_of",
     "compacted",
+    "conformed",
+    "conformed_column",
     "dictionary_key",
     "equal_numbers",
     "equal_rows",
     "estimates_of_sketches",
     "fields_of",
+    "gather",
     "is_bytes",
     "is_list",
     "is_text",
@@ -66,7 +78,10 @@ __all__ = [
     "json_text",
     "mapped_type",
     "missing_in",
+    "named_conversion",
+    "no_object_error",
     "nullable",
+    "nullable_type",
     "offsets_of",
     "order_of",
     "path_below",
@@ -75,7 +90,9 @@ __all__ = [
     "plain_floats",
     "plain_type",
     "quick_value",
+    "refuse_compressed",
     "scalar_of",
+    "take_rows",
     "trimmed",
     "types_in",
     "union_of_sketches",

@@ -10,7 +10,7 @@ from pyarrow import types
 
 from holdfast.backends.arrow.array_checks import are_kept, has_required, missing_in
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
-from holdfast.backends.arrow.nesting import fields_of
+from holdfast.backends.arrow.nesting import conformed, fields_of
 from holdfast.common import raise_shortage
 
 
@@ -41,7 +41,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         message = f"type {array.type} is no {wanted}"
         raise MisfitError(message)
     try:
-        result = array.cast(wanted)
+        result = conformed(array, wanted)
     except pa.ArrowException as error:
         raise_shortage(error)
         result = None

@@ -15,11 +15,13 @@ Source:
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 
-Read = Callable[[int, int], bytes | memoryview]
+Bytes = bytes | memoryview
+
+Read = Callable[[int, int], Bytes]
 """Reads bytes of the file, by offset and length."""
 
 Block = tuple[int, int, int]
@@ -28,9 +30,16 @@ Block = tuple[int, int, int]
 _TAIL = struct.Struct("<i6s")
 _BLOCK = struct.Struct("<qi4xq")
 _BUFFER = struct.Struct("<qq")
-_LENGTH = struct.Struct("<q")
+_MARK = struct.Struct("<Ii")
+_CONTINUES = 0xFFFFFFFF
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _NOT_COMPRESSED = -1
+
+_int16 = struct.Struct("<H").unpack_from
+_int32 = struct.Struct("<i").unpack_from
+_int64 = struct.Struct("<q").unpack_from
+
+_NOT_READABLE = (struct.error, IndexError)
 
 
 def blocks_of(read: Read, length: int) -> tuple[list[Block], list[Block]]:
@@ -47,13 +56,12 @@ def blocks_of(read: Read, length: int) -> tuple[list[Block], list[Block]]:
         size, _ = _TAIL.unpack(read(length - _TAIL.size, _TAIL.size))
         if not 0 < size <= length - _TAIL.size:
             raise ValueError(f"a footer of {size} bytes")
-        footer = _FlatBuffer(read(length - _TAIL.size - size, size))
-        table = footer.root()
+        footer = read(length - _TAIL.size - size, size)
         dictionaries, batches = (
-            [_BLOCK.unpack(item) for item in footer.vector(table, field, _BLOCK.size)]
+            [_BLOCK.unpack(item) for item in _vector(footer, _table(footer, 0), field, _BLOCK.size)]
             for field in (2, 3)
         )
-    except (struct.error, IndexError) as error:
+    except _NOT_READABLE as error:
         raise ValueError(f"a footer that can't be read ({error})") from error
     for offset, message, body in (*dictionaries, *batches):
         if min(offset, message, body) < 0 or offset + message + body > length:
@@ -72,14 +80,26 @@ def check_block(read: Read, block: Block, most: int) -> None:
     Raises:
         ValueError: It would, or it is no block.
     """
-    offset, message, body = block
-    prefix = 8 if bytes(read(offset, min(message, 4))) == b"\xff\xff\xff\xff" else 4
-    _check_message(
-        read(offset + prefix, max(0, message - prefix)),
-        lambda start, size: read(offset + message + start, size),
-        body,
-        most,
-    )
+    offset, length, body = block
+    total = 0
+    try:
+        message = read(offset, length)
+        mark, _ = _MARK.unpack_from(message)
+        batch = _compressed_batch(message, _MARK.size if mark == _CONTINUES else 4)
+        if not batch:
+            return
+        for item in _vector(message, batch, 2, _BUFFER.size):
+            start, size = _BUFFER.unpack(item)
+            if min(start, size) < 0 or start + size > body:
+                raise ValueError(f"a buffer of bytes {start} to {start + size} of {body}")
+            if size >= 8:
+                (grown,) = _int64(read(offset + length + start, 8))
+                total += size if grown == _NOT_COMPRESSED else max(grown, 0)
+    except _NOT_READABLE as error:
+        raise ValueError(f"a message that can't be read ({error})") from error
+    if total > most:
+        text = f"{body} compressed bytes would be {total}, and no block has more than {most}"
+        raise ValueError(text)
 
 
 def check_blocks(file: pa.Buffer, most: int) -> None:
@@ -94,88 +114,63 @@ def check_blocks(file: pa.Buffer, most: int) -> None:
             check_block(read, block, most)
 
 
-def check_stream(data: pa.Buffer, most: int) -> None:
-    """Check every message of an Arrow IPC stream in memory as `check_block` does. Raises `ValueError`."""
-    for message in pa.ipc.MessageReader.open_stream(data):
-        body = memoryview(message.body or b"")
-        _check_message(
-            memoryview(message.metadata),
-            lambda start, size, body=body: body[start : start + size],
-            len(body),
-            most,
-        )
+def refuse_compressed(stream: bytes) -> None:
+    """Refuse an Arrow IPC stream in which a message is compressed.
 
-
-def _check_message(metadata: bytes | memoryview, read: Read, body: int, most: int) -> None:
-    total = 0
+    Raises:
+        ValueError: One is, or the bytes are no such stream.
+    """
+    at = 0
     try:
-        for start, length in _compressed_buffers(_FlatBuffer(metadata)):
-            if start < 0 or length < 0 or start + length > body:
-                raise ValueError(f"a buffer of bytes {start} to {start + length} of {body}")
-            if length >= _LENGTH.size:
-                (size,) = _LENGTH.unpack(read(start, _LENGTH.size))
-                total += length if size == _NOT_COMPRESSED else max(size, 0)
-    except (struct.error, IndexError) as error:
+        while at < len(stream):
+            mark, length = _MARK.unpack_from(stream, at)
+            if mark != _CONTINUES or length <= 0:
+                break  # the end of the stream, which Arrow reads no further either
+            at += _MARK.size
+            if _compressed_batch(stream, at):
+                raise ValueError("it is compressed")
+            body = _field(stream, _table(stream, at), 3)
+            at += length + max(0, _int64(stream, body)[0] if body else 0)
+    except _NOT_READABLE as error:
         raise ValueError(f"a message that can't be read ({error})") from error
-    if total > most:
-        raise ValueError(
-            f"{body} compressed bytes would be {total}, and no block has more than {most}"
-        )
 
 
-def _compressed_buffers(message: "_FlatBuffer") -> Iterator[tuple[int, int]]:
-    """Offset and length of each buffer in the body; none if they are not compressed."""
-    table = message.root()
-    kind, batch = message.byte(table, 1), message.table(table, 2)
-    if kind == _DICTIONARY_BATCH:
-        batch = message.table(batch, 1)
-    elif kind != _RECORD_BATCH:
-        return
-    if message.position(batch, 3):
-        yield from map(_BUFFER.unpack, message.vector(batch, 2, _BUFFER.size))
+def _compressed_batch(data: Bytes, start: int) -> int:
+    """Where the batch of a message is that begins there; 0 if it has none, or is not compressed."""
+    message = _table(data, start)
+    kind, header = _field(data, message, 1), _field(data, message, 2)
+    if not (kind and header) or data[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return 0
+    batch = _table(data, header)
+    if data[kind] == _DICTIONARY_BATCH:
+        inner = _field(data, batch, 1)
+        batch = _table(data, inner) if inner else 0
+    return batch if batch and _field(data, batch, 3) else 0
 
 
-class _FlatBuffer:
-    """The tables of a FlatBuffer. Raises `struct.error` or `IndexError` where the bytes are no such tables."""
+def _table(data: Bytes, position: int) -> int:
+    """Where a table, or vector, is that is referred to from there."""
+    return position + int(_int32(data, position)[0])
 
-    def __init__(self, data: bytes | memoryview) -> None:
-        self._data = memoryview(data).cast("B")
 
-    def root(self) -> int:
-        return self._number("<I", 0)
+def _field(data: Bytes, table: int, field: int) -> int:
+    """Where a field of a table is; 0 if it is not there."""
+    fields = table - _int32(data, table)[0]
+    at = 4 + 2 * field
+    if at >= _int16(data, fields)[0]:
+        return 0
+    offset = int(_int16(data, fields + at)[0])
+    return table + offset if offset else 0
 
-    def position(self, table: int, field: int) -> int:
-        """Where a field of a table is; 0 if it is not there."""
-        fields = table - self._number("<i", table)
-        at = 4 + 2 * field
-        if at + 2 > self._number("<H", fields):
-            return 0
-        offset = self._number("<H", fields + at)
-        return table + offset if offset else 0
 
-    def byte(self, table: int, field: int) -> int:
-        position = self.position(table, field)
-        return self._number("<B", position) if position else 0
-
-    def table(self, table: int, field: int) -> int:
-        position = self.position(table, field)
-        if not position:
-            raise IndexError("a table is not there")
-        return position + self._number("<I", position)
-
-    def vector(self, table: int, field: int, width: int) -> list[memoryview]:
-        """The items of a vector, each of so many bytes."""
-        if not self.position(table, field):
-            return []
-        start = self.table(table, field)
-        count = self._number("<I", start)
-        items = self._data[start + 4 : start + 4 + count * width]
-        if len(items) < count * width:
-            raise IndexError("a vector is cut off")
-        return [items[at : at + width] for at in range(0, len(items), width)]
-
-    def _number(self, kind: str, position: int) -> int:
-        if position < 0:
-            raise IndexError("a position before the beginning")
-        number: int = struct.unpack_from(kind, self._data, position)[0]
-        return number
+def _vector(data: Bytes, table: int, field: int, width: int) -> list[Bytes]:
+    """The items of a vector, each of so many bytes."""
+    position = _field(data, table, field)
+    if not position:
+        return []
+    start = _table(data, position)
+    (count,) = _int32(data, start)
+    start += 4
+    if count < 0 or start + count * width > len(data):
+        raise IndexError("a vector is cut off")
+    return [data[at : at + width] for at in range(start, start + count * width, width)]

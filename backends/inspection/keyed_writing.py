@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError
+from holdfast.backends.arrow import MisfitError, conformed_column
 from holdfast.backends.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -367,12 +367,14 @@ def _encoded(
     except MisfitError as error:
         message = f"column {VALUE!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
         raise InvalidRequestError(message) from None
-    return pa.chunked_array(chunks, serializer.storage_type).cast(type).combine_chunks()
+    return conformed_column(
+        pa.chunked_array(chunks, serializer.storage_type), type
+    ).combine_chunks()
 
 
 def _cast(state: str, name: str, column: pa.ChunkedArray, type: pa.DataType) -> pa.Array:
     try:
-        array = column.cast(type).combine_chunks()
+        array = conformed_column(column, type).combine_chunks()
     except pa.ArrowException as error:
         raise_shortage(error)
         message = (

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.backends.arrow import nullable_type
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotPart
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -26,8 +27,8 @@ from holdfast.locations.storages import CheckpointStreamFactory
 SortKeys = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 StateKind = Literal["value", "list", "map", "reducing", "aggregating", "timers"]
-Fold = Literal["sum", "min", "max", "any", "all", "concatenate", "hll_union"]
-"""How two operands become one; `concatenate` is of lists, `hll_union` of sketches as bytes."""
+Fold = Literal["sum", "count", "min", "max", "any", "all", "concatenate", "hll_union"]
+"""How two operands become one; counts are added up like sums, `concatenate` is of lists, `hll_union` of sketches as bytes."""
 
 
 class Operation(IntEnum):
@@ -41,9 +42,10 @@ class Operation(IntEnum):
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Names and types, by which the columns of a key or namespace are known.
 
-    What else a schema says is left out, such as whether there are nulls, or a file's own metadata.
+    What else a schema says is left out, such as where nulls may be, or a file's own metadata: Spark infers that anew for
+    each query.
     """
-    return pa.schema([(field.name, field.type) for field in schema])
+    return pa.schema([(field.name, nullable_type(field.type)) for field in schema])
 
 
 def _nothing() -> pa.Schema:

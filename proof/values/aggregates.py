@@ -11,13 +11,14 @@ from pyarrow import types
 from pyspark.sql import SparkSession
 
 from holdfast.backends.keyed import BackendName
+from holdfast.errors import StateMigrationError
 from holdfast.spark import aggregates as agg
 from holdfast.spark.aggregates import Aggregate, Aggregation, operands_of
 from holdfast.spark.operators import settled_table
 from proof.values.checking import Comparisons, is_clear, without_each
 from proof.values.drawing import Drawer, columns_of
 from proof.values.model import Expected, PlainRow, Spec, aggregate, result_type
-from proof.values.plain import from_arrow, frozen, to_arrow
+from proof.values.plain import from_arrow, frozen, short_name, to_arrow
 from proof.values.spark_batches import (
     Settings,
     draw_settings,
@@ -32,6 +33,57 @@ PlainTuple = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """An aggregate, and the number of the first batch whose rows it has."""
+
+    spec: Spec
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a job's aggregates at a restart.
+
+    Attributes:
+        renamed: The names of before, by the new names.
+        added: New aggregates, by name.
+        dropped: Names that are gone.
+        is_told: Whether the job says so.
+        is_reordered: Whether the aggregates come in another order.
+    """
+
+    renamed: tuple[tuple[str, str], ...] = ()
+    added: tuple[tuple[str, Spec], ...] = ()
+    dropped: tuple[str, ...] = ()
+    is_told: bool = True
+    is_reordered: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the product has to refuse it."""
+        return not self.is_told and bool(self.renamed or self.added or self.dropped)
+
+    def applied(self, counted: Mapping[str, Counted], number: int) -> dict[str, Counted]:
+        """Return the aggregates after the change, which comes with a batch of this number."""
+        names = {before: now for now, before in self.renamed}
+        after = {
+            names.get(name, name): each
+            for name, each in counted.items()
+            if name not in self.dropped
+        }
+        after |= {name: Counted(spec, number) for name, spec in self.added}
+        return dict(reversed(after.items())) if self.is_reordered else after
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the job says of it."""
+        if not self.is_told:
+            return {}
+        added = [name for name, _ in self.added]
+        return {"renamed": dict(self.renamed), "added": added, "dropped": self.dropped}
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """A batch, and how its subtasks run.
 
@@ -41,6 +93,7 @@ class Batch:
         backend: What keeps the state.
         is_combined: Whether Spark combines the rows.
         replays: How often the batch is run before it completes.
+        change: How the aggregates have changed since the batch before.
     """
 
     rows: tuple[PlainTuple, ...]
@@ -48,6 +101,7 @@ class Batch:
     backend: BackendName = "columnar"
     is_combined: bool = False
     replays: int = 0
+    change: Change | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +136,11 @@ def draw_case(random: Random, *, with_spark: bool = False) -> AggregateCase:
         drawer, 16 if with_spark else 6
     )  # a job of Spark takes long
     keys = drawer.distinct_keys(key, random.randint(1, 4))
-    batches = []
-    for _ in range(random.randint(1, 4)):
+    batches: list[Batch] = []
+    names = [*specs]
+    changes = drawer.chance(0.4)
+    for number in range(random.randint(1, 4)):
+        change = _draw_change(drawer, names, columns, number) if changes and number else None
         count = random.choice([0, 1, 2, 5, 12])
         rows = tuple(
             (*random.choice(keys), *_draw_values(drawer, columns, mild)) for _ in range(count)
@@ -95,6 +152,7 @@ def draw_case(random: Random, *, with_spark: bool = False) -> AggregateCase:
                 random.choice(BACKENDS),
                 with_spark and drawer.chance(0.75),
                 int(drawer.chance(0.2)),
+                change,
             )
         )
     settings = draw_settings(random) if with_spark else ()
@@ -109,20 +167,39 @@ def _draw_aggregates(
     numbers = [(f"n{i}", drawer.number_type()) for i in range(random.randint(1, 3))]
     others = [(f"v{i}", drawer.spark_type()) for i in range(random.randint(1, 3))]
     columns = pa.schema([*numbers, *others, ("t", drawer.random.choice(_ORDERS))])
-    specs: dict[str, Spec] = {}
-    for index in range(random.randint(1, most)):
-        kind = random.choice(
-            ["count", "sum", "sum", "min", "max", "avg", "first", "last", "collect"]
-        )
-        names = [name for name, _ in numbers]
-        if kind in {"count", "collect", "first", "last"} or (
-            kind in {"min", "max"} and drawer.chance(0.6)
-        ):
-            names = [field.name for field in columns if _is_taken(kind, field.type)] or names
-        column = None if kind == "count" and drawer.chance(0.3) else random.choice(names)
-        specs[f"a{index}"] = Spec(kind, column, "t" if kind in {"first", "last"} else None)
+    specs = {f"a{index}": _draw_spec(drawer, columns) for index in range(random.randint(1, most))}
     mild = frozenset(name for name, _ in numbers if drawer.chance(0.75))
     return columns, specs, mild
+
+
+def _draw_spec(drawer: Drawer, columns: pa.Schema) -> Spec:
+    random = drawer.random
+    kind = random.choice(["count", "sum", "sum", "min", "max", "avg", "first", "last", "collect"])
+    names = [name for name in columns.names if name.startswith("n")]
+    if kind in {"count", "collect", "first", "last"} or (
+        kind in {"min", "max"} and drawer.chance(0.6)
+    ):
+        names = [field.name for field in columns if _is_taken(kind, field.type)] or names
+    column = None if kind == "count" and drawer.chance(0.3) else random.choice(names)
+    return Spec(kind, column, "t" if kind in {"first", "last"} else None)
+
+
+def _draw_change(drawer: Drawer, names: list[str], columns: pa.Schema, number: int) -> Change:
+    """Draw a change, and change the names."""
+    random = drawer.random
+    renamed, added, dropped = [], [], []
+    for name in random.sample(names, random.randint(0, len(names))):
+        if drawer.chance(0.6):
+            renamed.append((f"b{number}{name}", name))
+            names[names.index(name)] = f"b{number}{name}"
+        elif len(names) > 1:
+            dropped.append(name)
+            names.remove(name)
+    if drawer.chance(0.4):
+        added.append((f"c{number}", _draw_spec(drawer, columns)))
+        names.append(f"c{number}")
+    is_told = drawer.chance(0.8)
+    return Change(tuple(renamed), tuple(added), tuple(dropped), is_told, drawer.chance(0.3))
 
 
 _ORDERS = [pa.timestamp("us", "UTC"), pa.int64(), pa.string(), pa.float64(), pa.date32()]
@@ -146,99 +223,124 @@ def _draw_values(drawer: Drawer, columns: pa.Schema, mild: frozenset[str]) -> It
 def run_case(case: AggregateCase, spark: SparkSession | None = None) -> Comparisons:
     """Run the job batch by batch, and compare what comes out; with Spark, compare the model with it as well."""
     compared = Comparisons()
-    aggregates = {name: aggregate_of(spec) for name, spec in case.specs.items()}
-    subtasks = KeyedSubtasks(lambda: Aggregation(aggregates), case.key)
     session = None if spark is None else session_of(spark, case.settings)
-    rows: list[PlainTuple] = []
+    counted = {name: Counted(spec) for name, spec in case.specs.items()}
+    change = Change()
+    number = 0
+    subtasks = KeyedSubtasks(
+        lambda: Aggregation(
+            {name: aggregate_of(each.spec) for name, each in counted.items()}, **change.told
+        ),
+        case.key,
+    )
+    batches: list[Sequence[PlainTuple]] = []
     for number, batch in enumerate(case.batches):
-        rows += batch.rows
+        change = batch.change or Change()
+        counted = change.applied(counted, number)
+        batches.append(batch.rows)
         touched = {frozen(row[: len(case.key)]) for row in batch.rows}
-        expected = {
-            key: cells for key, cells in expected_results(case, rows).items() if key in touched
-        }
+        results = expected_results(case, counted, batches)
+        expected = {key: cells for key, cells in results.items() if key in touched}
         cells = [cell for of_key in expected.values() for cell in of_key.values()]
         must_fail = any(cell.must_fail for cell in cells)
+        may_fail = any(cell.may_fail for cell in cells)
+        had_rows = any(batches[:-1])
         subtasks.parallelism, subtasks.backend = batch.parallelism, batch.backend
         try:
-            given = subtasks.run(_operands(case, batch, aggregates, session), replays=batch.replays)
+            operands = _operands(case, batch, counted, session)
+            given = subtasks.run(operands, replays=batch.replays)
+        except StateMigrationError as error:
+            if not change.is_refused:
+                compared.unexpected("agg", error)
+            named = [name for pair in change.renamed for name in pair] + [*change.dropped]
+            compared.check(
+                all(repr(name) in str(error) for name in named),
+                "agg: a change is refused without the names of aggregates",
+                error,
+            )
+            return compared
         except Exception as error:  # noqa: BLE001  # whatever comes is judged
-            if not (must_fail or any(cell.may_fail for cell in cells)):
+            if not (must_fail or may_fail):
                 compared.unexpected("agg", error)
             elif not (is_clear(error) or is_overflow(error)):
                 compared.unexpected("agg of numbers that do not fit", error)
             compared.count += 1
             return compared
-        if must_fail:
-            text = f"batch {number}: {[batch.to_pylist() for batch in given]}"
-            compared.check(False, "agg: a result that does not fit is no error", lambda: text)
+        if change.is_refused and had_rows:
+            compared.check(False, "agg: an untold change is not refused", change)
             return compared
-        results = results_of(given, case.key, results_schema(case))
-        compare_results(compared, "agg", case, results, expected)
-    if spark is not None:
-        _compare_with_spark(compared, case, rows, session_of(spark, ()))
+        if must_fail:
+            compared.check(False, "agg: a result that does not fit is no error", number, given)
+            return compared
+        compare_results(compared, "agg", case, counted, given=given, expected=expected)
+        if change.is_refused:  # of no rows: whether it is, doesn't matter
+            return compared
+    if spark is not None and len(batches) == len(case.batches):
+        _compare_with_spark(compared, case, batches, session_of(spark, ()))
     return compared
 
 
 def _compare_with_spark(
-    compared: Comparisons, case: AggregateCase, rows: Sequence[PlainTuple], session: SparkSession
+    compared: Comparisons,
+    case: AggregateCase,
+    batches: Sequence[Sequence[PlainTuple]],
+    session: SparkSession,
 ) -> None:
     """Compare the model with Spark's own aggregates of all rows."""
-    expected = expected_results(case, rows)
+    counted = {name: Counted(spec) for name, spec in case.specs.items()}
+    expected = expected_results(case, counted, batches)
     if any(
         cell.must_fail or cell.may_fail for cells in expected.values() for cell in cells.values()
     ):
         return
+    rows = [row for batch in batches for row in batch]
     table = spark_aggregates(frame_of(session, rows, case.schema), case.key.names, case.specs)
-    results = results_of(table.to_batches(), case.key, results_schema(case))
-    compare_results(compared, "Spark", case, results, expected)
+    given = table.to_batches()
+    compare_results(compared, "Spark", case, counted, given=given, expected=expected)
 
 
 def compare_results(
     compared: Comparisons,
     what: str,
     case: AggregateCase,
-    results: Sequence[tuple[Any, PlainRow]],
+    counted: Mapping[str, Counted],
+    *,
+    given: Sequence[pa.RecordBatch],
     expected: Mapping[Any, Mapping[str, Expected]],
 ) -> None:
     """Compare the results of keys with what they should be."""
-    keys = [key for key, _ in results]
-    compared.check(
-        sorted(map(repr, keys)) == sorted(map(repr, expected)),
-        f"{what}: other keys come out",
-        lambda: f"keys {sorted(map(repr, keys))}, not {sorted(map(repr, expected))}",
-    )
+    results = _results_of(given, case, counted)
+    keys = sorted(repr(key) for key, _ in results)
+    wanted = sorted(map(repr, expected))
+    compared.check(keys == wanted, f"{what}: other keys come out", keys, "not", wanted)
     for key, cells in results:
         for name, value in cells.items():
             if key not in expected:
                 continue
-            right, spec = expected[key][name], case.specs[name]
-            column = "" if spec.column is None else f" of {case.columns.field(spec.column).type}"
+            right, spec = expected[key][name], counted[name].spec
+            column = "" if spec.column is None else short_name(case.columns.field(spec.column).type)
             compared.check(
                 right.allows(value),
-                f"{what}: wrong {spec.kind}{column.partition('<')[0].partition('(')[0]}",
-                lambda key=key, name=name, value=value, right=right, column=column: (
-                    f"{what}: {name}{column} of key {key} is {value!r}, not {right.value!r}"
-                ),
+                f"{what}: wrong {spec.kind} of {column}",
+                f"{name} of key {key} is {value!r}, not {right.value!r}",
             )
 
 
-def results_schema(case: AggregateCase) -> pa.Schema:
-    """Return the types of results, which are those of Spark."""
-    return pa.schema([(name, result_type(spec, case.columns)) for name, spec in case.specs.items()])
-
-
-def results_of(
-    batches: Sequence[pa.RecordBatch], key: pa.Schema, results: pa.Schema
+def _results_of(
+    batches: Sequence[pa.RecordBatch], case: AggregateCase, counted: Mapping[str, Counted]
 ) -> list[tuple[Any, PlainRow]]:
     """Return the results of each key as plain values."""
     rows: list[tuple[Any, PlainRow]] = []
     for batch in batches:
-        by_key = [from_arrow(batch.column(name)) for name in key.names]
-        columns = [from_arrow(_widened(batch.column(field.name), field.type)) for field in results]
+        by_key = [from_arrow(batch.column(name)) for name in case.key.names]
+        columns = [
+            from_arrow(_widened(batch.column(name), result_type(each.spec, case.columns)))
+            for name, each in counted.items()
+        ]
         keys = zip(*by_key, strict=True)
         cells = zip(*columns, strict=True)
         rows += [
-            (frozen(each), dict(zip(results.names, row, strict=True)))
+            (frozen(each), dict(zip(counted, row, strict=True)))
             for each, row in zip(keys, cells, strict=True)
         ]
     return rows
@@ -250,18 +352,23 @@ def _widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def expected_results(
-    case: AggregateCase, rows: Sequence[PlainTuple]
+    case: AggregateCase,
+    counted: Mapping[str, Counted],
+    batches: Sequence[Sequence[PlainTuple]],
 ) -> dict[Any, dict[str, Expected]]:
-    """Return what the aggregates of each key of these rows are."""
+    """Return what the aggregates of each key are after these batches."""
     names = case.schema.names
-    by_key: dict[Any, list[PlainRow]] = {}
-    for row in rows:
-        by_key.setdefault(frozen(row[: len(case.key)]), []).append(
-            dict(zip(names, row, strict=True))
-        )
+    by_key: dict[Any, list[tuple[int, PlainRow]]] = {}
+    for number, batch in enumerate(batches):
+        for row in batch:
+            numbered = number, dict(zip(names, row, strict=True))
+            by_key.setdefault(frozen(row[: len(case.key)]), []).append(numbered)
     return {
-        key: {name: aggregate(spec, each, case.columns) for name, spec in case.specs.items()}
-        for key, each in by_key.items()
+        key: {
+            name: aggregate(each.spec, [row for at, row in rows if at >= each.since], case.columns)
+            for name, each in counted.items()
+        }
+        for key, rows in by_key.items()
     }
 
 
@@ -276,16 +383,17 @@ def aggregate_of(spec: Spec) -> Aggregate:
 def _operands(
     case: AggregateCase,
     batch: Batch,
-    aggregates: Mapping[str, Aggregate],
+    counted: Mapping[str, Counted],
     session: SparkSession | None,
 ) -> pa.Table:
     """Return what the operator takes of a batch."""
     if session is None:
         arrays = columns_of(batch.rows, case.schema, to_arrow)
-        taken = {name for spec in case.specs.values() for name in (spec.column, spec.by)}
+        taken = {name for each in counted.values() for name in (each.spec.column, each.spec.by)}
         names = [name for name in case.schema.names if name in {*case.key.names, *taken}]
         return pa.Table.from_arrays(arrays, schema=case.schema).select(names)
     frame = frame_of(session, batch.rows, case.schema)
+    aggregates = {name: aggregate_of(each.spec) for name, each in counted.items()}
     operands = operands_of(frame, case.key.names, aggregates, combine=batch.is_combined)
     return settled_table(operands, uid="values")
 
@@ -298,15 +406,17 @@ def is_overflow(error: BaseException) -> bool:
 def smaller_cases(case: AggregateCase) -> Iterator[AggregateCase]:
     """Yield cases with less in them."""
     for batches in without_each(case.batches):
-        yield replace(case, batches=batches)
-    if len(case.specs) > 1:
+        if not any(batch.change for batch in case.batches):
+            yield replace(case, batches=batches)
+    yield replace(case, batches=case.batches[:-1])
+    if len(case.specs) > 1 and not any(batch.change for batch in case.batches):
         for specs in without_each(tuple(case.specs.items())):
             yield replace(case, specs=dict(specs))
     for index, batch in enumerate(case.batches):
         before, after = case.batches[:index], case.batches[index + 1 :]
         for rows in without_each(batch.rows):
             yield replace(case, batches=(*before, replace(batch, rows=rows), *after))
-        plain = Batch(batch.rows, is_combined=batch.is_combined)
+        plain = Batch(batch.rows, is_combined=batch.is_combined, change=batch.change)
         if batch != plain:
             yield replace(case, batches=(*before, plain, *after))
     for settings in without_each(case.settings):

@@ -1,11 +1,16 @@
 """Keyed states by columns and by the current key, of any type and on every backend, compared with a model."""
 
+import datetime as dt
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from decimal import Context, Decimal
 from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 from jobs.keyed_subtasks import KeyedSubtasks
 from pyarrow import types
@@ -24,7 +29,7 @@ from proof.values.aggregates import BACKENDS
 from proof.values.checking import Comparisons, is_clear, without_each
 from proof.values.drawing import Drawer, columns_of
 from proof.values.model import Expected, reduce_values
-from proof.values.plain import from_arrow, frozen, to_arrow
+from proof.values.plain import from_arrow, frozen, short_name, to_arrow
 
 PlainTuple = tuple[Any, ...]
 
@@ -62,12 +67,14 @@ class Step:
         rows: The key of each row, and its argument: a value, a list, an entry, or None.
         by_key: Whether the states are used by the current key.
         now_ms: The time of the batch.
+        form: Which objects stand for values: 0 those that Arrow gives, else others that mean the same.
     """
 
     operation: str
     rows: tuple[tuple[PlainTuple, Any], ...]
     by_key: bool = False
     now_ms: int = 0
+    form: int = 0
     parallelism: int = 1
     backend: BackendName = "columnar"
 
@@ -116,6 +123,7 @@ def draw_case(random: Random) -> StateCase:
                 rows,
                 drawer.chance(0.5),
                 now,
+                random.choice([0, 0, 1, 2]),
                 random.randint(1, 3),
                 random.choice(BACKENDS),
             )
@@ -245,9 +253,10 @@ class Steps(StatefulFunction):
             )
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = pa.Table.from_batches(batches) if (batches := list(batches)) else None
-        if rows is None or not len(rows):
+        given = [batch for batch in batches if batch.num_rows]
+        if not given:
             return
+        rows = pa.Table.from_batches(given)
         keys = self._store.keys(rows)
         arguments = [self._step.rows[row][1] for row in rows["row"].to_pylist()]
         if self._step.by_key:
@@ -281,23 +290,24 @@ class Steps(StatefulFunction):
 
     def _change_by_key(self, keys: Keys, arguments: list[Any]) -> None:
         kind, state, operation = self._case.kind, self._state, self._step.operation
+        form = self._step.form
         self._store.begin_batch(keys)
         for code, argument in zip(keys.codes.tolist(), arguments, strict=True):
             self._store.set_current_key(code)
             if operation == "clear":
                 state.clear()
             elif kind.name == "map":
-                map_key = _object(argument[0], kind.map_key)
+                map_key = _object(argument[0], kind.map_key, form)
                 if operation == "remove":
                     state.remove(map_key)
                 else:
-                    state.put(map_key, _object(argument[1], kind.type))
+                    state.put(map_key, _object(argument[1], kind.type, form))
             elif kind.name == "list" and operation == "put":
-                state.update([_object(each, kind.type) for each in argument])
+                state.update([_object(each, kind.type, form) for each in argument])
             elif operation == "put":
-                state.update(_object(argument, kind.type))
+                state.update(_object(argument, kind.type, form))
             else:
-                state.add(_object(argument, kind.type))
+                state.add(_object(argument, kind.type, form))
         self._store.end_batch()
 
     def _read_by_columns(self, keys: Keys) -> list[Any]:
@@ -334,9 +344,41 @@ class Steps(StatefulFunction):
         return values
 
 
-def _object(value: Any, kind: Any) -> Any:
-    """Return the object of Python that stands for a plain value."""
-    return to_arrow([value], kind)[0].as_py()
+def _object(value: Any, kind: Any, form: int) -> Any:
+    """Return an object of Python that stands for a plain value."""
+    usual = to_arrow([value], kind)[0].as_py()
+    return _other_object(usual, kind, form) if form else usual
+
+
+def _other_object(usual: Any, kind: pa.DataType, form: int) -> Any:
+    """Return another object that means the same: of another zone, with other zeros, or of NumPy."""
+    if isinstance(usual, bool):
+        return np.bool_(usual)
+    if isinstance(usual, int):
+        return np.uint64(usual) if types.is_unsigned_integer(kind) else np.int64(usual)
+    if isinstance(usual, float) and types.is_floating(kind):
+        if form == 1 and usual == int(usual) if math.isfinite(usual) else False:
+            return int(usual)
+        return np.float32(usual) if form == 1 else np.float64(usual)
+    if isinstance(usual, Decimal):
+        if form == 1 and usual == int(usual):
+            return int(usual)
+        return _EXACT.normalize(usual)
+    if isinstance(usual, dt.datetime) and usual.tzinfo is not None:
+        is_inner = (
+            dt.datetime(2, 1, 1, tzinfo=dt.UTC) < usual < dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
+        )
+        return (
+            usual.astimezone(ZoneInfo(("Europe/Berlin", "Pacific/Apia")[form - 1]))
+            if is_inner
+            else usual
+        )
+    if isinstance(usual, bytes) and not types.is_fixed_size_binary(kind):
+        return bytearray(usual) if form == 1 else memoryview(usual)
+    return usual
+
+
+_EXACT = Context(prec=100)
 
 
 def _plain(value: Any, kind: Any) -> Any:
@@ -346,14 +388,19 @@ def _plain(value: Any, kind: Any) -> Any:
 def run_case(case: StateCase) -> Comparisons:
     """Do all steps, each as a batch of its own, and compare what the state is after each."""
     compared = Comparisons()
-    model = StateModel(case.kind)
+    do_steps(case, compared, StateModel(case.kind))
+    return compared
+
+
+def do_steps(case: StateCase, compared: Comparisons, model: StateModel) -> KeyedSubtasks | None:
+    """Do all steps, and compare. Returns the operator; None if it has ended with an error."""
     seen: list[tuple[str, Any, Any]] = []
     current: list[Step] = []
     subtasks = KeyedSubtasks(lambda: Steps(case, current[0], seen), case.key)
     subtasks.output = pa.schema([("n", pa.int64())])
     schema = pa.schema([*case.key, ("row", pa.int64())])
     what = f"{case.kind.name} state{f' ({case.kind.function})' * bool(case.kind.function)}"
-    what += f" of {str(case.kind.type).partition('<')[0].partition('(')[0].partition('[')[0]}"
+    what += f" of {short_name(case.kind.type)}"
     for number, step in enumerate(case.steps):
         current[:] = [step]
         before = {key: model.expected(key) for key in {frozen(key) for key, _ in step.rows}}
@@ -370,26 +417,22 @@ def run_case(case: StateCase) -> Comparisons:
             subtasks.run(table, batch_time=step.now_ms)
         except Exception as error:  # noqa: BLE001  # whatever comes is judged
             how = "by key" if step.by_key else "by columns"
-            if not may_fail or not is_clear(error):
+            if not (may_fail or (step.by_key and step.form)) or not is_clear(error):
                 compared.unexpected(f"{what}, {step.operation} {how}", error)
             compared.count += 1
-            return compared
+            return None
         for how, key, value in seen:
             right = expected[key]
             compared.check(
                 right.allows(value),
                 f"{what}: {step.operation} {'by key' if step.by_key else 'by columns'}, read {how}",
-                lambda how=how, key=key, value=value, right=right, number=number: (
-                    f"step {number}, {how}: {key} has {value!r}, not {right.value!r}"
-                    f"{' but an error' * right.must_fail}"
-                ),
+                f"step {number}: {key} has {value!r}, not {right.value!r}"
+                f"{' but an error' * right.must_fail}",
             )
-        compared.check(
-            len(seen) == 2 * len(expected), f"{what}: keys", lambda: f"{seen}, not of {expected}"
-        )
+        compared.check(len(seen) == 2 * len(expected), f"{what}: keys", seen, "not", expected)
         if any(cell.must_fail for cell in expected.values()):
-            return compared
-    return compared
+            return None
+    return subtasks
 
 
 def smaller_cases(case: StateCase) -> Iterator[StateCase]:
@@ -401,6 +444,8 @@ def smaller_cases(case: StateCase) -> Iterator[StateCase]:
         for rows in without_each(step.rows):
             if rows:
                 yield replace(case, steps=(*before, replace(step, rows=rows), *after))
+        if step.form:
+            yield replace(case, steps=(*before, replace(step, form=0), *after))
         plain = replace(step, parallelism=1, backend="columnar")
         if step != plain:
             yield replace(case, steps=(*before, plain, *after))

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from proof.values import aggregates, states, windows
+from proof.values import aggregates, states, stored, windows
 from proof.values.checking import Comparisons, Tally
 
 MAX_REDUCTIONS = 150
@@ -40,8 +40,13 @@ SUBJECTS: dict[str, Subject] = {
     "aggregates": Subject(aggregates.draw_case, aggregates.run_case, aggregates.smaller_cases),
     "windows": Subject(windows.draw_case, windows.run_case, windows.smaller_cases),
     "states": Subject(states.draw_case, states.run_case, states.smaller_cases),
+    "states from outside": Subject(stored.draw_case, stored.run_case, stored.smaller_cases),
 }
 """Those that need no Spark, by name."""
+
+
+SUBJECTS_ON_SPARK = ("aggregates",)
+"""The names of those that Spark takes part in."""
 
 
 def subjects_on_spark(spark: SparkSession) -> dict[str, Subject]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from contracts.progress import behind_batch
 from jobs.keyed import USUAL
 from jobs.quick_disk import QUICK_DISK
 
@@ -15,6 +16,12 @@ from holdfast.backends.keyed import BackendName, open_tables
 from holdfast.backends.keyed_state import KeyedStateBackend
 from holdfast.backends.keys import key_group_range, key_hash
 from holdfast.backends.operator import OperatorStateBackend
+from holdfast.locations import (
+    CheckpointMetadata,
+    StoredOperator,
+    StoredSubtask,
+    complete_checkpoint,
+)
 from holdfast.spark import StatefulFunction
 from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
@@ -33,6 +40,7 @@ class KeyedSubtasks:
         output: The rows that come out; None for such as come.
         late_rows: How many rows were late in the last batch.
         next_timer: The earliest timer of event time that it has left, milliseconds.
+        watermark: The watermark of the last batch.
     """
 
     make: Callable[[], StatefulFunction]
@@ -42,10 +50,10 @@ class KeyedSubtasks:
     output: pa.Schema | None = None
     late_rows: int = 0
     next_timer: int | None = None
+    watermark: int = 0
     checkpoints: KeyedCheckpoints = field(default_factory=KeyedCheckpoints)
     _handles: tuple[Any, ...] = ()
     _checkpoint_id: int = 0
-    _watermark: int = 0
 
     def batch(
         self, rows: pa.Table, *, watermark: int = 0, batch_time: int = 0, replays: int = 0
@@ -68,8 +76,27 @@ class KeyedSubtasks:
         for _ in range(replays):
             self._run(rows, watermark, batch_time)
         out, self._handles = self._run(rows, watermark, batch_time)
-        self._watermark = watermark
+        self.watermark = watermark
         return out
+
+    def complete(self, uid: str) -> str:
+        """Complete a checkpoint of the operator as it is now. Returns its pointer."""
+        self._checkpoint_id += 1
+        stored = {
+            index: StoredSubtask(managed_keyed=(handle,))
+            for index, handle in enumerate(self._handles)
+        }
+        metadata = CheckpointMetadata(
+            job_id="job",
+            checkpoint_id=self._checkpoint_id,
+            created_ms=0,
+            duration_ms=0.0,
+            writer="test",
+            operators={uid: StoredOperator(len(stored), GROUPS, stored, key=tuple(self.key.names))},
+            coordinator_states=behind_batch(0),
+        )
+        location = self.checkpoints.location(self._checkpoint_id)
+        return complete_checkpoint(location, metadata).location.external_pointer
 
     def _run(
         self, rows: pa.Table, watermark: int, batch_time: int
@@ -99,7 +126,7 @@ class KeyedSubtasks:
                     parallelism=self.parallelism,
                     input_schema=rows.schema,
                     output_schema=self.output,
-                    times=BatchTimes(batch_time, watermark, self._watermark),
+                    times=BatchTimes(batch_time, watermark, self.watermark),
                     open_keyed_state=partial(_same, backend),
                 )
             )

@@ -13,7 +13,7 @@ from jobs.keyed_subtasks import KeyedSubtasks
 from jobs.session import session_with
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DecimalType, LongType, StructField, StructType
+from pyspark.sql.types import DecimalType, StructField, StructType
 
 from holdfast.backends.arrow import estimates_of_sketches, union_of_sketches
 from holdfast.backends.descriptors import StateTtlConfig
@@ -166,6 +166,21 @@ def test_rows_that_are_gathered_in_several_steps_come_out_once(monkeypatch: Any)
     monkeypatch.setattr("holdfast.spark.aggregates.aggregation.ROWS_AT_ONCE", 4)
     subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}), KEY)
     assert subtasks.batch(table([1] * 20)) == [{"k": 1, "n": 20}]
+
+
+def test_rows_that_arrow_does_not_hold_in_one_array_are_folded_in_parts(monkeypatch: Any) -> None:
+    monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", 1)
+    batches = [
+        *table([1, 5]).to_batches(),
+        *table([2], key=2).to_batches(),
+        *table([3]).to_batches(),
+    ]
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.max("n"), "rows": agg.count()}), KEY)
+    found = subtasks.batch(pa.Table.from_batches(batches))
+    assert sorted(found, key=lambda row: row["k"]) == [
+        {"k": 1, "n": 5, "rows": 3},
+        {"k": 2, "n": 2, "rows": 1},
+    ]
 
 
 @pytest.fixture

@@ -92,6 +92,19 @@ def test_an_added_aggregate_begins_without_the_rows_so_far() -> None:
 
 
 @pytest.mark.usefixtures("state_backend")
+def test_the_last_change_counts_when_subtasks_become_fewer() -> None:
+    subtasks = begun(n=agg.count())
+    subtasks.parallelism = 3
+    subtasks.make = made({"added": ["new"]}, n=agg.count(), new=agg.count())
+    subtasks.batch(
+        table([1], key=2)
+    )  # some of the subtasks have no rows, of this batch or of the one before
+    subtasks.parallelism = 1
+    subtasks.make = made({"renamed": {"newer": "new"}}, n=agg.count(), newer=agg.count())
+    assert subtasks.batch(table([1], key=2)) == [{"k": 2, "n": 2, "newer": 2}]
+
+
+@pytest.mark.usefixtures("state_backend")
 def test_a_dropped_aggregate_does_not_come_back_with_its_name() -> None:
     subtasks = begun(n=agg.count(), most=agg.max("v"))
     subtasks.batch(table([1], key=2))
@@ -154,6 +167,7 @@ def test_an_aggregate_of_a_narrower_type_is_refused_with_its_column() -> None:
         ({"dropped": "a"}, "must be a list of names"),
         ({"dropped": agg.count()}, "must be a list of names"),
         ({"renamed": ["a"]}, "must map new names to stored names"),
+        ({"renamed": {"a": "n", "b": "n"}}, "no two aggregates can have had one name"),
         ({"renamed": {"a": "n"}, "added": ["a"]}, "both renamed and added"),
     ],
 )
@@ -208,7 +222,33 @@ def test_another_gap_of_sessions_is_refused() -> None:
     subtasks = KeyedSubtasks(windowed(session(MINUTE), n=agg.count()), KEY)
     subtasks.batch(table([5]))
     subtasks.make = windowed(session(2 * MINUTE), n=agg.count())
-    with pytest.raises(StateMigrationError, match=r"gap of 0:01:00, and now has session.*0:02:00"):
+    with pytest.raises(
+        StateMigrationError, match=r"gap of 0:01:00, and now has aggregates of session.*0:02:00"
+    ):
+        subtasks.batch(table([5]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (made(n=agg.count()), windowed(tumbling(MINUTE), n=agg.count())),
+        (windowed(tumbling(MINUTE), n=agg.count()), made(n=agg.count())),
+        (
+            windowed(tumbling(MINUTE), n=agg.count()),
+            lambda: WindowedFunction(lambda *_: None, tumbling(MINUTE), time="ts"),
+        ),
+        (
+            lambda: WindowedFunction(lambda *_: None, tumbling(MINUTE), time="ts"),
+            windowed(tumbling(MINUTE), n=agg.count()),
+        ),
+    ],
+    ids=["totals to windows", "windows to totals", "aggregates to rows", "rows to aggregates"],
+)
+def test_another_operator_under_the_same_uid_is_refused(before: Any, after: Any) -> None:
+    subtasks = KeyedSubtasks(before, KEY, output=COUNTED)
+    subtasks.batch(table([5]))
+    subtasks.make = after
+    with pytest.raises(StateMigrationError, match="give the operator another uid"):
         subtasks.batch(table([5]))
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from contracts.checkpoints import Checkpoint
 from contracts.elements import list_state
@@ -357,6 +358,30 @@ class TestKeyedStates:
         content = keyed_content(pointer)
         assert content["totals"] == dict(zip(KEYED_NAMES, [1, 2, 3, 4], strict=True))
         assert content["lists"] == dict(zip(KEYED_NAMES, [[1], [1, 2], [], [3]], strict=True))
+
+    def test_lists_of_no_type_are_written_and_read(self, tmp_path: Path) -> None:
+        schema = pa.schema(
+            [("user", pa.string()), ("value", pa.struct([("none", pa.list_(pa.null()))]))]
+        )
+        values = [{"none": [None] * number} for number in range(4)]
+        rows = pa.table([pa.array(["x", "ann", "bob", "y"]), pa.array(values)], schema).slice(1, 2)
+        states = {
+            ("op", "value"): StateRows(rows, kind="keyed value"),
+            ("op", "lists"): StateRows(
+                pa.table({"user": rows["user"], "value": pc.struct_field(rows["value"], "none")}),
+                kind="keyed list",
+            ),
+            ("other", "elements"): rows.select(["value"]),
+        }
+        operators = {"op": NewOperator(2, 8, key="user"), "other": NewOperator(2)}
+        pointer = write_savepoint(tmp_path / "written", states, operators=operators)
+        again = {state: holdfast.read_state(pointer, *state) for state in states}
+        changed = {state: table.slice(0, 2) for state, table in again.items()}
+        pointer = write_savepoint(tmp_path / "again", changed, base=pointer)
+        for state in states:
+            read = holdfast.read_state(pointer, *state)["value"].to_pylist()
+            lists = read if state[1] == "lists" else [value["none"] for value in read]
+            assert sorted(map(len, lists)) == [1, 2], state
 
     def test_a_time_to_live_goes_on_from_the_time_of_the_last_change(self, tmp_path: Path) -> None:
         ttl = StateTtlConfig(timedelta(seconds=1))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import check_stream
+from holdfast.backends.arrow import refuse_compressed
 from holdfast.backends.keyed.columns import cells_of, column_of, plain_type, to_arrow
 from holdfast.common import message_pack_decoder
 
@@ -145,9 +145,9 @@ def _unpacked(code: int, data: memoryview) -> pa.Array:
     """A row that was packed so. Raises `ValueError` for all else."""
     if code != _ROW:
         raise ValueError(f"extension {code} is no row")
-    buffer = pa.py_buffer(bytes(data))
-    check_stream(buffer, 0)  # no cell is compressed
-    with pa.ipc.open_stream(buffer) as stream:
+    stored = bytes(data)
+    refuse_compressed(stored)  # no cell is, and Arrow would allocate whatever it says
+    with pa.ipc.open_stream(pa.py_buffer(stored)) as stream:
         return stream.read_next_batch().column(0)
 
 

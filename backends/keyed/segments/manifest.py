@@ -14,7 +14,6 @@ The bytes of a manifest:
 """
 
 import struct
-import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Annotated
@@ -24,7 +23,14 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec
 from holdfast.backends.keyed.table import TableSpec
-from holdfast.common import MAX_INT64, Count, crc32c, message_pack_decoder, raise_shortage
+from holdfast.common import (
+    MAX_INT64,
+    Count,
+    ProcessLock,
+    crc32c,
+    message_pack_decoder,
+    raise_shortage,
+)
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 MAGIC = b"HOLDTBLS"
@@ -183,9 +189,15 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
         """
         if len(parts) == 1:
             return parts[0]
+        older = [spec for part in parts for spec in part.specs[:-1]]
+        newest = [part.specs[-1] for part in parts]
+        # A part without older rows has the newest spec alone, and may come first.
+        last = next((spec for spec in newest if spec not in older), newest[-1])
         specs: list[StoredSpec] = []
-        for part in parts:
-            specs += [spec for spec in part.specs if spec not in specs]
+        for spec in [*older, *newest]:
+            if spec not in specs and spec != last:
+                specs.append(spec)
+        specs.append(last)
         numbered = [_renumbered(part, specs) for part in parts]
         runs: list[Run] = []
         for depth in range(max(len(part.runs) for part in parts), 0, -1):
@@ -327,7 +339,7 @@ class _KnownManifests:
         self._most_bytes = most_bytes
         self._bytes = 0
         self._manifests: dict[bytes, Manifest] = {}
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def get(self, content: bytes) -> Manifest | None:
         """The manifest of these bytes; None if it is not known."""
@@ -335,7 +347,7 @@ class _KnownManifests:
 
     def add(self, content: bytes, manifest: Manifest) -> None:
         """Know a manifest by its bytes."""
-        with self._lock:
+        with self._lock.current:
             if content in self._manifests:
                 return
             self._manifests[content] = manifest

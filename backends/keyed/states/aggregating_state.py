@@ -13,7 +13,6 @@ from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.serializers import serializer_of
 from holdfast.errors import InvalidRequestError
 
-
 _FLOATS = serializer_of(float, {})
 
 

@@ -12,7 +12,12 @@ Start with `descriptions`.
 
 from holdfast.spark.aggregates.accumulators import Accumulators
 from holdfast.spark.aggregates.aggregation import Aggregation
-from holdfast.spark.aggregates.changes import AggregateChanges, ChangeOptions
+from holdfast.spark.aggregates.changes import (
+    ANOTHER_UID,
+    AggregateChanges,
+    ChangeOptions,
+    check_own_states,
+)
 from holdfast.spark.aggregates.combining import Panes, aggregated, operands_of, preparation_of
 from holdfast.spark.aggregates.descriptions import (
     Aggregate,
@@ -30,6 +35,7 @@ from holdfast.spark.aggregates.descriptions import (
 )
 
 __all__ = [
+    "ANOTHER_UID",
     "Accumulators",
     "Aggregate",
     "AggregateChanges",
@@ -40,6 +46,7 @@ __all__ = [
     "approx_count_distinct",
     "avg",
     "check_aggregates",
+    "check_own_states",
     "collect",
     "count",
     "first",

@@ -94,8 +94,7 @@ class Accumulators:
     def _columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         """The accumulators of each row, by their names."""
         if self._are_combined:
-            combined = {name: rows.column(operand(name)) for name in self._functions}
-            return {name: _of_plain_type(column) for name, column in combined.items()}
+            return {name: rows.column(operand(name)) for name in self._functions}
         columns: dict[str, pa.Array] = {}
         for name, aggregate in self._aggregates.items():
             values = accumulators_of_rows(aggregate, rows)
@@ -119,18 +118,6 @@ class Accumulators:
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-
-
-def _of_plain_type(column: pa.Array) -> pa.Array:
-    """The column without what Spark adds to the types of lists and structs: names of elements, and where no null is."""
-    kind = column.type
-    if pa.types.is_list(kind):
-        plain = pa.list_(kind.value_type)
-    elif pa.types.is_struct(kind):
-        plain = pa.struct([(field.name, field.type) for field in kind])
-    else:
-        return column
-    return column if plain == kind else column.cast(plain)
 
 
 def _result(name: str, aggregate: Aggregate, columns: list[pa.Array]) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypedDict
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.keyed import TableSpec
+from holdfast.backends.keyed import KeyedStateBackend, TableSpec
 from holdfast.backends.serializers import NoWayError, change_of
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
@@ -20,6 +20,13 @@ from holdfast.spark.aggregates.descriptions import Aggregate
 _AGGREGATE = b"holdfast.aggregate"
 
 _read_note = json_decoder(tuple[str, str]).decode
+
+
+ANOTHER_UID = (
+    "give the operator another uid, and set spark.holdfast.checkpoint.allow-non-restored-state to true to drop the "
+    "state of the old uid"
+)
+"""The way out if the state of an operator is of no use to it."""
 
 
 class ChangeOptions(TypedDict, total=False):
@@ -114,6 +121,9 @@ class AggregateChanges:
         both = sorted({*self.renamed} & {*self.added})
         if both:
             raise InvalidRequestError(f"aggregates {both} can't be both renamed and added")
+        if len({*self.renamed.values()}) < len(self.renamed):
+            message = f"renamed is {self.renamed!r}; no two aggregates can have had one name"
+            raise InvalidRequestError(message)
         kept = sorted({*self.renamed.values(), *self.dropped} & aggregates.keys())
         if kept:
             message = (
@@ -131,6 +141,22 @@ class AggregateChanges:
             message = f"aggregate {name!r} is said to be {source!r} by another name, and both are stored; drop one of them"
             raise StateMigrationError(message)
         return source
+
+
+def check_own_states(store: KeyedStateBackend, own: Collection[str]) -> None:
+    """Refuse an operator whose uid has states of another operator. Raises `StateMigrationError`.
+
+    Args:
+        store: The states of the operator.
+        own: Names of the states that it uses.
+    """
+    others = sorted(store.state_names().difference(own))
+    if others:
+        message = (
+            f"states {others} are stored under the uid of this operator, which uses {[*own]}: another operator had the "
+            f"uid before; {ANOTHER_UID}"
+        )
+        raise StateMigrationError(message)
 
 
 def described_field(column: str, type: pa.DataType, name: str, aggregate: Aggregate) -> pa.Field:

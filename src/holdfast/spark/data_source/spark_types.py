@@ -10,14 +10,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.backends.arrow import (
-    children_of,
+    conformed,
     fields_of,
     is_bytes,
     is_text,
     paths_in,
-    plain_array,
     plain_type,
-    with_children,
 )
 from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
@@ -50,7 +48,7 @@ def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
-            columns.append(_cast(column, field.type))
+            columns.append(conformed(column, field.type))
         except pa.ArrowException as error:
             raise_shortage(error)
             message = (
@@ -120,17 +118,3 @@ _HELD: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.Dat
         )
     ),
 )
-
-
-def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The array as the wanted type, inside and out."""
-    if array.type.equals(wanted):
-        return array
-    array = plain_array(array)
-    if not types.is_nested(wanted):
-        return array.cast(wanted)
-    inner = [
-        _cast(values, field.type)
-        for values, field in zip(children_of(array), fields_of(wanted), strict=True)
-    ]
-    return with_children(array, inner, wanted)

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from holdfast.backends.arrow import mapped_type
+from holdfast.backends.arrow import conformed_column, mapped_type
 from holdfast.backends.keys import check_hashed
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import LateRows
@@ -179,13 +179,18 @@ def settled_table(frame: DataFrame, *, uid: str) -> pa.Table:
 def read_table(frame: DataFrame) -> pa.Table:
     """All rows of a small frame in Arrow, whatever the session's settings for Arrow are."""
     table = frame.toArrow()
-    return table.cast(_settled_schema(table.schema))
+    schema = _settled_schema(table.schema)
+    columns = [
+        conformed_column(column, field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.table(columns, schema)
 
 
 def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
     """How the frame's rows look in Arrow, whatever the session's settings for Arrow are.
 
-    Columns are nullable, timestamps in UTC, strings and bytes of the 32-bit kinds: else state
+    Columns and all that is inside of them may be null, whatever Spark infers from this query; timestamps in UTC, strings and bytes of the 32-bit kinds: else state
     would depend on `spark.sql.session.timeZone` and `spark.sql.execution.arrow.useLargeVarTypes`.
 
     Raises:
@@ -223,7 +228,9 @@ def _check_columns(names: list[str], *, uid: str) -> None:
 
 
 def _settled_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([(column.name, mapped_type(column.type, _settled)) for column in schema])
+    return pa.schema(
+        [(column.name, mapped_type(column.type, _settled, may_be_null=True)) for column in schema]
+    )
 
 
 def _settled(type: pa.DataType) -> pa.DataType:

@@ -1,25 +1,28 @@
 """The operators: rows go into windows, and windows that are complete or have changed come out."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import timedelta
-from typing import Any, Literal, Required, TypedDict, Unpack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Literal, Required, TypedDict, Unpack
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.api import FunctionInitializationContext
+from holdfast.backends.api import NO_WATERMARK, FunctionInitializationContext
+from holdfast.backends.arrow import gather, named_conversion, take_rows
 from holdfast.backends.descriptors import ReducingStateDescriptor
 from holdfast.backends.keyed import TableSpec
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.aggregates import (
+    ANOTHER_UID,
     Accumulators,
     Aggregate,
     AggregateChanges,
     check_aggregates,
+    check_own_states,
 )
 from holdfast.spark.operators import OutputRows, Row, StatefulFunction
 from holdfast.spark.windows.assigning import (
@@ -31,7 +34,7 @@ from holdfast.spark.windows.assigning import (
     milliseconds,
 )
 from holdfast.spark.windows.fixed import FixedSpans
-from holdfast.spark.windows.sessions import SessionSpans
+from holdfast.spark.windows.sessions import SESSIONS, SessionSpans
 from holdfast.spark.windows.spans import Assigned, Spans, Windows
 
 START, END = "window_start", "window_end"
@@ -39,8 +42,12 @@ START, END = "window_start", "window_end"
 
 _STATE = "windows"
 _WINDOWS = b"holdfast.windows"
-_read_note = json_decoder(tuple[str, str]).decode
+_read_note = json_decoder(tuple[str, str, str]).decode
 _MICROSECONDS = pa.timestamp("us")
+_FIRST_MICROS, _LAST_MICROS = (
+    pa.scalar(moment, _MICROSECONDS).value
+    for moment in (datetime.min, datetime.max)  # noqa: DTZ901
+)
 
 Emit = Literal["append", "update"]
 WindowFunction = Callable[[tuple[Any, ...], Window, pa.Table], Iterable[Row] | None]
@@ -74,6 +81,7 @@ class _Windowed(StatefulFunction):
             rows of it.
 
     Attributes:
+        kept: What is kept of each window, in words.
         late_rows: How many rows of the batch were late; of those that were combined before, each counts as one.
 
     Source:
@@ -81,6 +89,7 @@ class _Windowed(StatefulFunction):
     """
 
     time_mode = "event"
+    kept: ClassVar[str]
     keeps_late_rows = True  # a late row may belong to a window that isn't over
 
     def __init__(self, windows: WindowAssigner, **options: Unpack[WindowOptions]) -> None:
@@ -137,6 +146,7 @@ class _Windowed(StatefulFunction):
             if isinstance(self._assigner, FixedWindows)
             else SessionSpans.namespace
         )
+        check_own_states(self._store, [_STATE, SESSIONS])
         stored = self._store.specs().get(_STATE)
         metadata = self._described(stored)
         self._state = self._store.get_reducing_state(
@@ -153,32 +163,29 @@ class _Windowed(StatefulFunction):
 
     def _described(self, stored: TableSpec | None) -> dict[bytes, bytes]:
         """The windows as they are stored with each column of the state. Raises `StateMigrationError` if others are stored."""
-        now = (str(self._assigner), self._emit)
+        now = (str(self._assigner), self._emit, self.kept)
         for field in [] if stored is None else stored.values:
             note = (field.metadata or {}).get(_WINDOWS)
             if note is None:
                 continue
-            windows, emit = _read_note(note)
-            if windows != now[0]:
+            windows, emit, kept = _read_note(note)
+            if (windows, kept) != (now[0], self.kept):
                 message = (
-                    f"the operator has state of {windows}, and now has {now[0]}; rows that were added up can't move to "
-                    "other windows. Take the windows of before, or give keyed() another uid, and set "
-                    "spark.holdfast.checkpoint.allow-non-restored-state to true to drop the state of the old uid"
+                    f"the operator has {kept} of {windows}, and now has {self.kept} of {now[0]}; what is kept can't move "
+                    f"to other windows. Take the windows of before, or {ANOTHER_UID}"
                 )
                 raise StateMigrationError(message)
             if (emit, self._emit) == ("append", "update"):
                 message = (
-                    "the operator has state of windows with emit='append', which were not given out yet and never "
-                    "would be with emit='update'; keep emit='append', or give keyed() another uid"
+                    "the operator has windows with emit='append', which were not given out yet and never would be with "
+                    f"emit='update'; keep emit='append', or {ANOTHER_UID}"
                 )
                 raise StateMigrationError(message)
         return {_WINDOWS: msgspec.json.encode(now)}
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = [batch for batch in batches if batch.num_rows]
-        due = []
-        if given:
-            due.append(self._add(pa.concat_batches(given)))
+        parts = list(gather(batches))
+        due = [self._add(parts)] if parts else []
         complete, over = self._fire()
         if self._emit == "append":
             due.append(complete)
@@ -187,18 +194,18 @@ class _Windowed(StatefulFunction):
             self._state.clear(over.keys)
             self._windows.forget(over)
 
-    def _add(self, rows: pa.RecordBatch) -> Spans:
+    def _add(self, parts: Sequence[pa.RecordBatch]) -> Spans:
         """Add rows to their windows. Returns the windows that are given out because of them."""
-        rows = rows.filter(pc.is_valid(rows.column(self._time)))
-        times_ms = _milliseconds(rows.column(self._time))
-        keys = self._store.keys(rows)
+        parts = [rows.filter(pc.is_valid(rows.column(self._time))) for rows in parts]
+        times_ms = np.concatenate([_milliseconds(rows.column(self._time)) for rows in parts])
+        keys = self._store.keys(pa.Table.from_batches(parts))
         late_ms = self._batch.late_watermark
-        assigned = self._windows.assign(keys, times_ms, late_ms - self._lateness_ms + 1)
+        over_ms = max(late_ms - self._lateness_ms + 1, NO_WATERMARK)
+        assigned = self._windows.assign(keys, times_ms, over_ms)
         self.late_rows += self._late(times_ms, assigned)
         spans = assigned.spans
         if len(spans):
-            operands = self._operands(rows).take(pa.array(assigned.rows))
-            self._state.add(spans.keys, operands)
+            self._fold(parts, assigned)
         every = np.arange(len(spans))
         last_ms = spans.ends_ms - 1
         if self._emit == "update":
@@ -209,6 +216,17 @@ class _Windowed(StatefulFunction):
         if self._lateness_ms:
             self._timers.register(spans.keys, last_ms + self._lateness_ms, every)
         return spans.take(is_complete)
+
+    def _fold(self, parts: Sequence[pa.RecordBatch], assigned: Assigned) -> None:
+        """Add the operands of rows to the state of their windows."""
+        keys = assigned.spans.keys
+        operands = [pa.RecordBatch.from_struct_array(self._operands(rows)) for rows in parts]
+        first = 0
+        for taken in take_rows(operands, assigned.rows):
+            end = first + taken.num_rows
+            is_all = taken.num_rows == len(assigned.rows)
+            self._state.add(keys if is_all else keys.of_rows(first, end), taken.to_struct_array())
+            first = end
 
     def _late(self, times_ms: Times, assigned: Assigned) -> int:
         is_left_out = np.ones(len(times_ms), np.bool_)
@@ -250,7 +268,7 @@ class _Windowed(StatefulFunction):
         order = np.lexsort((starts[firsts], ends[firsts]))
         kept = self._state.get(windows).take(pa.array(order))
         bounds = [
-            pa.array(1000 * times_ms[firsts][order], _MICROSECONDS).cast(self._time_type)
+            _timestamps(times_ms[firsts][order]).cast(self._time_type)
             for times_ms in (starts, ends)
         ]
         shown = [column.take(pa.array(order)) for column in windows.columns[:width]]
@@ -281,6 +299,8 @@ class WindowedAggregation(_Windowed):
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
             to do so in each batch that has rows of them.
     """
+
+    kept = "aggregates"
 
     def __init__(
         self,
@@ -328,6 +348,8 @@ class WindowedFunction(_Windowed):
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
             to do so in each batch that has rows of them.
     """
+
+    kept = "rows"
 
     def __init__(
         self,
@@ -381,7 +403,10 @@ class WindowedFunction(_Windowed):
         by = pa.table({"window": owners, "time": rows.column(self._time)})
         rows = rows.take(pc.sort_indices(by, [("window", "ascending"), ("time", "ascending")]))
         ends = np.cumsum(lengths)
-        *key, starts_at, ends_at = (column.to_pylist() for column in windows.columns)
+        *key, starts_at, ends_at = (
+            _python_values(name, column)
+            for name, column in zip(windows.schema.names, windows.columns, strict=True)
+        )
         output = OutputRows(self._output)
         for index, (first, count) in enumerate(zip(ends - lengths, lengths, strict=True)):
             returned = self._function(
@@ -394,6 +419,26 @@ class WindowedFunction(_Windowed):
                 if output.are_enough:
                     yield from output.take()
         yield from output.take()
+
+
+def _timestamps(times_ms: Times) -> pa.Array:
+    """Times as columns have them; the first or last that a column can have in place of those beyond."""
+    most_ms = np.iinfo(np.int64).max // 1000
+    return pa.array(1000 * times_ms.clip(-most_ms, most_ms), _MICROSECONDS)
+
+
+def _python_values(name: str, column: pa.Array) -> list[Any]:
+    """The values of a column of windows; bounds beyond Python's calendar are its first or last instant.
+
+    Raises:
+        InvalidRequestError: Python has no object for a part of a key.
+    """
+    with named_conversion(f"key column {name!r}", column.type):
+        if name in (START, END):
+            micros = column.cast(pa.int64()).to_numpy().clip(_FIRST_MICROS, _LAST_MICROS)
+            column = pa.array(micros, column.type)
+        values: list[Any] = column.to_pylist()
+        return values
 
 
 def _milliseconds(column: pa.Array) -> Times:

@@ -17,6 +17,7 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.testing.contracts.keyed.folding_suite import Words
 from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
 from holdfast.testing.contracts.keyed.keyed_suite import ALL, GROUPS
@@ -144,6 +145,7 @@ class AskingSuite(StateSuite):
             lambda: other.get_map_state(MapStateDescriptor("m", int, pa.int32())),
             lambda: other.get_map_state(MapStateDescriptor("m", str, str)),
             lambda: other.get_reducing_state(ReducingStateDescriptor("r", "min", pa.int32())),
+            lambda: other.get_reducing_state(ReducingStateDescriptor("r", "count", pa.int64())),
             lambda: other.get_state(ValueStateDescriptor("v", pa.int32()), WINDOW),
         ]
         for call in refused:
@@ -304,6 +306,24 @@ class AskingSuite(StateSuite):
             handles = checkpoints.run(backend.snapshot(number, checkpoints.location(number)))
             tables = self.tables_of(ALL, handles)
             backend = KeyedStateBackend(tables, (KEY, key)[number % 2], GROUPS)
+
+    def test_a_key_is_the_same_wherever_nulls_may_be_inside_of_it(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        """Spark infers that anew for each query."""
+        value = ValueStateDescriptor("v", int)
+        inner = [pa.field("x", pa.int64(), nullable=False), ("n", pa.list_(pa.null()))]
+        never = pa.schema([("user", pa.list_(pa.field("item", pa.struct(inner), nullable=False)))])
+        may_be = pa.schema([("user", pa.list_(pa.struct([("x", pa.int64()), inner[1]])))])
+        handles: tuple[SegmentsStateHandle, ...] = ()
+        for number, schema in enumerate((never, may_be, never, may_be)):
+            backend = KeyedStateBackend(self.tables_of(ALL, handles), schema, GROUPS)
+            rows = [[], [{"x": 1, "n": [None]}], [{"x": 2, "n": None}]]
+            keys = backend.keys([pa.array(rows, schema.field(0).type)[1:]])
+            state = backend.get_state(value).columns
+            assert state.get(keys).to_pylist() == [number or None] * 2
+            state.put(keys, [number + 1] * 2)
+            handles = checkpoints.run(backend.snapshot(number, checkpoints.location(number)))
 
     def test_handles_that_have_rows_of_one_key_group_are_refused(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
