@@ -399,8 +399,9 @@ def _operands(
 
 
 def is_overflow(error: BaseException) -> bool:
-    """Whether an error is that of Spark for a number that does not fit."""
-    return "OVERFLOW" in str(error) or "NUMERIC_VALUE_OUT_OF_RANGE" in str(error)
+    """Whether an error says that a number does not fit: Spark's own, or ours that Spark raises."""
+    words = ("does not fit its type", "OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE")
+    return any(each in str(error) for each in words)
 
 
 def smaller_cases(case: AggregateCase) -> Iterator[AggregateCase]:
