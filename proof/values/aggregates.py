@@ -130,7 +130,7 @@ class AggregateCase:
 
 def draw_case(random: Random, *, with_spark: bool = False) -> AggregateCase:
     """Draw a case."""
-    drawer = Drawer(random)
+    drawer = Drawer(random, has_void=not with_spark)
     key = pa.schema([(f"k{i}", drawer.key_type()) for i in range(random.choice([1, 1, 1, 2]))])
     columns, specs, mild = _draw_aggregates(
         drawer, 16 if with_spark else 6
