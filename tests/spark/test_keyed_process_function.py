@@ -392,3 +392,14 @@ def test_an_operator_that_is_called_by_key_needs_one() -> None:
         stateful(Sums(), uid="sums", parallelism=1)
     with pytest.raises(InvalidRequestError, match="a column twice"):
         stateful(Sums(), uid="sums", parallelism=1, key=["a", "a"])
+
+
+def test_keys_that_python_can_not_hold_are_refused_by_operator_and_column(
+    memory_directory: str,
+) -> None:
+    schema = pa.schema([("key", pa.timestamp("us")), ("n", pa.int64())])
+    job = KeyedJob(memory_directory, Sums(), schema=schema)
+    with pytest.raises(
+        InvalidRequestError, match=r"operator 'operator': key column 'key'.*timestamp"
+    ):
+        job.run([{"key": 1 << 62, "n": 1}])
