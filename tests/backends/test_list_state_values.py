@@ -104,7 +104,9 @@ def arrow_takes_uuids() -> bool:
             pa.uuid(),
             uuid.UUID(int=5),
             uuid.UUID(int=5),
-            marks=pytest.mark.skipif(not arrow_takes_uuids(), reason="pyarrow 21 takes bytes alone"),
+            marks=pytest.mark.skipif(
+                not arrow_takes_uuids(), reason="pyarrow 21 takes bytes alone"
+            ),
         ),
         (pa.uuid(), uuid.UUID(int=5).bytes, uuid.UUID(int=5)),
         (pa.json_(), '{"a": 1}', '{"a": 1}'),
