@@ -27,7 +27,7 @@ def key_columns(
     else:
         columns = arrow_columns(given, f"the key's columns {shown(key)}")
     types = [column.type for column in columns]
-    if list(map(nullable_type, types)) != key.types:
+    if types != key.types and list(map(nullable_type, types)) != key.types:
         listed = ", ".join(map(str, types)) or "no type"
         message = f"the key has columns {shown(key)}, and columns of {listed} were given"
         raise InvalidRequestError(message)

@@ -64,6 +64,12 @@ PLANTED: Mapping[str, Planted] = {
         "return None",
         "aggregates",
     ),
+    "a renamed aggregate begins anew": Planted(
+        "src/holdfast/spark/aggregates/changes.py",
+        'return {"renamed": renamed, "dropped": lost}',
+        'return {"renamed": {}, "dropped": [*lost, *renamed.values()]}',
+        "aggregates",
+    ),
     "a window ends a millisecond late": Planted(
         "src/holdfast/spark/windows/operators.py",
         "        last_ms = spans.ends_ms - 1\n        if self._emit",

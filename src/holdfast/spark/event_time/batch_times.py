@@ -5,7 +5,10 @@ from holdfast.spark_progress import SparkProgress, logged_times
 
 
 def times_of_batch(offsets: str, last: SparkProgress | None) -> BatchTimes:
-    """The times of a batch. All operators of a query share them, and a repeated batch has the same.
+    """Return the times of a batch. All operators of a query share them, and a repeated batch has the same.
+
+    Neither is below that of the checkpoint before, whatever the clock of this driver says: state that has expired
+    stays expired, and a timer that has fired stays in the past.
 
     Args:
         offsets: Spark's offset log entry of the batch, which is written before the batch runs.
@@ -14,8 +17,10 @@ def times_of_batch(offsets: str, last: SparkProgress | None) -> BatchTimes:
             higher one, which holds until Spark's has passed it.
     """
     batch_time, watermark = logged_times(offsets)
-    before = 0 if last is None else last.times[1]
-    return BatchTimes(batch_time, _known(max(watermark, before)), _known(before))
+    batch_time_before, before = (0, 0) if last is None else last.times
+    return BatchTimes(
+        max(batch_time, batch_time_before), _known(max(watermark, before)), _known(before)
+    )
 
 
 def _known(watermark: int) -> int:
