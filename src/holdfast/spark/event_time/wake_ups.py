@@ -14,12 +14,16 @@ from pyspark_holdfast_wake import (
     DIRECTORY,
     FORMAT,
     NAME,
+    SUPPORTS_AVAILABLE_NOW,
     DefaultSource,
     ask,
     file_of,
     forget,
     is_of_wake_ups,
 )
+
+AVAILABLE_NOW_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+"""Makes `availableNow` keep to rate limits beside a source that doesn't know this trigger."""
 
 _ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -52,6 +56,10 @@ class WakeUps:
         session = rows.sparkSession
         check_rows_per_batch(session)
         register_source(session, DefaultSource)
+        if not SUPPORTS_AVAILABLE_NOW:
+            # Otherwise one source in Python makes Spark 4.1 read all sources to their end in one batch, whatever
+            # their rate limits are.
+            session.conf.set(AVAILABLE_NOW_WRAPPER, "true")
         stream = (
             session.readStream.format(FORMAT).schema(StructType(columns)).option(NAME, self.name)
         )
