@@ -84,7 +84,9 @@ def _draw_type(drawer: Drawer) -> pa.DataType:
 
 def _draw_change(drawer: Drawer, before: Fields, number: int) -> Stage:
     random = drawer.random
-    fields, renamed, dropped = [], [], []
+    renamed: list[tuple[str, str]] = []
+    dropped: list[str] = []
+    fields: list[tuple[str, pa.DataType]] = []
     for name, kind in before:
         now = _WIDER.get(kind, kind) if drawer.chance(0.3) else kind
         if drawer.chance(0.25):
