@@ -49,7 +49,6 @@ PENDING = (
     "proof/",
     "src/holdfast/cli/",
     "src/holdfast/errors.py",
-    "src/holdfast/flink/",
     "src/holdfast/redaction.py",
     "src/holdfast/spark/",
     "src/holdfast/spark_progress/",
@@ -97,9 +96,9 @@ PROSE = {
     "nobody|somebody|everybody|anybody": "no one, the passive, or the agent's name",
     "whoever|whomever": "if you …",
     # Negated nouns and bounds
-    r"(?:is|are|was|were) no (?!longer|more|less|matter|other)\w+": "is not a (valid) …",
+    r"(?<!ere\x20)(?:is|are|was|were) no (?!longer|more|less|matter|other)\w+": "is not a (valid) …",
     "(?:is|are|was|were) none": "does not exist, is not one of",
-    "none of (?:its|the|these|those|this|them|ours)": "not one of the",
+    "none of (?:its|the|this|ours)": "not one of the",
     r"an? \w+ at least": "must be >= 1, got …",
     # Verbs
     "say|says|said|saying": "specifies, reports, states, returns",

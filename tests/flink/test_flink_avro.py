@@ -24,7 +24,7 @@ def opened(directory: Path, described: bytes, *values: bytes) -> flink.FlinkSave
     kind = Kind(described, pa.null(), lambda data: data, st.none())
     handle = list_states({"v": (kind, list(values))})
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def read(directory: Path, described: bytes, *values: bytes) -> list[Any]:

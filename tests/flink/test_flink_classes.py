@@ -91,7 +91,7 @@ def opened(directory: Path, described: bytes, values: list[bytes]) -> flink.Flin
     kind = Kind(described, pa.null(), lambda data: data, st.none())
     handle = list_states({"v": (kind, values), "w": (LONG, [1])})
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 @pytest.mark.parametrize("case", CASES)

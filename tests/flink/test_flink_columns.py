@@ -46,7 +46,7 @@ def read(
     description = keyed_description(key.snapshot, [keyed_info("v", type, value.snapshot)])
     stream = keyed_stream(description, [b"", canonical_group({0: entries})])
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=stream)}}))
-    rows: list[dict[str, Any]] = flink.open(directory).read_state("job", "v").to_pylist()
+    rows: list[dict[str, Any]] = flink.open_savepoint(directory).read_state("job", "v").to_pylist()
     return rows
 
 
@@ -67,7 +67,7 @@ def test_many_entries_of_one_length_are_read_as_columns(tmp_path: Path) -> None:
     description = keyed_description(LONG.snapshot, infos)
     stream = keyed_stream(description, [b"", canonical_group(states)])
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=stream)}}))
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     numbers, texts = (
         savepoint.read_state("job", name).to_pydict() for name in ("numbers", "texts")
     )

@@ -138,7 +138,7 @@ def read_all(directory: Path, content: bytes) -> int:
     (directory / "_metadata").write_bytes(content)
     readable = 0
     try:
-        savepoint = flink.open(directory)
+        savepoint = flink.open_savepoint(directory)
         rows = [row for row in savepoint.states().to_pylist() if row["state"] is not None]
         savepoint.warnings()
     except CheckpointError:
@@ -199,7 +199,7 @@ def test_serializers_in_each_other_without_end_are_refused(tmp_path: Path) -> No
         kind = list_of(kind)
     states = list_states({"deep": (kind, []), "flat": (LONG, [1])})
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=states)}}))
-    failures = flink.open(tmp_path).states().column("failure").to_pylist()
+    failures = flink.open_savepoint(tmp_path).states().column("failure").to_pylist()
     assert "without end" in failures[0]
 
 
@@ -208,7 +208,7 @@ def test_handles_in_each_other_without_end_are_refused(tmp_path: Path) -> None:
     content = metadata({"job": {0: Subtask(keyed=head * 5000)}})
     (tmp_path / "_metadata").write_bytes(content)
     with pytest.raises(CheckpointError, match="without end"):
-        flink.open(tmp_path)
+        flink.open_savepoint(tmp_path)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -218,5 +218,5 @@ def test_lists_of_nothing_are_no_way_to_much_memory(size: int, tmp_path: Path) -
     nested = list_of(list_of(empty))
     states = list_states({"v": (nested, [[[{}] * size] * size])})
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=states)}}))
-    table = flink.open(tmp_path).read_state("job", "v")
+    table = flink.open_savepoint(tmp_path).read_state("job", "v")
     assert table.column("value").to_pylist() == [nested.encode([[{}] * size] * size)]

@@ -54,7 +54,7 @@ UIDS = ["numbers", "keyed-long", "ttl", "by-tuple", "tumbling"]
 @pytest.fixture(scope="module")
 def savepoint(tmp_path_factory: pytest.TempPathFactory) -> flink.FlinkSavepoint:
     directory = extracted(tmp_path_factory.mktemp("flink"), "heap")
-    return flink.open(next((directory / "heap" / "canonical").iterdir()), uids=UIDS)
+    return flink.open_savepoint(next((directory / "heap" / "canonical").iterdir()), uids=UIDS)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def content(savepoint: flink.FlinkSavepoint, operator: str, state: str) -> list[
 def test_what_came_from_flink_goes_back_as_it_was(
     savepoint: flink.FlinkSavepoint, ours: str, tmp_path: Path
 ) -> None:
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
+    back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
     for operator, state in STATES:
         assert (
             back.read_state(operator, state).schema == savepoint.read_state(operator, state).schema
@@ -94,7 +94,7 @@ def test_what_came_from_flink_goes_back_as_it_was(
 def test_keys_lie_in_the_groups_of_flinks_hash_and_of_their_subtask(
     ours: str, tmp_path: Path
 ) -> None:
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
+    back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
     for operator, state in STATES:
         if operator != "numbers":
             rows = back.read_state(operator, state, check_keys=True)
@@ -106,7 +106,7 @@ def test_keys_lie_in_the_groups_of_flinks_hash_and_of_their_subtask(
 
 def test_operators_are_named_as_in_the_job(ours: str, tmp_path: Path) -> None:
     pointer = flink.export_savepoint(ours, f"file://{tmp_path}", {"numbers": "counted"})
-    back = flink.open(pointer)
+    back = flink.open_savepoint(pointer)
     assert back.operators().column("id").to_pylist() == [flink.operator_id("counted")]
     for operators in ({"number": "a"}, {"numbers": "a", "ttl": "a"}):
         with pytest.raises(InvalidRequestError):
@@ -158,7 +158,7 @@ def test_types_that_flink_has_no_class_for_are_refused(type: pa.DataType) -> Non
 def imported(directory: Path, subtask: Subtask) -> str:
     """A savepoint of Holdfast of an operator of Flink."""
     (directory / "_metadata").write_bytes(metadata({"job": {0: subtask}}))
-    return flink.import_savepoint(flink.open(directory), f"file://{directory}/ours")
+    return flink.import_savepoint(flink.open_savepoint(directory), f"file://{directory}/ours")
 
 
 TIMES = {
@@ -202,7 +202,7 @@ def test_states_that_flink_cant_have_are_refused_or_left_out(tmp_path: Path) -> 
     planned = flink.FlinkExport.of(ours, allow_loss=True)
     assert planned.kept == ["job/texts as job: list, string"]
     assert [lost for lost in planned.lost if "job/wide" in lost]
-    back = flink.open(planned.write(target))
+    back = flink.open_savepoint(planned.write(target))
     assert back.read_state("job", "texts").column("value").to_pylist() == ["a"]
 
 
@@ -210,7 +210,9 @@ def test_windows_of_time_go_with_their_timers_as_flinks_window_operator_has_them
     tmp_path: Path,
 ) -> None:
     ours = write_windows(tmp_path, TIME_WINDOW, {"job": [("a", 0, 10, 9), ("a", 10, 20, 19)]})
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}/back"), uids=["job"])
+    back = flink.open_savepoint(
+        flink.export_savepoint(ours, f"file://{tmp_path}/back"), uids=["job"]
+    )
     spans = [{"start": 0, "end": 10}, {"start": 10, "end": 20}]
     rows = back.read_state("job", "window-contents", check_keys=True).to_pylist()
     assert [(row["key"], row["namespace"], row["value"]) for row in rows] == [
@@ -241,7 +243,7 @@ def test_state_of_windows_is_refused(savepoint: flink.FlinkSavepoint, tmp_path: 
 def test_parts_that_are_null_are_refused(tmp_path: Path) -> None:
     nulls = list_states({"pairs": (map_of(STRING, LONG), [[("a", None)]])})
     ours = imported(tmp_path, Subtask(operator=nulls))
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
+    back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
     assert back.read_state("job", "pairs").column("value").to_pylist() == [[("a", None)]]
     rows = list_states({"rows": (row_of(LONG), [{"kind": "+I", "f0": None}])})
     ours = imported(tmp_path, Subtask(operator=rows))
@@ -259,7 +261,7 @@ def test_many_key_groups_take_two_bytes(tmp_path: Path) -> None:
     subtask = Subtask(keyed=keyed_stream(described, groups))
     data = metadata({"job": {0: subtask}}, max_parallelism=1000)
     (tmp_path / "_metadata").write_bytes(data)
-    ours = flink.import_savepoint(flink.open(tmp_path), f"file://{tmp_path}/ours")
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
+    ours = flink.import_savepoint(flink.open_savepoint(tmp_path), f"file://{tmp_path}/ours")
+    back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
     rows = back.read_state("job", "v", check_keys=True).to_pylist()
     assert rows == [{"key_group": group, "key": 7, "value": 70}]

@@ -29,7 +29,7 @@ def savepoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flink.Flin
     opened = {}
     for form in FORMS:
         [savepoint] = (directory / form).iterdir()
-        opened[form] = flink.open(savepoint, uids=UIDS)
+        opened[form] = flink.open_savepoint(savepoint, uids=UIDS)
     return opened
 
 

@@ -68,7 +68,7 @@ def of_real_job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flink.Fli
     directory = extracted(tmp_path_factory.mktemp("flink"), "heap", "rocks", "f120-heap")
     uids = ["numbers", "keyed-long", "ttl", "by-tuple", "rules"]
     return {
-        form: flink.open(next((directory / form).iterdir()), uids=uids)
+        form: flink.open_savepoint(next((directory / form).iterdir()), uids=uids)
         for form in ("heap/canonical", "heap/native", "rocks/native", "f120-heap/canonical")
     }
 
@@ -224,7 +224,7 @@ def test_operators_without_a_uid_are_named_as_lost(
     of_real_job: dict[str, flink.FlinkSavepoint],
 ) -> None:
     of_flink_1 = of_real_job["f120-heap/canonical"]
-    by_id = flink.open(of_flink_1.pointer)
+    by_id = flink.open_savepoint(of_flink_1.pointer)
     with pytest.raises(InvalidRequestError, match="operators whose uid isn't known"):
         flink.FlinkStateImport.of(by_id)
     planned = flink.FlinkStateImport.of(by_id, {("rules", "rules"): ("rules", "rules")})
@@ -265,7 +265,7 @@ def test_keys_of_real_jobs_stand_in_the_groups_of_their_hashes(
 def opened(directory: Path, *subtasks: Subtask) -> flink.FlinkSavepoint:
     content = metadata({"job": dict(enumerate(subtasks))})
     (directory / "_metadata").write_bytes(content)
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def keyed(
@@ -458,6 +458,6 @@ def test_damaged_savepoints_are_imported_or_refused_and_nothing_else(
     directory = tmp_path_factory.mktemp("damaged")
     (directory / "_metadata").write_bytes(bytes(content))
     try:
-        flink.FlinkStateImport.of(flink.open(directory), allow_loss=True).read()
+        flink.FlinkStateImport.of(flink.open_savepoint(directory), allow_loss=True).read()
     except CheckpointError:
         return

@@ -48,7 +48,7 @@ def opened(
     subtasks = {"job": {0: Subtask(operator=operator)}}
     content = metadata(subtasks, version=version, coordinator=coordinator)
     (directory / "_metadata").write_bytes(content)
-    return flink.open(directory, uids=["job"])
+    return flink.open_savepoint(directory, uids=["job"])
 
 
 def of_readers(*values: bytes) -> bytes:

@@ -41,7 +41,7 @@ def read(directory: Path, serializer: bytes, values: list[bytes], version: int) 
     kind = Kind(serializer, pa.string(), lambda data: data, st.none())
     subtasks = {"job": {0: Subtask(operator=list_states({"v": (kind, values)}))}}
     (directory / "_metadata").write_bytes(metadata(subtasks, version=version))
-    table = flink.open(directory).read_state("job", "v")
+    table = flink.open_savepoint(directory).read_state("job", "v")
     read_values: list[Any] = table.column("value").to_pylist()
     return read_values
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from holdfast import flink
 from holdfast.backends.keys import flink_key_groups
-from holdfast.flink.moving import DealtRows, SpillFile
+from holdfast.flink.moving import SpilledRows, SpillFile
 from holdfast.flink.serializers import hash_codes
 
 BINARY = next(kind for kind in SIMPLE if kind.type == pa.binary())
@@ -40,7 +40,7 @@ def savepoint(directory: Path, form: str) -> flink.FlinkSavepoint:
     if form == "list":
         states = list_states({"v": (BINARY, [TEXT.encode() * 25] * (KEYS // 60))})
         (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=states)}}))
-        return flink.open(directory)
+        return flink.open_savepoint(directory)
     codes = hash_codes.of_longs(pa.array(range(KEYS), pa.int64()))
     of_keys = flink_key_groups(codes, 128).tolist()
     data = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", STRING.snapshot)])
@@ -59,7 +59,7 @@ def savepoint(directory: Path, form: str) -> flink.FlinkSavepoint:
         stream = relative("keyed", file.tell())
     handle = key_groups(3, 0, offsets, stream)
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def peak_of(work: Callable[[], object]) -> int:
@@ -104,7 +104,7 @@ def test_state_is_imported_and_exported_in_less_memory_than_it_takes(tmp_path: P
     step = 3 * BYTES
     exported = peak_of(lambda: pointers.append(flink.export_savepoint(pointers[0], back_to)))
     assert exported < step + BYTES // 2
-    back = flink.open(pointers[1], uids=["job"])
+    back = flink.open_savepoint(pointers[1], uids=["job"])
     assert sum(map(len, back.iter_state("job", "v", check_keys=True))) == KEYS
 
 
@@ -112,10 +112,10 @@ ROWS = pa.schema([("number", pa.int64()), ("text", pa.string())])
 
 
 @given(data=st.data())
-def test_dealt_rows_come_in_the_order_of_their_groups(data: st.DataObject) -> None:
+def test_spilled_rows_come_in_the_order_of_their_groups(data: st.DataObject) -> None:
     groups = data.draw(st.integers(1, 9))
     file = SpillFile()
-    dealt = DealtRows(ROWS, groups, file, run_bytes=data.draw(st.integers(1, 200)))
+    dealt = SpilledRows(ROWS, groups, file, run_bytes=data.draw(st.integers(1, 200)))
     expected: list[list[int]] = [[] for _ in range(groups)]
     number = 0
     for batch in data.draw(st.lists(st.lists(st.integers(0, groups - 1)), max_size=5)):

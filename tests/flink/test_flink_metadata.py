@@ -61,7 +61,7 @@ def test_metadata_of_every_version_is_read(version: int, tmp_path: Path) -> None
     properties = b"\xac\xed\0\5" if version == 4 else b""
     operators = {"job": {0: subtask, 1: Subtask(operator=list_states({"l": (LONG, [3])}))}}
     content = metadata(operators, version=version, masters=[master], properties=properties)
-    savepoint = flink.open(write(tmp_path, content), uids=["job"])
+    savepoint = flink.open_savepoint(write(tmp_path, content), uids=["job"])
     assert (savepoint.metadata_version, savepoint.checkpoint_id) == (version, 7)
     [row] = savepoint.operators().to_pylist()
     assert row == {
@@ -85,7 +85,7 @@ def test_metadata_of_every_version_is_read(version: int, tmp_path: Path) -> None
 
 def test_an_operator_is_named_by_uid_id_or_name(tmp_path: Path) -> None:
     content = metadata({"job": {0: Subtask(keyed=keyed(inline(STREAM)))}, "other": {}})
-    savepoint = flink.open(write(tmp_path, content))
+    savepoint = flink.open_savepoint(write(tmp_path, content))
     for name in ("job", flink.operator_id("job"), "name of job"):
         assert savepoint.read_state(name, "v").to_pylist() == [ROW]
     with pytest.raises(InvalidRequestError, match="no such operator"):
@@ -110,7 +110,7 @@ def test_the_id_of_an_operator_is_made_of_its_uid(uid: str, id: str) -> None:
 @pytest.mark.parametrize("kind", [3, 7, 12])
 def test_every_handle_of_key_groups_is_read(kind: int, tmp_path: Path) -> None:
     content = metadata({"job": {0: Subtask(keyed=keyed(inline(STREAM), kind))}})
-    assert value_of(flink.open(write(tmp_path, content))) == [ROW]
+    assert value_of(flink.open_savepoint(write(tmp_path, content))) == [ROW]
 
 
 def test_streams_are_found_wherever_they_are(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_streams_are_found_wherever_they_are(tmp_path: Path) -> None:
     ):
         directory = write(checkpoint, metadata({"job": {0: Subtask(keyed=keyed(stream))}}))
         (checkpoint / "beside").write_bytes(STREAM)
-        assert value_of(flink.open(directory)) == [ROW]
-        assert value_of(flink.open(f"file://{directory}/_metadata")) == [ROW]
+        assert value_of(flink.open_savepoint(directory)) == [ROW]
+        assert value_of(flink.open_savepoint(f"file://{directory}/_metadata")) == [ROW]
 
 
 def test_files_that_were_moved_are_found_where_one_says(tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_files_that_were_moved_are_found_where_one_says(tmp_path: Path) -> None:
     stream = file("hdfs://nn:8020/flink/job/files/state", len(STREAM))
     directory = write(tmp_path, metadata({"job": {0: Subtask(keyed=keyed(stream))}}))
     with pytest.raises(InvalidRequestError, match=r"another store.*--moved"):
-        flink.open(directory).states()
+        flink.open_savepoint(directory).states()
     moved = {"hdfs://nn:8020/flink/job/files": f"file://{tmp_path}"}
-    assert value_of(flink.open(directory, moved=moved)) == [ROW]
+    assert value_of(flink.open_savepoint(directory, moved=moved)) == [ROW]
 
 
 @pytest.mark.parametrize("job", ["hdfs://nn:8020/flink/5f2d", "file:/no/such/5f2d"])
@@ -156,14 +156,14 @@ def test_a_job_that_was_moved_with_all_its_files_is_read(
     (tmp_path / kept_in / "state").write_bytes(STREAM)
     stream = file(f"{job}/{place}", len(STREAM))
     content = metadata({"job": {0: Subtask(keyed=keyed(stream))}})
-    assert value_of(flink.open(write(tmp_path / metadata_in, content))) == [ROW]
+    assert value_of(flink.open_savepoint(write(tmp_path / metadata_in, content))) == [ROW]
 
 
 @pytest.mark.parametrize("name", ["../state", "a/b", "..", "", "/etc/passwd"])
 def test_a_relative_name_leads_nowhere_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(STREAM)
     content = metadata({"job": {0: Subtask(keyed=keyed(relative(name, len(STREAM))))}})
-    [row] = flink.open(write(tmp_path / "savepoint", content)).states().to_pylist()
+    [row] = flink.open_savepoint(write(tmp_path / "savepoint", content)).states().to_pylist()
     assert "leads elsewhere" in row["failure"]
 
 
@@ -171,7 +171,7 @@ def test_a_missing_file_is_said_and_the_other_states_are_read(tmp_path: Path) ->
     subtask = Subtask(
         operator=list_states({"l": (LONG, [1])}), keyed=keyed(relative("gone", len(STREAM)))
     )
-    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}})))
+    savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}})))
     states = {row["state"]: row["failure"] for row in savepoint.states().to_pylist()}
     assert states["l"] is None
     assert "missing" in states[None]
@@ -185,7 +185,7 @@ def test_a_state_is_not_read_in_part_unless_one_asks_for_a_subtask(tmp_path: Pat
         0: Subtask(operator=list_states({"l": (LONG, [1])}), keyed=keyed(inline(STREAM))),
         1: Subtask(keyed=keyed(relative("gone", len(STREAM)))),
     }
-    savepoint = flink.open(write(tmp_path, metadata({"job": subtasks})))
+    savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": subtasks})))
     with pytest.raises(UnreadableStateError, match=r"incomplete.*subtask 1.*missing"):
         value_of(savepoint)
     with pytest.raises(UnreadableStateError, match="incomplete"):
@@ -203,7 +203,7 @@ def test_a_state_is_not_read_in_part_unless_one_asks_for_a_subtask(tmp_path: Pat
 def test_a_file_that_is_too_short_is_said(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(STREAM[:-1])
     content = metadata({"job": {0: Subtask(keyed=keyed(relative("state", len(STREAM))))}})
-    [row] = flink.open(write(tmp_path, content)).states().to_pylist()
+    [row] = flink.open_savepoint(write(tmp_path, content)).states().to_pylist()
     assert f"has {len(STREAM) - 1} bytes, and {len(STREAM)}" in row["failure"]
 
 
@@ -214,9 +214,9 @@ def test_a_changelog_is_read_if_nothing_has_changed_since(tmp_path: Path) -> Non
     unchanged = b"\x0e" + head + i4(0) + tail
     changed = b"\x0e" + head + i4(1) + change + tail
     content = metadata({"job": {0: Subtask(keyed=unchanged)}})
-    assert value_of(flink.open(write(tmp_path, content))) == [ROW]
+    assert value_of(flink.open_savepoint(write(tmp_path, content))) == [ROW]
     content = metadata({"job": {0: Subtask(keyed=changed)}, "other": {}})
-    [row] = flink.open(write(tmp_path, content)).states().to_pylist()
+    [row] = flink.open_savepoint(write(tmp_path, content)).states().to_pylist()
     assert "canonical savepoint" in row["failure"]
 
 
@@ -226,7 +226,7 @@ def test_changes_of_a_changelog_in_files_are_passed_over(tmp_path: Path) -> None
     head = i4(0) + i4(2) + i8(0) + i4(1) + keyed(inline(STREAM))
     handle = b"\x0e" + head + i4(1) + change + i8(1) + i8(1) + utf("id")
     subtask = Subtask(operator=list_states({"l": (LONG, [1])}), keyed=handle)
-    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}, "other": {}})))
+    savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}, "other": {}})))
     assert savepoint.operators().num_rows == 2
     assert savepoint.read_state("job", "l").num_rows == 1
 
@@ -242,7 +242,7 @@ def test_operator_state_in_merged_files_is_read(tmp_path: Path) -> None:
         0: Subtask(operator=b"\x11" + stream + directories + b"\0" + merged),
         1: Subtask(operator=b"\x11" + i4(0) + directories + b"\1\x10"),
     }
-    savepoint = flink.open(write(tmp_path, metadata({"job": subtasks})))
+    savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": subtasks})))
     assert savepoint.read_state("job", "l").column("value").to_pylist() == [1, 2]
     assert savepoint.states().num_rows == 1
 
@@ -250,7 +250,9 @@ def test_operator_state_in_merged_files_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [3, 6])
 def test_rows_in_flight_are_warned_of(version: int, tmp_path: Path) -> None:
     subtask = Subtask(channels=[channel(40, version=version), channel(2, version=version)])
-    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}}, version=version)))
+    savepoint = flink.open_savepoint(
+        write(tmp_path, metadata({"job": {0: subtask}}, version=version))
+    )
     assert savepoint.operators().column("in_flight_bytes").to_pylist() == [42]
     [warning] = savepoint.warnings()
     assert "42 bytes of rows in flight" in warning
@@ -258,7 +260,7 @@ def test_rows_in_flight_are_warned_of(version: int, tmp_path: Path) -> None:
 
 def test_a_native_savepoint_without_timers_is_warned_of(tmp_path: Path) -> None:
     handle = incremental(0, 2, inline(DESCRIPTION), {})
-    savepoint = flink.open(write(tmp_path, metadata({"job": {0: Subtask(keyed=handle)}})))
+    savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: Subtask(keyed=handle)}})))
     assert savepoint.read_state("job", "v").num_rows == 0
     [warning] = savepoint.warnings()
     assert "take a canonical one" in warning
@@ -266,29 +268,29 @@ def test_a_native_savepoint_without_timers_is_warned_of(tmp_path: Path) -> None:
 
 def test_what_is_no_metadata_of_flink_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError):
-        flink.open(tmp_path)
+        flink.open_savepoint(tmp_path)
     with pytest.raises(UnsupportedFormatError, match="Holdfast's own"):
-        flink.open(write(tmp_path, b"holdfast"))
+        flink.open_savepoint(write(tmp_path, b"holdfast"))
     with pytest.raises(UnsupportedFormatError, match="version 9"):
-        flink.open(write(tmp_path, metadata({}, version=9)))
+        flink.open_savepoint(write(tmp_path, metadata({}, version=9)))
     with pytest.raises(UnsupportedFormatError, match="of kind 99"):
-        flink.open(write(tmp_path, metadata({"job": {0: Subtask(keyed=b"\x63")}})))
+        flink.open_savepoint(write(tmp_path, metadata({"job": {0: Subtask(keyed=b"\x63")}})))
     with pytest.raises(CheckpointCorruptedError):
-        flink.open(write(tmp_path, metadata({"job": {0: Subtask()}})[:-1]))
+        flink.open_savepoint(write(tmp_path, metadata({"job": {0: Subtask()}})[:-1]))
 
 
 def test_state_of_a_version_that_is_not_known_is_said(tmp_path: Path) -> None:
     subtask = Subtask(
         operator=operator_handle(i4(3), {"l": (0, [b"x"])}), keyed=keyed_stream(i4(5), [GROUP, b""])
     )
-    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}})))
+    savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}})))
     failures = savepoint.states().column("failure").to_pylist()
     assert [text.count("stored in version") for text in failures] == [1, 1]
 
 
 def test_two_states_of_one_name_are_told_apart_by_their_kind(tmp_path: Path) -> None:
     subtask = Subtask(operator=list_states({"v": (LONG, [1])}), keyed=keyed(inline(STREAM)))
-    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}})))
+    savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}})))
     with pytest.raises(InvalidRequestError, match="keyed value"):
         savepoint.read_state("job", "v")
     assert savepoint.read_state("job", "v", kind="keyed value").to_pylist() == [ROW]
@@ -306,7 +308,7 @@ def test_a_savepoint_is_read_from_any_store(memory_directory: str) -> None:
         stream = file_system.create(f"{directory}/{name}")
         stream.write(data)
         stream.commit()
-    assert value_of(flink.open(directory)) == [ROW]
+    assert value_of(flink.open_savepoint(directory)) == [ROW]
 
 
 def test_subtasks_that_describe_a_state_as_unreadable_are_said(tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ def test_subtasks_that_describe_a_state_as_unreadable_are_said(tmp_path: Path) -
         [keyed_info("v", "VALUE", LONG.snapshot, snapshot("com.acme.Namespace", 1))],
     )
     subtask = Subtask(keyed=keyed_stream(description, [GROUP, b""]))
-    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}})))
+    savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}})))
     [row] = savepoint.states().to_pylist()
     assert "com.acme.Namespace" in row["failure"]
     with pytest.raises(UnreadableStateError, match=r"com.acme.Namespace"):

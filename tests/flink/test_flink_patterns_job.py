@@ -19,7 +19,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["hashmap-native", "rocksdb-native"])
 def savepoint(request: pytest.FixtureRequest, directory: Path) -> flink.FlinkSavepoint:
-    return flink.open(directory / request.param)
+    return flink.open_savepoint(directory / request.param)
 
 
 def by_number(savepoint: flink.FlinkSavepoint, operator: str, state: str) -> dict[int, Any]:
@@ -84,9 +84,9 @@ def test_states_beside_values_that_only_kryo_knows_are_read(
 
 @pytest.mark.parametrize("state", ["opaque", "another"])
 def test_values_that_only_kryo_knows_are_named_or_bytes(directory: Path, state: str) -> None:
-    of_heap = flink.open(directory / "hashmap-native")
+    of_heap = flink.open_savepoint(directory / "hashmap-native")
     with pytest.raises(UnreadableStateError, match=r"PatternJob\$Opaque \(by Kryo\)"):
         of_heap.read_state("kept", state)
-    of_rocksdb = flink.open(directory / "rocksdb-native")
+    of_rocksdb = flink.open_savepoint(directory / "rocksdb-native")
     values = of_rocksdb.read_state("kept", state).column("value").to_pylist()
     assert len(values) == len(set(values)) == len(KEYS)

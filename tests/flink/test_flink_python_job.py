@@ -21,7 +21,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=FORMS)
 def savepoint(request: pytest.FixtureRequest, directory: Path) -> flink.FlinkSavepoint:
-    return flink.open(directory / request.param)
+    return flink.open_savepoint(directory / request.param)
 
 
 def by_number(savepoint: flink.FlinkSavepoint, state: str, **types: str) -> dict[int, Any]:

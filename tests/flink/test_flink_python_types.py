@@ -130,7 +130,7 @@ def savepoint_of(
     groups[KEY_GROUP] = canonical_group({0: [(key + name, data) for name, data in entries]})
     content = metadata({"job": {0: Subtask(keyed=keyed_stream(described, groups))}})
     (directory / "_metadata").write_bytes(content)
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def of_list(directory: Path, *elements: bytes) -> flink.FlinkSavepoint:

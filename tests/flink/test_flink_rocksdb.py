@@ -80,7 +80,7 @@ def opened(
     others = {"MANIFEST-000004": inline(b"not looked at")}
     handle = incremental(first, count, inline(DESCRIPTION), streams | others)
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def key_of(group: int, number: int) -> bytes:

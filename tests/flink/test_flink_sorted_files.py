@@ -61,7 +61,7 @@ def opened(directory: Path, files: Sequence[bytes], description: bytes) -> flink
     handle = incremental(0, GROUPS, inline(description), streams)
     directory.mkdir(exist_ok=True)
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def read(

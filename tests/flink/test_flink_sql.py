@@ -186,7 +186,7 @@ def test_arrays_and_maps_of_any_elements_are_read(
     map = Kind(described, pa.map_(pa.string(), element.type), encoded, st.none())
     states = list_states({"arrays": (array, arrays), "maps": (map, maps)})
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=states)}}))
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     read = savepoint.read_state("job", "arrays").column("value").combine_chunks()
     assert read == pa.array(arrays, array.type)
     read = savepoint.read_state("job", "maps").column("value").combine_chunks()
@@ -245,7 +245,7 @@ def test_rows_of_any_fields_are_read(data: st.DataObject, tmp_path: Path) -> Non
     rows = data.draw(st.lists(row.values, max_size=3))
     content = metadata({"job": {0: Subtask(operator=list_states({"v": (row, rows)}))}})
     (tmp_path / "_metadata").write_bytes(content)
-    table = flink.open(tmp_path).read_state("job", "v")
+    table = flink.open_savepoint(tmp_path).read_state("job", "v")
     assert table.column("value").combine_chunks() == pa.array(rows, row.type)
 
 
@@ -254,7 +254,9 @@ def test_a_row_of_many_fields_has_more_bits_for_nulls(tmp_path: Path) -> None:
     value = {"kind": "+I", **{f"f{n}": None if n % 3 else n for n in range(130)}}
     content = metadata({"job": {0: Subtask(operator=list_states({"v": (row, [value])}))}})
     (tmp_path / "_metadata").write_bytes(content)
-    assert flink.open(tmp_path).read_state("job", "v").column("value").to_pylist() == [value]
+    assert flink.open_savepoint(tmp_path).read_state("job", "v").column("value").to_pylist() == [
+        value
+    ]
 
 
 @given(text=TEXTS)
@@ -266,7 +268,7 @@ def test_keyed_state_of_sql_is_read(text: str, tmp_path: Path) -> None:
     description = keyed_description(key.snapshot, [keyed_info("acc", "VALUE", value.snapshot)])
     stream = keyed_stream(description, [canonical_group({0: entries}), b""])
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=stream)}}))
-    assert flink.open(tmp_path).read_state("job", "acc").to_pylist() == [
+    assert flink.open_savepoint(tmp_path).read_state("job", "acc").to_pylist() == [
         {"key_group": 0, "key": owner, "value": content}
     ]
 
@@ -277,7 +279,7 @@ def test_a_decimal_that_cannot_be_is_damage(precision: int, tmp_path: Path) -> N
     kind = Kind(snapshot(name, 3, i4(precision) + i4(0)), pa.null(), i8, st.none())
     content = metadata({"job": {0: Subtask(operator=list_states({"v": (kind, [1])}))}})
     (tmp_path / "_metadata").write_bytes(content)
-    [row] = flink.open(tmp_path).states().to_pylist()
+    [row] = flink.open_savepoint(tmp_path).states().to_pylist()
     assert f"DECIMAL({precision}, 0)" in row["failure"]
 
 
@@ -293,7 +295,7 @@ def test_values_that_stand_by_themselves_are_read(tmp_path: Path) -> None:
     }
     content = metadata({"job": {0: Subtask(operator=list_states(states))}})
     (tmp_path / "_metadata").write_bytes(content)
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     for name, (_, _, expected) in values.items():
         assert savepoint.read_state("job", name).column("value").to_pylist() == [expected]
 
@@ -305,7 +307,7 @@ def test_a_row_whose_parts_lie_outside_is_damage(tmp_path: Path) -> None:
     content = metadata({"job": {0: Subtask(operator=list_states({"v": (kind, [bad])}))}})
     (tmp_path / "_metadata").write_bytes(content)
     with pytest.raises(CheckpointCorruptedError, match="'v'"):
-        flink.open(tmp_path).read_state("job", "v")
+        flink.open_savepoint(tmp_path).read_state("job", "v")
 
 
 def test_a_row_with_a_field_of_an_unknown_class_hides_no_other_state(tmp_path: Path) -> None:
@@ -316,6 +318,6 @@ def test_a_row_with_a_field_of_an_unknown_class_hides_no_other_state(tmp_path: P
     states: dict[str, tuple[Kind, list[Any]]] = {"v": (raw, [b"abc"]), "w": (text, ["x"])}
     content = metadata({"job": {0: Subtask(operator=list_states(states))}})
     (tmp_path / "_metadata").write_bytes(content)
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     assert savepoint.read_state("job", "v").column("value").to_pylist() == [b"abc"]
     assert savepoint.read_state("job", "w").column("value").to_pylist() == ["x"]

@@ -21,14 +21,14 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(archives: Path, name: str) -> flink.FlinkSavepoint:
     """A retained checkpoint, which was moved since with all files of its job."""
     [directory] = (archives / "checkpoints" / name).glob("chk-*")
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 @pytest.fixture(params=FORMS + CHECKPOINTS)
 def savepoint(archives: Path, request: pytest.FixtureRequest) -> flink.FlinkSavepoint:
     if request.param in CHECKPOINTS:
         return checkpoint(archives, request.param)
-    return flink.open(archives / "state-job" / request.param)
+    return flink.open_savepoint(archives / "state-job" / request.param)
 
 
 def test_changes_that_only_flink_can_apply_hide_no_other_state(archives: Path) -> None:

@@ -23,7 +23,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(archives: Path, form: str) -> flink.FlinkSavepoint:
     [directory] = archives.glob(form)
-    return flink.open(directory, uids=["kept", "interval-join"])
+    return flink.open_savepoint(directory, uids=["kept", "interval-join"])
 
 
 @pytest.fixture(params=[*FORMS, UNALIGNED])

@@ -64,7 +64,7 @@ def opened(
 ) -> flink.FlinkSavepoint:
     content = metadata({"job": {0: subtask}}, version=version, max_parallelism=max_parallelism)
     (directory / "_metadata").write_bytes(content)
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def keyed(
@@ -480,7 +480,7 @@ def test_subtasks_may_know_different_subclasses(tmp_path: Path) -> None:
         group = canonical_group({0: [(bytes([index]) + i8(3) + b"\0", data)]})
         subtasks[index] = Subtask(keyed=keyed_stream(description, [group], first=index))
     (tmp_path / "_metadata").write_bytes(metadata({"job": subtasks}))
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     assert savepoint.read_state("job", "v").column("value").to_pylist() == [
         {"n": 1, "class": None, "r": None},
         {"n": None, "class": "Circle", "r": 5},
@@ -495,7 +495,7 @@ def test_subtasks_that_say_different_types_are_refused(tmp_path: Path) -> None:
     }
     (tmp_path / "_metadata").write_bytes(metadata({"job": subtasks}))
     with pytest.raises(UnreadableStateError, match="different types"):
-        flink.open(tmp_path).read_state("job", "v")
+        flink.open_savepoint(tmp_path).read_state("job", "v")
 
 
 def kryo(java_class: str) -> bytes:
