@@ -52,7 +52,6 @@ PENDING = (
     "src/holdfast/redaction.py",
     "src/holdfast/spark/",
     "src/holdfast/spark_progress/",
-    "src/holdfast/testing/",
     "src/holdfast/worker_daemon.py",
     "src/pyspark_holdfast",
     "tests/backends/",

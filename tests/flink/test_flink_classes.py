@@ -106,5 +106,5 @@ def test_values_are_read_as_what_they_are(case: str, tmp_path: Path) -> None:
 def test_numbers_that_stand_for_nothing_are_damage(
     described: bytes, value: bytes, tmp_path: Path
 ) -> None:
-    with pytest.raises(CheckpointCorruptedError, match=r"kind 7|value 2"):
+    with pytest.raises(CheckpointCorruptedError, match=r"type 7|value 2"):
         opened(tmp_path, described, [value]).read_state("job", "v")

@@ -38,7 +38,7 @@ def test_a_reader_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         for _ in itertools.count() if content != b"whole" else ():
             pass
 
-    monkeypatch.setattr("proof.bad_bytes.LONGEST_S", 0.01)
+    monkeypatch.setattr("proof.bad_bytes.MAX_WAIT_S", 0.01)
     outcome = try_reader(Reader({"it": b"whole"}, endless), "seed", inputs=2)
     assert ["HangsError" in escaped for escaped in outcome.escaped] == [True, True]
 

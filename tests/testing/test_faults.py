@@ -58,7 +58,7 @@ def test_a_failure_before_the_effect_prevents_it(
             stream.sync()
             stream.commit()
     assert faults.calls[-1] == call
-    assert read(faults.behind) is None
+    assert read(faults.inner_directory) is None
 
 
 @pytest.mark.parametrize("call", ["publish", "commit"])
@@ -71,7 +71,7 @@ def test_a_lost_answer_leaves_the_effect(
             store.publish(f"{faults.directory}/x", b"1")
         else:
             write(store, f"{faults.directory}/x", b"1")
-    assert read(faults.behind) == b"1"
+    assert read(faults.inner_directory) == b"1"
 
 
 def test_a_lost_answer_of_other_calls_says_unavailable(
@@ -81,7 +81,7 @@ def test_a_lost_answer_of_other_calls_says_unavailable(
     faults.lose_answer("delete")
     with pytest.raises(StorageUnavailableError):
         store.delete([f"{faults.directory}/x"])
-    assert read(faults.behind) is None
+    assert read(faults.inner_directory) is None
     faults.after("prepare_directory", OutcomeUnknownError("another one"))
     with pytest.raises(OutcomeUnknownError, match="another one"):
         store.prepare_directory(f"{faults.directory}/a")
@@ -147,12 +147,12 @@ def test_it_fails_at_any_call_but_abort(faults: Faults, store: ExclusiveFileSyst
 
 def test_an_action_is_done_at_the_call(faults: Faults, store: ExclusiveFileSystem) -> None:
     # Somebody else takes the name just before us.
-    behind = store_of(faults.behind)
-    faults.before("publish", lambda: behind.publish(f"{faults.behind}/x", b"theirs"))
+    behind = store_of(faults.inner_directory)
+    faults.before("publish", lambda: behind.publish(f"{faults.inner_directory}/x", b"theirs"))
     with pytest.raises(CheckpointConflictError) as caught:
         store.publish(f"{faults.directory}/x", b"ours")
     assert caught.value.location == f"{faults.directory}/x"
-    assert read(faults.behind) == b"theirs"
+    assert read(faults.inner_directory) == b"theirs"
 
 
 def test_what_is_planned_for_one_call_adds_up(faults: Faults, store: ExclusiveFileSystem) -> None:
@@ -182,7 +182,7 @@ def test_a_truncated_file_is_there_without_an_error(
         store.publish(f"{faults.directory}/x", b"abcdefg")
     else:
         write(store, f"{faults.directory}/x", b"abcd", b"efg")
-    assert read(faults.behind) == kept
+    assert read(faults.inner_directory) == kept
     assert [entry.size for entry in store.list(faults.directory)] == [len(kept)]
 
 
@@ -196,7 +196,7 @@ def test_a_truncated_read_ends_early_and_a_flipped_bit_is_seen_once(
         assert stream.seek(0, 2) == 3
         assert stream.seek(0) == 0
         assert stream.read() == b"aBc"
-    assert read(faults.directory) == read(faults.behind) == b"abcdefg"
+    assert read(faults.directory) == read(faults.inner_directory) == b"abcdefg"
 
 
 def test_a_store_without_room_takes_nothing_and_keeps_the_rest(
@@ -215,7 +215,7 @@ def test_a_store_without_room_takes_nothing_and_keeps_the_rest(
     assert [entry.uri for entry in store.list(faults.directory)] == [f"{faults.directory}/x"]
     faults.make_room()
     store.publish(f"{faults.directory}/z", b"12345678901")
-    assert read(faults.behind, "z") == b"12345678901"
+    assert read(faults.inner_directory, "z") == b"12345678901"
 
 
 def test_a_full_local_disk_has_no_hidden_file_left(local_directory: str) -> None:
@@ -233,10 +233,10 @@ def test_a_delayed_call_waits_for_the_event(faults: Faults, store: ExclusiveFile
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(store.publish, f"{faults.directory}/x", b"1")
         assert not publishing.done()
-        assert read(faults.behind) is None
+        assert read(faults.inner_directory) is None
         now.set()
         publishing.result()
-    assert read(faults.behind) == b"1"
+    assert read(faults.inner_directory) == b"1"
 
 
 def test_a_delay_by_a_callable_moves_the_tests_own_clock(
@@ -260,7 +260,7 @@ def test_a_call_stands_still_until_it_is_told_to_go_on(
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(store.publish, f"{faults.directory}/x", b"ours")
         assert reached.wait(HANGS_S)
-        store_of(faults.behind).publish(f"{faults.behind}/x", b"theirs")
+        store_of(faults.inner_directory).publish(f"{faults.inner_directory}/x", b"theirs")
         go_on.set()
         with pytest.raises(CheckpointConflictError):
             publishing.result()

@@ -374,7 +374,7 @@ def _check_known(subject: str, given: Collection[Any], known: Collection[Any]) -
     """Check that arguments are for imported states. Raises `InvalidRequestError`."""
     unknown = sorted(set(given) - set(known))
     if unknown:
-        message = f"{subject} has {unknown}, which are not imported or not of this type; available: {sorted(known)}"
+        message = f"{subject} names {unknown}, which are not imported or not of this type; available: {sorted(known)}"
         raise InvalidRequestError(message)
 
 

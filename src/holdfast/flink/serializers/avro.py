@@ -73,7 +73,7 @@ class _Types:
 
     def _named_type(self, kind: str, schema: _Schema, space: str) -> Serializer:
         """Return the serializer of a record, an enum or a fixed-width type, or of an earlier one by name."""
-        if kind not in {"record", "error", "enum", "read_fixed"}:
+        if kind not in {"record", "error", "enum", "fixed"}:
             return self.of(kind, space)
         space = schema.get("namespace", space)
         full = schema["name"] if "." in schema["name"] else f"{space}.{schema['name']}"
@@ -81,7 +81,7 @@ class _Types:
         if kind == "enum":
             names = schema["symbols"]
             made = Serializer(pa.string(), lambda data, position: _symbol(names, data, position))
-        elif kind == "read_fixed":
+        elif kind == "fixed":
             size = int(schema["size"])
             read_fixed = Serializer(
                 pa.binary(), lambda data, position: read_bytes(data, position, size)

@@ -1,4 +1,4 @@
-"""Eight threads that begin at the same moment."""
+"""Eight threads that start at the same moment."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ RACERS = 8
 
 
 def race(attempt: Callable[[int], object]) -> list[bool]:
-    """Let all racers attempt the same, and say of each whether it won, that is, met no conflict."""
+    """Run an attempt in all racers at once; returns for each whether it won, that is, met no conflict."""
     start = threading.Barrier(RACERS)
 
     def wins(racer: int) -> bool:

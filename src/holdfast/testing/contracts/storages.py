@@ -1,4 +1,4 @@
-"""What every checkpoint storage must do, written once."""
+"""Requirements of every checkpoint storage."""
 
 import gc
 import pickle
@@ -37,7 +37,7 @@ from holdfast.testing.values import metadata_of
 EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
 
 SIZES = [1, 100, 20 << 10, (20 << 10) + 1, 100_000]
-"""Around the threshold below which a state travels in its handle, and well above it."""
+"""Around the threshold below which a state is stored in its handle, and far above it."""
 
 both_streams = pytest.mark.parametrize("kind", ["state", "metadata"])
 
@@ -53,30 +53,30 @@ def stream_of(location: CheckpointStorageLocation, kind: str) -> Any:
     return location.create_checkpoint_state_output_stream(EXCLUSIVE)
 
 
-def succeed(stream: Any) -> Any:
-    """The one success call of either kind of stream."""
+def finish(stream: Any) -> Any:
+    """Make the success call of either kind of stream."""
     if hasattr(stream, "close_and_get_handle"):
         return stream.close_and_get_handle()
     return stream.close_and_finalize_checkpoint()
 
 
 class CheckpointStorageContract:
-    """What every `CheckpointStorage` must do.
+    """Requirements of every `CheckpointStorage`.
 
     Subclass it in a test file, under a name that pytest collects, and provide the fixture
     `storage` and the accessor `files`; set `resolvable` if its default doesn't suit the storage.
     """
 
     resolvable = True
-    """Whether a pointer leads to a completed checkpoint."""
+    """Returns whether a pointer resolves to a completed checkpoint."""
 
     @pytest.fixture
     def storage(self) -> CheckpointStorage:
-        """An empty storage, a new one for each test."""
+        """Return an empty storage, a new one for each test."""
         raise NotImplementedError
 
     def files(self, storage: CheckpointStorage) -> set[str]:
-        """URIs of all files of the storage, hidden ones too, read behind its back."""
+        """Return the URIs of all files of the storage, hidden ones too, without using it."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -93,7 +93,7 @@ class CheckpointStorageContract:
 
     @pytest.fixture
     def target(self) -> Iterator[str]:
-        """URI of an empty directory for savepoints, emptied again afterwards."""
+        """Yield the URI of an empty directory for savepoints, and empty it afterwards."""
         directory = f"memory:///{uuid.uuid4().hex}"
         file_system_for(directory).prepare_directory(directory)
         yield directory
@@ -138,7 +138,7 @@ class CheckpointStorageContract:
         assert latest is not None
         assert latest.metadata.checkpoint_id == 100
 
-    def test_the_second_to_complete_a_checkpoint_is_told_and_changes_nothing(
+    def test_second_completion_of_checkpoint_is_a_conflict(
         self, access: CheckpointStorageAccess
     ) -> None:
         first, second = (access.initialize_location_for_checkpoint(1) for _ in range(2))
@@ -166,7 +166,7 @@ class CheckpointStorageContract:
         assert latest.metadata.commit_token == str(won.index(True))
 
     @pytest.mark.parametrize("scope", CheckpointedStateScope)
-    def test_a_failed_attempt_leaves_the_others_alone(
+    def test_failed_attempt_keeps_files_of_other_attempts(
         self,
         storage: CheckpointStorage,
         access: CheckpointStorageAccess,
@@ -268,7 +268,7 @@ class CheckpointStorageContract:
         factory = access.resolve_checkpoint_storage_location(1, location.location_reference)
         stream = factory.create_checkpoint_state_output_stream(EXCLUSIVE)
         stream.write(bytes(100_000))
-        for value in (storage, location.location_reference, factory, succeed(stream)):
+        for value in (storage, location.location_reference, factory, finish(stream)):
             assert pickle.loads(pickle.dumps(value)) == value
 
     def test_a_completed_location_pickles(self, location: CheckpointStorageLocation) -> None:
@@ -278,7 +278,7 @@ class CheckpointStorageContract:
 
     # Owners of a job
 
-    def test_the_last_one_who_claims_a_job_owns_it(self, access: CheckpointStorageAccess) -> None:
+    def test_last_claim_of_a_job_wins(self, access: CheckpointStorageAccess) -> None:
         first = access.claim_job()
         first.check()
         second = access.claim_job()
@@ -287,7 +287,7 @@ class CheckpointStorageContract:
         with pytest.raises(CheckpointConflictError):
             first.check()
 
-    def test_an_owner_that_was_replaced_completes_nothing(
+    def test_replaced_owner_can_not_complete_checkpoints(
         self,
         storage: CheckpointStorage,
         access: CheckpointStorageAccess,
@@ -302,7 +302,7 @@ class CheckpointStorageContract:
         complete_checkpoint(location, metadata_of(), owner)
         assert list(access.completed_checkpoints()) == [1]
 
-    def test_an_owner_is_past_what_others_completed_below_the_newest_checkpoint(
+    def test_owner_is_superseded_below_newest_checkpoint(
         self, access: CheckpointStorageAccess
     ) -> None:
         owner = access.claim_job()
@@ -313,14 +313,14 @@ class CheckpointStorageContract:
         assert not owner.is_past(5, "token")
         assert not owner.is_past(6, "token")
 
-    # Savepoints and what tasks own
+    # Savepoints and files owned by tasks
 
     def test_a_savepoint_needs_a_place(self, access: CheckpointStorageAccess) -> None:
         with pytest.raises(InvalidRequestError, match="savepoint"):
             access.initialize_location_for_savepoint(1)
 
     @pytest.mark.parametrize("size", [100, 100_000])
-    def test_a_savepoint_is_found_by_its_pointer_and_is_no_checkpoint_of_the_job(
+    def test_savepoint_resolves_but_is_not_a_job_checkpoint(
         self, storage: CheckpointStorage, access: CheckpointStorageAccess, target: str, size: int
     ) -> None:
         location = access.initialize_location_for_savepoint(3, target)
@@ -363,7 +363,7 @@ class CheckpointStorageContract:
         location.dispose_on_failure()
         assert list(file_system_for(target).list(target)) == []
 
-    def test_a_savepoint_that_was_completed_survives_its_disposal(
+    def test_completed_savepoint_survives_disposal(
         self, storage: CheckpointStorage, access: CheckpointStorageAccess, target: str
     ) -> None:
         location = access.initialize_location_for_savepoint(1, target)
@@ -379,7 +379,7 @@ class CheckpointStorageContract:
     ) -> None:
         for size in (0, 100, 100_000):
             with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
-                stream.sync()  # nothing is there yet
+                stream.sync()  # an empty stream
                 stream.write(bytes(size))
                 for flush in (stream.flush, stream.flush_to_file, stream.sync):
                     flush()
@@ -394,7 +394,7 @@ class CheckpointStorageContract:
 
     @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize("scope", CheckpointedStateScope)
-    def test_a_handle_leads_to_what_was_written(
+    def test_handle_returns_written_bytes(
         self, location: CheckpointStorageLocation, size: int, scope: CheckpointedStateScope
     ) -> None:
         content = bytes(i % 251 for i in range(size))
@@ -410,7 +410,9 @@ class CheckpointStorageContract:
             assert stored.seek(size // 2) == size // 2
             assert stored.read() == content[size // 2 :]
 
-    def test_tell_is_exact_at_every_point(self, location: CheckpointStorageLocation) -> None:
+    def test_stream_position_is_exact_after_each_write(
+        self, location: CheckpointStorageLocation
+    ) -> None:
         with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
             expected = 0
             for size in (0, 1, 5_000, 20_000, 1, 70_000, 65_536, 3):
@@ -426,7 +428,7 @@ class CheckpointStorageContract:
         longs = array("q", range(3))
         with stream_of(location, kind) as stream:
             assert stream.write(memoryview(longs)) == 24
-            result = succeed(stream)
+            result = finish(stream)
         handle = result if kind == "state" else result.metadata_handle
         assert read(handle) == longs.tobytes()
 
@@ -467,7 +469,7 @@ class CheckpointStorageContract:
         with pytest.raises(StreamClosedError):
             stream.write(b"1")
         with pytest.raises(StreamClosedError):
-            succeed(stream)
+            finish(stream)
 
     @both_streams
     def test_an_error_in_the_block_discards_and_comes_through(
@@ -488,12 +490,12 @@ class CheckpointStorageContract:
     ) -> None:
         with stream_of(location, kind) as stream:
             stream.write(bytes(100_000))
-            succeed(stream)
+            finish(stream)
         after = self.files(storage)
         stream.close()
         assert self.files(storage) == after
         with pytest.raises(StreamClosedError):
-            succeed(stream)
+            finish(stream)
         with pytest.raises(StreamClosedError):
             stream.write(b"1")
         assert self.files(storage) == after
@@ -509,7 +511,7 @@ class CheckpointStorageContract:
         assert self.files(storage) == set()
 
     @pytest.mark.filterwarnings("error::ResourceWarning")
-    def test_a_forgotten_stream_leaves_nothing_where_warnings_are_errors(
+    def test_unclosed_stream_leaves_no_file_if_warnings_are_errors(
         self,
         storage: CheckpointStorage,
         location: CheckpointStorageLocation,
@@ -543,11 +545,11 @@ class CheckpointStorageContract:
                 completed.dispose_storage_location()
             stream = stream_of(access.initialize_location_for_checkpoint(1), kind)
             stream.write(content)
-            return (lambda: succeed(stream)), stream.close
+            return (lambda: finish(stream)), stream.close
 
         def check(outcome: Interleaved) -> None:
             if outcome.error is None:
-                assert outcome.result is not None, "said that there was no state"
+                assert outcome.result is not None, "no handle was returned"
                 handle = getattr(outcome.result, "metadata_handle", outcome.result)
                 assert read(handle) == content
                 handle.discard_state()

@@ -7,7 +7,7 @@ import pytest
 from holdfast.locations.file_systems import ExclusiveFileSystem, FileSystem
 
 Write = Callable[[ExclusiveFileSystem, str, bytes], None]
-"""Stores the bytes under the URI."""
+"""Stores bytes under a URI."""
 
 
 def create_and_commit(file_system: FileSystem, uri: str, data: bytes) -> None:
@@ -24,4 +24,4 @@ def publish(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
 
 
 both_writes = pytest.mark.parametrize("write", [create_and_commit, publish])
-"""Runs a test once with each of the two as its argument `write`."""
+"""Runs a test with each of the two as its argument `write`."""

@@ -1,4 +1,4 @@
-"""A proxy in front of a store's server that makes requests fail on demand."""
+"""A proxy for a store's server that makes requests fail on demand."""
 
 from holdfast.testing.http.http_proxy import HttpFaults, HttpRequest, http_faults
 from holdfast.testing.http.s3_operations import S3_OPERATIONS, s3_operation, s3_operation_of

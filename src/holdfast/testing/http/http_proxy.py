@@ -1,4 +1,4 @@
-"""A proxy between an HTTP client and its server that fails when it is told to."""
+"""A proxy between an HTTP client and its server that fails on demand."""
 
 import socket
 import struct
@@ -13,13 +13,13 @@ from typing import Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import InvalidRequestError
-from holdfast.testing.faults import LONGEST_S, Nth
+from holdfast.testing.faults import MAX_WAIT_S, Nth
 
 _PIECE_BYTES = 1 << 18
-"""How much of a body is in memory at once."""
+"""Bytes of a body in memory at once."""
 
 _HOP_BY_HOP = {"connection", "expect", "keep-alive", "proxy-connection"}
-"""Headers that are for the proxy itself; signatures leave them out."""
+"""Headers for the proxy itself, which signatures do not cover."""
 
 _CODES = {
     200: "InternalError",
@@ -33,22 +33,23 @@ _CODES = {
     501: "NotImplemented",
     503: "SlowDown",
 }
-"""S3's error code for a status; for 200, when a request fails after its answer has begun."""
+"""S3's error code for a status; 200 is for requests that fail after the start of their answer."""
 
 
 @dataclass(slots=True)
 class HttpRequest:
-    """A request that arrived, and what became of it.
+    """A request that arrived, and its outcome.
 
     Attributes:
         method: `GET`, `PUT`, ...
         path: Path with percent signs decoded, without the query.
-        query: Parameters by name, decoded; "" for one without a value, as in `?uploads`.
-        headers: By name in lower case.
+        query: Decoded parameters by name; "" for a parameter without a value, as in `?uploads`.
+        headers: Headers by lower-case name.
         performed: Whether the server has answered it.
-        status: The status that the client got; None if it got none, so far or because of a reset.
-        body_bytes: Length of the request's body, as far as it was read; what carries it, such as
-            `aws-chunked`, counts.
+        status: Status that the client received; None if it has not received one, yet or because of a
+            reset.
+        body_bytes: Number of bytes read of the request's body, including an encoding such as
+            `aws-chunked`.
     """
 
     method: str
@@ -61,27 +62,27 @@ class HttpRequest:
 
 
 Matches = Callable[[HttpRequest], object]
-"""Whether a fault is for a request; asked before its body is read, one request at a time."""
+"""Returns whether a fault applies to a request; called before its body is read, for one request at a time."""
 
 
 class Exchange(Protocol):
-    """A request on its way, to which a fault happens."""
+    """A running request, to which a fault is applied."""
 
     def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Read the whole request, and answer it without the server."""
         ...
 
     def reset(self) -> None:
-        """Close the connection in the way of a host that crashed."""
+        """Close the connection like a crashed host."""
         ...
 
 
 _Effect = Callable[[Exchange], bool]
-"""Does something, and says whether the request is over with it."""
+"""Applies a fault, and returns whether the request ends with it."""
 
 
 def any_request(_: HttpRequest, /) -> bool:
-    """Match all of them."""
+    """Match all requests."""
     return True
 
 
@@ -107,16 +108,16 @@ class Plan:
 
 @dataclass(slots=True)
 class HttpFaults:
-    """Which requests go wrong, and what was requested so far.
+    """Planned faults of requests, and the requests so far.
 
-    A fault is for the requests that `when` matches; `nth` picks which of those, counted from 1
-    since the fault was planned: the `"next"` one, the one with that number, or `"every"` one. With
-    `times` the fault is for so many in a row from there on. Several faults of a request happen in the
-    order in which they were planned, until one ends the request.
+    A fault applies to requests that `when` matches; `nth` selects among those, counted from 1
+    since the fault was planned: the `"next"` one, the one with that number, or `"every"` one. `times` is
+    the number of consecutive requests from there. Several faults of a request are applied in the order
+    of their planning, until one ends the request.
 
     Attributes:
-        url: Where clients reach the server through the proxy.
-        requests: All requests that arrived, in order; those that failed too.
+        url: URL of the proxy for clients.
+        requests: All requests in order of arrival, including failed ones.
     """
 
     url: str
@@ -138,17 +139,16 @@ class HttpFaults:
     ) -> None:
         """Answer with a status and an S3 error.
 
-        Status 200 with an error in its body is what S3 says when a request that takes long fails
-        after all.
+        S3 answers with status 200 and an error in the body if a long request fails late.
 
         Args:
             status: The status.
-            when: Which requests.
-            nth: Which of these.
-            times: How many in a row; a burst of failures.
-            performed: Whether the server performs the request before; its answer is lost.
-            code: S3's code; by default what S3 says with the status.
-            headers: More headers, such as `Retry-After`.
+            when: Matches requests.
+            nth: The selected requests of these.
+            times: Number of consecutive requests, for a burst of failures.
+            performed: Whether the server performs the request first; its answer is lost.
+            code: S3's code; by default the usual one for the status.
+            headers: Additional headers, such as `Retry-After`.
         """
         code = code or _CODES.get(status) or HTTPStatus(status).phrase.replace(" ", "")
         body = (
@@ -170,7 +170,7 @@ class HttpFaults:
         times: int = 1,
         performed: bool = False,
     ) -> None:
-        """Cut the connection, before the body is read or after the server performed the request."""
+        """Reset the connection, before the body is read or after the server performed the request."""
 
         def effect(exchange: Exchange) -> bool:
             exchange.reset()
@@ -181,15 +181,15 @@ class HttpFaults:
     def lose_answer(
         self, when: Matches = any_request, nth: Nth = "next", *, times: int = 1
     ) -> None:
-        """Let the server perform the request, and cut the connection instead of answering."""
+        """Let the server perform the request, and reset the connection instead of answering."""
         self.reset(when, nth, times=times, performed=True)
 
     def truncate(
         self, kept_bytes: int, when: Matches = any_request, nth: Nth = "next", *, times: int = 1
     ) -> None:
-        """Close the connection after the first bytes of the body of the server's answer.
+        """Close the connection after the first bytes of the answer's body.
 
-        Its headers promise the whole body. A body that is not longer stays whole.
+        The headers announce the whole body. A shorter body is unchanged.
         """
         self._add(when, nth, times).kept_bytes = kept_bytes
 
@@ -202,14 +202,14 @@ class HttpFaults:
         times: int = 1,
         bit: int = 0,
     ) -> None:
-        """Get one bit of the body of the server's answer wrong.
+        """Flip one bit of the answer's body.
 
         Args:
-            offset: Which byte of the body; nothing is flipped in one that ends before it.
-            when: Which requests.
-            nth: Which of these.
-            times: How many in a row.
-            bit: Which bit of the byte, 0 for the lowest, to 7.
+            offset: Position of the byte; a shorter body is unchanged.
+            when: Matches requests.
+            nth: The selected requests of these.
+            times: Number of consecutive requests.
+            bit: Position of the bit in the byte, from 0 for the lowest to 7.
         """
         self._add(when, nth, times).flipped_bit = (offset, bit)
 
@@ -222,9 +222,9 @@ class HttpFaults:
         times: int = 1,
         performed: bool = False,
     ) -> None:
-        """Hold the request, or the answer to it, until the event is set or the callable returns.
+        """Delay the request, or its answer, until the event is set or the callable returns.
 
-        Nothing here sleeps: time passes as the test wants it to.
+        It does not sleep, so the test controls the time.
         """
         if isinstance(until, threading.Event):
             self._blocked.append(until)
@@ -232,8 +232,8 @@ class HttpFaults:
         def effect(_: Exchange) -> bool:
             if not isinstance(until, threading.Event):
                 until()
-            elif not until.wait(LONGEST_S):
-                raise AssertionError(f"stood still for {LONGEST_S} s, and nobody let it go on")
+            elif not until.wait(MAX_WAIT_S):
+                raise AssertionError(f"blocked for {MAX_WAIT_S} s without being released")
             return False
 
         self._plan(when, nth, times, effect, performed=performed)
@@ -241,21 +241,21 @@ class HttpFaults:
     def blocking(
         self, when: Matches = any_request, nth: Nth = "next", *, performed: bool = False
     ) -> tuple[threading.Event, threading.Event]:
-        """Let a request stand still: it sets the first event and waits for the other."""
-        reached, go_on = threading.Event(), threading.Event()
+        """Block a request: it sets the first event and waits for the second."""
+        reached, released = threading.Event(), threading.Event()
         self.delay(reached.set, when, nth, performed=performed)
-        self.delay(go_on, when, nth, performed=performed)
-        return reached, go_on
+        self.delay(released, when, nth, performed=performed)
+        return reached, released
 
     def clear(self) -> None:
-        """Forget all that was planned, and let requests that stand still go on."""
+        """Remove all plans, and release blocked requests."""
         with self._lock:
             self._plans.clear()
         for event in self._blocked:
             event.set()
 
     def begin(self, request: HttpRequest) -> list[Plan]:
-        """For the proxy: note a request, and say what is planned for it."""
+        """Record a request and return its plans; called by the proxy."""
         with self._lock:
             self.requests.append(request)
             return [plan for plan in self._plans if plan.takes(request)]
@@ -272,7 +272,9 @@ class HttpFaults:
     def _add(self, when: Matches, nth: Nth, times: int) -> Plan:
         first = nth if isinstance(nth, int) else 1
         if first < 1 or times < 1:
-            raise InvalidRequestError(f"counted from 1, got nth={nth!r} and times={times}")
+            raise InvalidRequestError(
+                f"nth and times must be >= 1, got nth={nth!r} and times={times}"
+            )
         plan = Plan(when, first, float("inf") if nth == "every" else first + times - 1)
         with self._lock:
             self._plans.append(plan)
@@ -281,24 +283,24 @@ class HttpFaults:
 
 @contextmanager
 def http_faults(server: str) -> Iterator[HttpFaults]:
-    """Reach a server through a proxy on this machine that obeys, until the block is left.
+    """Run a proxy for a server on this machine, with planned faults, until the block ends.
 
         with http_faults("http://127.0.0.1:9000") as faults:
             faults.lose_answer(lambda request: request.method == "PUT")
             client = boto3.client("s3", endpoint_url=faults.url)
 
-    Bodies are streamed both ways. `Host` is passed on as the client sent it, because signatures
-    cover it; `Expect: 100-continue` is answered by the proxy.
+    Bodies are streamed both ways. `Host` is forwarded unchanged, because signatures cover it;
+    `Expect: 100-continue` is answered by the proxy.
 
     Args:
         server: `http://host:port`.
 
     Raises:
-        InvalidRequestError: The URL is of another form.
+        InvalidRequestError: The URL has another form.
     """
     parts = urlsplit(server)
     if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
-        raise InvalidRequestError(f"expected http://host:port, got {server!r}")
+        raise InvalidRequestError(f"server must be http://host:port, got {server!r}")
     proxy = _Proxy(parts.hostname, parts.port or 80)
     try:
         yield proxy.faults
@@ -307,7 +309,7 @@ def http_faults(server: str) -> Iterator[HttpFaults]:
 
 
 class _Proxy:
-    """Accepts connections, each served by a thread of its own."""
+    """Accepts connections, and serves each in a separate thread."""
 
     def __init__(self, host: str, port: int) -> None:
         self.server = (host, port)
@@ -322,7 +324,7 @@ class _Proxy:
         self._acceptor.start()
 
     def watch(self, connected: socket.socket) -> None:
-        """Cut the connection when the proxy closes."""
+        """Close the connection when the proxy closes."""
         with self._lock:
             if self._is_closing:
                 raise ConnectionAbortedError("the proxy is closed")
@@ -360,7 +362,7 @@ class _Proxy:
             thread.start()
 
     def _serve(self, connected: socket.socket) -> None:
-        # What goes wrong with the server's connection ends the client's, and the other way round.
+        # An error of the server's connection ends the client's, and vice versa.
         with suppress(OSError, HTTPException), connected:
             try:
                 self.watch(connected)
@@ -370,7 +372,7 @@ class _Proxy:
 
 
 class _Connection(BaseHTTPRequestHandler):
-    """A client's connection, and those to the server: one for each request."""
+    """A client's connection, with one connection to the server for each request."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -379,7 +381,7 @@ class _Connection(BaseHTTPRequestHandler):
         self._proxy = proxy
         self._server = HTTPConnection(*proxy.server)
         self._watched: socket.socket | None = None
-        super().__init__(connected, ("", 0), None)  # type: ignore[arg-type]  # never asked for
+        super().__init__(connected, ("", 0), None)  # type: ignore[arg-type]  # never used
 
     def handle(self) -> None:
         try:
@@ -417,7 +419,7 @@ class _Connection(BaseHTTPRequestHandler):
         return True
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet: `requests` has it all."""
+        """Log nothing, because `requests` has everything."""
 
     def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         for _ in self._body:
@@ -434,7 +436,7 @@ class _Connection(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _read_body(self) -> Iterator[bytes]:
-        """The pieces of the request's body, with what frames its chunks."""
+        """Yield the pieces of the request's body, with the framing of its chunks."""
         is_chunked = "chunked" in self._request.headers.get("transfer-encoding", "").lower()
         length = int(self._request.headers.get("content-length", 0))
         if self._is_awaited:
@@ -468,25 +470,25 @@ class _Connection(BaseHTTPRequestHandler):
         return line
 
     def _perform(self) -> HTTPResponse:
-        """Pass the request on to the server."""
-        server = self._connected()
+        """Forward the request to the server."""
+        server = self._connect()
         server.putrequest(self.command, self._target, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
             if name.lower() not in _HOP_BY_HOP:
                 server.putheader(name, value)
         server.putheader("Connection", "close")
         server.endheaders()
-        is_heard = True
+        is_read = True
         for piece in self._body:
             try:
-                if is_heard:
+                if is_read:
                     server.send(piece)
             except OSError:
-                is_heard = False  # a server may answer and close before it has read everything
+                is_read = False  # a server may answer and close before it has read everything
         return server.getresponse()
 
     def _pass_on(self, response: HTTPResponse, plans: list[Plan]) -> None:
-        """Pass the answer on to the client, damaged as planned."""
+        """Forward the answer to the client, with planned damage."""
         limits = [plan.kept_bytes for plan in plans if plan.kept_bytes is not None]
         flipped_bits = [plan.flipped_bit for plan in plans if plan.flipped_bit]
         own = {*_HOP_BY_HOP, "transfer-encoding"}
@@ -523,11 +525,11 @@ class _Connection(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
-    def _connected(self) -> HTTPConnection:
-        """A new connection to the server.
+    def _connect(self) -> HTTPConnection:
+        """Open a new connection to the server.
 
-        One that has been idle may be closed by the server at the moment when it is used again,
-        which would be a fault that nobody has planned.
+        The server may close an idle connection at the moment when it is used again, which would be an
+        unplanned fault.
         """
         self._hang_up()
         self._server.sock = self._watched = socket.create_connection(self._proxy.server)

@@ -1,4 +1,4 @@
-"""S3's names of requests."""
+"""S3 operations of requests."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ _BY_PARAMETER = {
     "versioning": {"GET": "GetBucketVersioning", "PUT": "PutBucketVersioning"},
     "list-type": {"GET": "ListObjectsV2"},
 }
-"""By the parameter of the query that tells them apart, then by method."""
+"""Operations by their distinctive query parameter, then by method."""
 
 _COPIES = {"UploadPart": "UploadPartCopy", "PutObject": "CopyObject"}
 
@@ -36,11 +36,11 @@ S3_OPERATIONS = frozenset(
         "DeleteBucket",
     }
 )
-"""Names of the operations that can be told apart."""
+"""Names of the distinguishable operations."""
 
 
 def s3_operation_of(request: HttpRequest) -> str:
-    """S3's name of a request, such as `UploadPart`; for paths of the form `/bucket/key`."""
+    """Return the S3 operation of a request, such as `UploadPart`; paths have the form `/bucket/key`."""
     thing = "Object" if request.path.strip("/").partition("/")[2] else "Bucket"
     kind = next((name for name in _BY_PARAMETER if name in request.query), "")
     names = _BY_PARAMETER[kind] if kind else _PLAIN[thing]
@@ -49,13 +49,13 @@ def s3_operation_of(request: HttpRequest) -> str:
 
 
 def s3_operation(name: str) -> Callable[[HttpRequest], bool]:
-    """Match the requests of one of S3's operations, for `HttpFaults`.
+    """Return a matcher of an S3 operation's requests, for `HttpFaults`.
 
     Raises:
-        InvalidRequestError: S3 has no operation of that name.
+        InvalidRequestError: The operation is unknown.
     """
     if name not in S3_OPERATIONS:
         raise InvalidRequestError(
-            f"no operation {name!r}; there are {', '.join(sorted(S3_OPERATIONS))}"
+            f"operation must be one of {', '.join(sorted(S3_OPERATIONS))}, got {name!r}"
         )
     return lambda request: s3_operation_of(request) == name

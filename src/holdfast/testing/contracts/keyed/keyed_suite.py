@@ -1,4 +1,4 @@
-"""What all suites of keyed state begin with."""
+"""The base of all suites of keyed state."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,7 +19,7 @@ class KeyedSuite:
     def tables_of(
         self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
     ) -> StateTables:
-        """New tables of the key groups, restored from handles."""
+        """Return new tables of the key groups, restored from handles."""
         raise NotImplementedError
 
     @pytest.fixture

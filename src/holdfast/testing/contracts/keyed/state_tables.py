@@ -1,4 +1,4 @@
-"""What every backend of keyed tables must do, written once."""
+"""Requirements of every backend of keyed tables."""
 
 import datetime as dt
 import math
@@ -80,13 +80,13 @@ FOLDS: list[tuple[Any, pa.DataType, list[Any], Any]] = [
 
 
 def keys_of(texts: Sequence[str | None], *, collide: bool = False) -> Keys:
-    """The distinct keys of these texts, which share few hashes if they collide."""
+    """Return the distinct keys of strings; with `collide` they share few hashes."""
     hashes = np.zeros(len(texts), np.uint64) if collide else None
     return Keys.of([pa.array(texts, pa.string())], GROUPS, hashes)
 
 
 def values_of(table: StateTable, keys: Keys, **options: bool) -> dict[str | None, Any]:
-    """The first column of values of the keys that have a row."""
+    """Return the first column of values of the keys with a row."""
     present, columns = table.get(keys.identities, **options)
     texts = keys.columns[0].to_pylist()
     rows = columns[0].to_pylist() if columns else texts
@@ -108,7 +108,7 @@ def write(
 
 
 def rows_of(chunks: Sequence[TableRows]) -> dict[Any, Any]:
-    """The first column of values by the last id column."""
+    """Return the first column of values by the last id column."""
     pairs: list[tuple[Any, Any]] = []
     for rows in chunks:
         names = rows.identities.columns[-1].to_pylist()
@@ -119,7 +119,7 @@ def rows_of(chunks: Sequence[TableRows]) -> dict[Any, Any]:
 
 
 class StateTablesContract(KeyedSuite):
-    """What every `StateTables` must do.
+    """Requirements of every `StateTables`.
 
     Subclass it in a test file, under a name that pytest collects, and provide `tables_of`.
     """
@@ -133,7 +133,7 @@ class StateTablesContract(KeyedSuite):
         tables.close()
 
     @pytest.mark.parametrize("collide", [False, True])
-    def test_a_row_is_what_was_put_last(self, tables: StateTables, *, collide: bool) -> None:
+    def test_row_has_last_put_value(self, tables: StateTables, *, collide: bool) -> None:
         table = tables.table(NUMBER)
         keys = keys_of(["a", "b", "", None], collide=collide)
         assert values_of(table, keys) == {}
@@ -147,8 +147,10 @@ class StateTablesContract(KeyedSuite):
         put(table, {"a": 1, "b": 2, "c": 3}, collide=collide)
         keys = keys_of(["a", "b", "c", "d"], collide=collide)
         operations = {"a": PUT, "b": DELETE, "c": APPEND, "d": APPEND}
-        which = np.array([operations[text] for text in keys.columns[0].to_pylist()], np.uint8)
-        write(table, keys, [10, 10, 10, 10], which)
+        operations_of_rows = np.array(
+            [operations[text] for text in keys.columns[0].to_pylist()], np.uint8
+        )
+        write(table, keys, [10, 10, 10, 10], operations_of_rows)
         assert values_of(table, keys) == {"a": 10, "c": 13, "d": 10}
         write(table, keys, [1, 1, 1, 1], APPEND)
         assert values_of(table, keys) == {"a": 11, "b": 1, "c": 14, "d": 11}
@@ -170,7 +172,7 @@ class StateTablesContract(KeyedSuite):
             assert column.slice(0, 3).to_pylist() == given.to_pylist()
             assert column.null_count == given.null_count + 1 or type == pa.null()
 
-    def test_a_table_that_is_asked_for_again_is_the_same(self, tables: StateTables) -> None:
+    def test_table_requested_twice_is_the_same_object(self, tables: StateTables) -> None:
         table = tables.table(NUMBER)
         put(table, {"a": 1})
         put(tables.table(NUMBER), {"b": 2})
@@ -215,7 +217,7 @@ class StateTablesContract(KeyedSuite):
         write(table, keys, [operands[0]], APPEND)
         assert repr(values_of(table, keys)) == repr({"a": operands[0]})  # NaN, too
 
-    def test_a_sum_that_its_type_cannot_hold_is_refused(self, tables: StateTables) -> None:
+    def test_overflowing_sum_is_refused(self, tables: StateTables) -> None:
         table = tables.table(replace(NUMBER, kind="reducing", folds=("sum",)))
         keys = keys_of(["a"])
 
@@ -259,10 +261,10 @@ class StateTablesContract(KeyedSuite):
         assert set(rows_of([table.rows_between(*ends)])) == set(
             keys.columns[0].filter(pa.array(inside)).to_pylist()
         )
-        nothing = np.empty(0, np.uint64)
-        assert len(table.rows_between(nothing, nothing)) == 0
+        no_keys = np.empty(0, np.uint64)
+        assert len(table.rows_between(no_keys, no_keys)) == 0
 
-    def test_rows_are_chosen_by_what_their_sort_keys_end_in(self, tables: StateTables) -> None:
+    def test_rows_are_selected_by_end_of_sort_key(self, tables: StateTables) -> None:
         table = tables.table(NUMBER)
         expected: dict[str | None, Any] = {f"key {n}": n for n in range(50)}
         put(table, expected)
@@ -278,7 +280,7 @@ class StateTablesContract(KeyedSuite):
         part = keys.sort_keys[:10], keys.sort_keys[:10] + np.uint64(1)
         assert set(rows_of([table.rows_between(*part, endings=endings)])) == {texts[3]}
 
-    def test_a_row_expires_when_its_time_is_over(
+    def test_row_expires_after_its_time_to_live(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         spec = replace(NUMBER, ttl_ms=100)
@@ -317,7 +319,7 @@ class StateTablesContract(KeyedSuite):
         tables.advance_time((1 << 62) - 1)
         assert values_of(table, keys_of(["a"])) == {"a": 1}
 
-    def test_timers_are_forgotten_up_to_a_time_but_not_those_that_come_later(
+    def test_timers_expire_up_to_a_time_and_later_ones_stay(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         spec = TableSpec(
@@ -350,7 +352,7 @@ class StateTablesContract(KeyedSuite):
         assert set(rows_of(list(restored.scan()))) == {1001, 90_000}
         assert restored.earliest_time() == 1001
 
-    def test_a_snapshot_has_what_was_there_when_it_was_taken(
+    def test_snapshot_excludes_later_changes(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         table = tables.table(NUMBER)
@@ -415,7 +417,7 @@ class StateTablesContract(KeyedSuite):
             assert values[1].as_py() == 5
             assert sum(map(len, each.scan())) == 1
 
-    def test_checkpoints_go_on_from_those_that_were_confirmed(
+    def test_checkpoint_builds_on_last_confirmed_one(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         table = tables.table(NUMBER)
@@ -430,7 +432,7 @@ class StateTablesContract(KeyedSuite):
         restored = self.tables_of(ALL, handles).table(NUMBER)
         assert values_of(restored, keys_of(list(expected))) == expected
 
-    def test_tables_that_nobody_asks_for_are_carried_on(
+    def test_unrequested_tables_are_carried_over(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         assert tables.specs() == {}
@@ -445,7 +447,7 @@ class StateTablesContract(KeyedSuite):
             handles = checkpoints.run(restored.snapshot(number, checkpoints.location(number)))
         assert values_of(self.tables_of(ALL, handles).table(NUMBER), keys_of(["a"])) == {"a": 1}
 
-    def test_a_table_that_is_dropped_is_in_no_later_snapshot(
+    def test_dropped_table_is_not_in_later_snapshots(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         put(tables.table(NUMBER), {"a": 1})
@@ -464,7 +466,7 @@ class StateTablesContract(KeyedSuite):
         assert values_of(self.tables_of(ALL, handles).table(NUMBER), keys) == {"a": 1}
         restored = self.tables_of(ALL, after)
         assert values_of(restored.table(texts), keys) == {}
-        restored = self.tables_of(ALL, handles)  # and not asked for
+        restored = self.tables_of(ALL, handles)  # the table is not requested
         restored.drop("n")
         assert restored.specs().keys() == {"other"}
         assert values_of(restored.table(NUMBER), keys) == {}
@@ -530,7 +532,7 @@ class StateTablesContract(KeyedSuite):
         ],
         ids=lambda change: next(iter(change)),
     )
-    def test_what_rows_are_known_by_cannot_be_migrated(
+    def test_key_columns_can_not_be_migrated(
         self, tables: StateTables, checkpoints: KeyedCheckpoints, change: dict[str, Any]
     ) -> None:
         put(tables.table(NUMBER), {"a": 1})
@@ -539,7 +541,7 @@ class StateTablesContract(KeyedSuite):
         with pytest.raises(StateMigrationError, match="'n'"):
             restored.table(replace(NUMBER, **change), lambda _, values: tuple(values))
 
-    def test_a_key_that_was_stored_as_never_null_is_the_same_key(
+    def test_key_stored_as_not_nullable_is_the_same_key(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         key = pa.schema([KEY.field(0).with_nullable(False).with_metadata({"file": "other"})])
