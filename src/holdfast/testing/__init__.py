@@ -32,16 +32,16 @@ from holdfast.testing.contracts import (
 from holdfast.testing.counting import Counts, counting_file_system
 from holdfast.testing.faults import ANY_CALL, Action, Faults, Nth
 from holdfast.testing.faulty import faulty_file_system
-from holdfast.testing.http import (
+from holdfast.testing.http_proxy import http_faults
+from holdfast.testing.interleaving import Interleaved, at_every_step
+from holdfast.testing.manual_clock import ManualClock
+from holdfast.testing.request_faults import (
     S3_OPERATIONS,
     HttpFaults,
     HttpRequest,
-    http_faults,
     s3_operation,
     s3_operation_of,
 )
-from holdfast.testing.interleaving import Interleaved, at_every_step
-from holdfast.testing.manual_clock import ManualClock
 from holdfast.testing.values import metadata_of
 
 if TYPE_CHECKING:

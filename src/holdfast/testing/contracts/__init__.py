@@ -26,7 +26,7 @@ from holdfast.testing.contracts.keyed import (  # noqa: E402
     parts_of,
 )
 from holdfast.testing.contracts.storages import CheckpointStorageContract  # noqa: E402
-from holdfast.testing.contracts.writes import Write, both_writes  # noqa: E402
+from holdfast.testing.contracts.writing import Write, both_writes  # noqa: E402
 
 __all__ = [
     "CheckpointStorageContract",

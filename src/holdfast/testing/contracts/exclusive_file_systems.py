@@ -7,8 +7,7 @@ import pytest
 from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError
 from holdfast.locations.file_systems import ExclusiveFileSystem
 from holdfast.testing.contracts.file_systems import FileSystemContract
-from holdfast.testing.contracts.races import race
-from holdfast.testing.contracts.writes import Write, both_writes
+from holdfast.testing.contracts.writing import Write, both_writes, race
 
 
 class ExclusiveFileSystemContract(FileSystemContract):

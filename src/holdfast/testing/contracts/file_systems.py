@@ -15,7 +15,7 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations.file_systems import ExclusiveFileSystem, FileSystem
-from holdfast.testing.contracts.writes import create_and_commit
+from holdfast.testing.contracts.writing import create_and_commit
 from holdfast.testing.interleaving import Interleaved, at_every_step, code_of
 
 

@@ -18,8 +18,7 @@ from holdfast.backends.descriptors import (
 from holdfast.backends.keyed import KeyedStateBackend, Keys
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
-from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
-from holdfast.testing.contracts.keyed.keyed_suite import GROUPS
+from holdfast.testing.contracts.keyed.keyed_checkpoints import GROUPS, KeyedCheckpoints
 from holdfast.testing.contracts.keyed.state_suite import (
     KEY,
     ROW,

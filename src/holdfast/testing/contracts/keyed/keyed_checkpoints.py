@@ -1,8 +1,11 @@
 """Checkpoints of keyed state for suites: a directory in memory whose files can be inspected."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+import pytest
+
+from holdfast.backends.keyed import StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotPart
 from holdfast.locations.file_systems import file_system_for
@@ -76,3 +79,23 @@ def parts_of(
     first, last = key_groups.start_key_group, key_groups.end_key_group
     parts = (handle.intersection(first, last) for handle in handles)
     return [part for part in parts if part is not None]
+
+
+GROUPS = 16
+ALL = KeyGroupRange(0, GROUPS - 1)
+
+
+class KeyedSuite:
+    """A suite over any `StateTables`."""
+
+    def tables_of(
+        self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
+    ) -> StateTables:
+        """Return new tables of the key groups, restored from handles."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def checkpoints(self) -> Iterator[KeyedCheckpoints]:
+        checkpoints = KeyedCheckpoints()
+        yield checkpoints
+        checkpoints.delete()

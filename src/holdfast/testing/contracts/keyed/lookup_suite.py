@@ -18,8 +18,7 @@ from holdfast.backends.descriptors import (
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.testing.contracts.keyed.folding_suite import WordCount
-from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
-from holdfast.testing.contracts.keyed.keyed_suite import ALL, GROUPS
+from holdfast.testing.contracts.keyed.keyed_checkpoints import ALL, GROUPS, KeyedCheckpoints
 from holdfast.testing.contracts.keyed.state_suite import (
     KEY,
     ROW,

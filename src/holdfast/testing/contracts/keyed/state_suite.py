@@ -11,7 +11,7 @@ import pytest
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.backends.keyed import KeyedStateBackend, Keys
 from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing.contracts.keyed.keyed_suite import ALL, GROUPS, KeyedSuite
+from holdfast.testing.contracts.keyed.keyed_checkpoints import ALL, GROUPS, KeyedSuite
 
 KEY = pa.schema([("user", pa.string())])
 WINDOW = pa.schema([("window", pa.int64())])
