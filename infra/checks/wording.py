@@ -27,18 +27,6 @@ PENDING = (
     "benchmarks/",
     "docs/",
     "examples/",
-    "infra/README.md",
-    "infra/checks/faces.py",
-    "infra/checks/folder_map.py",
-    "infra/checks/known_vulnerabilities.py",
-    "infra/checks/tests_use_public_names.py",
-    "infra/checks/unused_names.py",
-    "infra/common.py",
-    "infra/faults/",
-    "infra/flink/",
-    "infra/hdfs/",
-    "infra/s3/",
-    "infra/spark/",
     "integration_tests/",
     "locations/__init__.py",
     "locations/adapters.py",
@@ -73,6 +61,8 @@ PENDING = (
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
 
 ALLOWED = (
+    ("infra/checks/tests_use_public_names.py", "meanwhile", "a helper of tests"),
+    ("infra/s3/README.md", "Go on", "the language"),
     ("*", "tell", "the method of `io.IOBase`"),
     ("infra/checks/wording.py", ".*", "it lists the words"),
     ("tests/test_wording.py", ".*", "it has an example of each pattern"),
