@@ -20,7 +20,7 @@ from typing import NoReturn
 
 UNAVAILABLE = 3
 
-LONGEST_S = 300.0
+MAX_START_S = 300.0
 """A server that takes longer to come or to go is stuck; a busy machine takes long."""
 
 _PORTS_OF_SERVERS = range(15_000, 32_000)
@@ -117,7 +117,7 @@ def kill(pid_file: Path, directory: Path) -> None:
     if pid is None or not is_running(pid, directory):
         return
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_START_S
     while is_running(pid, directory) or _has_threads(pid):
         if time.monotonic() > deadline:
             sys.exit(f"process {pid} does not go")

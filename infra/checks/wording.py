@@ -26,7 +26,6 @@ PENDING = (
     "backends/",
     "benchmarks/",
     "docs/",
-    "examples/",
     "integration_tests/",
     "locations/__init__.py",
     "locations/adapters.py",
@@ -61,6 +60,7 @@ PENDING = (
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
 
 ALLOWED = (
+    ("examples/demo/job_log.py", "goes on", "a message of spark/query/"),
     ("infra/checks/tests_use_public_names.py", "meanwhile", "a helper of tests"),
     ("infra/s3/README.md", "Go on", "the language"),
     ("*", "tell", "the method of `io.IOBase`"),

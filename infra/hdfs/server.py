@@ -34,7 +34,7 @@ from xml.sax.saxutils import escape
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
-    LONGEST_S,
+    MAX_START_S,
     UnavailableError,
     UsageError,
     directory_of,
@@ -211,7 +211,7 @@ def dfsadmin(directory: Path, options: list[str]) -> int:
 
 
 def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[bytes]]") -> None:
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_START_S
     running = [node for node in NODES if node in started or _is_running(directory, node)]
     pause_s = 0.05
     while time.monotonic() < deadline:
@@ -223,7 +223,7 @@ def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[byte
                 raise _failure(f"the {node} node", log)
         time.sleep(pause_s)
         pause_s = min(1.2 * pause_s, 0.5)  # to answer costs the servers more than to start
-    sys.exit(f"not ready after {LONGEST_S:g} s: {' and '.join(running)} node")
+    sys.exit(f"not ready after {MAX_START_S:g} s: {' and '.join(running)} node")
 
 
 def _is_ready(directory: Path, running: list[str]) -> bool:

@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
-    LONGEST_S,
+    MAX_START_S,
     UnavailableError,
     UsageError,
     directory_of,
@@ -162,7 +162,7 @@ def _launch(directory: Path, name: str, main_class: str, arguments: list[str]) -
 
 def _wait_for(directory: Path, *, workers: int) -> None:
     """Wait until the master reports at least a number of live workers."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_START_S
     while time.monotonic() < deadline:
         alive = _alive(directory)
         if alive is not None and alive >= workers:
@@ -172,7 +172,7 @@ def _wait_for(directory: Path, *, workers: int) -> None:
                 log = (directory / f"{home.parent.name}.log").read_text(errors="replace")
                 sys.exit(f"the {home.parent.name} failed:\n{log[-4000:]}")
         time.sleep(0.05)
-    sys.exit(f"not ready after {LONGEST_S:g} s")
+    sys.exit(f"not ready after {MAX_START_S:g} s")
 
 
 def _alive(directory: Path) -> int | None:
@@ -190,7 +190,7 @@ def _alive(directory: Path) -> int | None:
 
 def _kill(home: Path) -> None:
     """Kill what runs in a directory, again and again: who is killed last can't start another."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_START_S
     while processes := _processes(home):
         if time.monotonic() > deadline:
             sys.exit(f"processes do not go: {processes}")
