@@ -90,7 +90,7 @@ def watch(
     """
     batch = progress.next_batch()
     while job.exit_code is None:
-        if progress.committed(batch):
+        if progress.is_committed(batch):
             batch += 1
             on_batch(batch)
             job.look_around()
@@ -103,7 +103,7 @@ def watch(
                 return Kill(batch, progress.last_stage(batch))
             job.resume()
         time.sleep(_LOOK_CLOSELY_EVERY_S if wanted else _LOOK_EVERY_S)
-    while progress.committed(batch):
+    while progress.is_committed(batch):
         batch += 1
         on_batch(batch)
     return None
