@@ -80,11 +80,11 @@ def test_a_list_in_several_blocks_is_read(tmp_path: Path) -> None:
     ],
     ids=["of itself", "unknown type", "no type"],
 )
-def test_what_a_schema_does_not_say_is_had_as_bytes(schema: Any, tmp_path: Path) -> None:
+def test_parts_missing_in_schema_are_read_as_bytes(schema: Any, tmp_path: Path) -> None:
     assert read(tmp_path, of_schema(schema), b"abc") == [b"abc"]
 
 
-def test_a_symbol_that_is_not_there_is_damage(tmp_path: Path) -> None:
+def test_missing_symbol_is_corruption(tmp_path: Path) -> None:
     described = of_schema({"type": "enum", "name": "E", "symbols": ["A"]})
     with pytest.raises(CheckpointCorruptedError, match="number 1"):
         opened(tmp_path, described, b"\0\0\0\1").read_state("job", "v")

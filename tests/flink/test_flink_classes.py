@@ -95,7 +95,7 @@ def opened(directory: Path, described: bytes, values: list[bytes]) -> flink.Flin
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_values_are_read_as_what_they_are(case: str, tmp_path: Path) -> None:
+def test_values_are_read_with_their_types(case: str, tmp_path: Path) -> None:
     described, stored, values = CASES[case]
     savepoint = opened(tmp_path, described, stored)
     assert savepoint.read_state("job", "v").column("value").to_pylist() == values
@@ -103,8 +103,6 @@ def test_values_are_read_as_what_they_are(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("described", "value"), [(ELEMENT, b"\7"), (ENUM, i4(2))])
-def test_numbers_that_stand_for_nothing_are_damage(
-    described: bytes, value: bytes, tmp_path: Path
-) -> None:
+def test_undefined_numbers_are_corruption(described: bytes, value: bytes, tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorruptedError, match=r"type 7|value 2"):
         opened(tmp_path, described, [value]).read_state("job", "v")

@@ -104,7 +104,7 @@ def test_many_texts_are_read_as_they_are(
     number=st.integers(0, 15),
     data=st.data(),
 )
-def test_a_text_among_many_that_was_damaged_is_refused_or_is_another(
+def test_corrupted_string_among_many_is_refused_or_differs(
     texts: list[str], number: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     entries = [(key_of(LONG, key), string(text)) for key, text in enumerate(texts)]
@@ -134,7 +134,7 @@ def test_lists_of_numbers_are_read_whatever_bytes_they_have(
     assert [row["value"] for row in rows] == lists
 
 
-def test_a_list_whose_elements_end_elsewhere_is_damage(tmp_path: Path) -> None:
+def test_list_with_misplaced_element_end_is_corruption(tmp_path: Path) -> None:
     entries = [(key_of(LONG, 1), i8(1) + b"." + i8(2))]
     with pytest.raises(CheckpointCorruptedError):
         read(tmp_path, LONG, "LIST", list_of(LONG), entries)

@@ -153,12 +153,12 @@ def read_all(directory: Path, content: bytes) -> int:
 
 
 @pytest.mark.parametrize("form", WHOLE)
-def test_all_states_are_read_from_what_is_whole(form: str, tmp_path: Path) -> None:
+def test_all_states_are_read_from_intact_savepoint(form: str, tmp_path: Path) -> None:
     assert read_all(tmp_path, WHOLE[form]) == STATES.get(form, 5)
 
 
 @given(form=st.sampled_from(sorted(WHOLE)), data=st.data())
-def test_other_bytes_give_errors_of_holdfast_alone(
+def test_other_bytes_raise_only_holdfast_errors(
     form: str, data: st.DataObject, tmp_path: Path
 ) -> None:
     content = bytearray(WHOLE[form])
@@ -169,9 +169,7 @@ def test_other_bytes_give_errors_of_holdfast_alone(
 
 
 @given(form=st.sampled_from(sorted(WHOLE)), part=st.floats(0, 1, exclude_max=True))
-def test_a_file_that_ends_early_gives_errors_of_holdfast_alone(
-    form: str, part: float, tmp_path: Path
-) -> None:
+def test_truncated_file_raises_only_holdfast_errors(form: str, part: float, tmp_path: Path) -> None:
     read_all(tmp_path, WHOLE[form][: int(part * len(WHOLE[form]))])
 
 
@@ -180,7 +178,7 @@ def test_a_file_that_ends_early_gives_errors_of_holdfast_alone(
     position=st.floats(0, 1, exclude_max=True),
     number=st.sampled_from([-1, 0, 1, 1 << 16, 0x7FFFFFFF, -(1 << 31)]),
 )
-def test_counts_that_are_too_large_take_no_memory(
+def test_oversized_counts_allocate_no_memory(
     form: str, position: float, number: int, tmp_path: Path
 ) -> None:
     at = int(position * (len(WHOLE[form]) - 4))
@@ -212,7 +210,7 @@ def test_handles_in_each_other_without_end_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_lists_of_nothing_are_no_way_to_much_memory(size: int, tmp_path: Path) -> None:
+def test_lists_of_empty_elements_allocate_no_memory(size: int, tmp_path: Path) -> None:
     """An element of no bytes could be there any number of times."""
     empty = tuple_of()
     nested = list_of(list_of(empty))

@@ -75,7 +75,7 @@ def content(savepoint: flink.FlinkSavepoint, operator: str, state: str) -> list[
     return sorted(map(repr, rows))
 
 
-def test_what_came_from_flink_goes_back_as_it_was(
+def test_export_of_imported_state_is_unchanged(
     savepoint: flink.FlinkSavepoint, ours: str, tmp_path: Path
 ) -> None:
     back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
@@ -91,9 +91,7 @@ def test_what_came_from_flink_goes_back_as_it_was(
         assert timers[0] == timers[1]
 
 
-def test_keys_lie_in_the_groups_of_flinks_hash_and_of_their_subtask(
-    ours: str, tmp_path: Path
-) -> None:
+def test_keys_are_in_groups_of_flinks_hash_and_subtask(ours: str, tmp_path: Path) -> None:
     back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
     for operator, state in STATES:
         if operator != "numbers":
@@ -150,7 +148,7 @@ def test_any_value_is_read_as_it_was_written(kind: Kind, data: st.DataObject) ->
         pa.list_(pa.large_string()),
     ],
 )
-def test_types_that_flink_has_no_class_for_are_refused(type: pa.DataType) -> None:
+def test_types_without_flink_class_are_refused(type: pa.DataType) -> None:
     with pytest.raises(InvalidRequestError, match="can't be exported to Flink"):
         written_type(type)
 
@@ -188,7 +186,7 @@ def test_times_and_decimals_are_written_as_javas(value: Any, type: pa.DataType) 
         assert pa.array([read], serializer.type).cast(type).to_pylist() == [value]
 
 
-def test_states_that_flink_cant_have_are_refused_or_left_out(tmp_path: Path) -> None:
+def test_states_unsupported_by_flink_are_refused_or_omitted(tmp_path: Path) -> None:
     many = pojo_of(*[LONG] * 26)
     lists: dict[str, tuple[Kind, list[Any]]] = {
         "wide": (many, [{f"f{number}": number for number in range(26)}]),
@@ -206,7 +204,7 @@ def test_states_that_flink_cant_have_are_refused_or_left_out(tmp_path: Path) -> 
     assert back.read_state("job", "texts").column("value").to_pylist() == ["a"]
 
 
-def test_windows_of_time_go_with_their_timers_as_flinks_window_operator_has_them(
+def test_time_windows_are_exported_with_timers(
     tmp_path: Path,
 ) -> None:
     ours = write_windows(tmp_path, TIME_WINDOW, {"job": [("a", 0, 10, 9), ("a", 10, 20, 19)]})
@@ -226,7 +224,7 @@ def test_windows_of_time_go_with_their_timers_as_flinks_window_operator_has_them
     ]
 
 
-def test_windows_that_are_merged_are_refused(tmp_path: Path) -> None:
+def test_merging_windows_are_refused(tmp_path: Path) -> None:
     sessions = {"job": [("a", 1, 3), ("a", 2, 4)]}
     ours = write_windows(tmp_path, pa.schema([("session", pa.int64())]), sessions)
     with pytest.raises(InvalidRequestError, match="session windows"):
@@ -240,7 +238,7 @@ def test_state_of_windows_is_refused(savepoint: flink.FlinkSavepoint, tmp_path: 
         flink.export_savepoint(ours, f"file://{tmp_path}/back")
 
 
-def test_parts_that_are_null_are_refused(tmp_path: Path) -> None:
+def test_null_parts_are_refused(tmp_path: Path) -> None:
     nulls = list_states({"pairs": (map_of(STRING, LONG), [[("a", None)]])})
     ours = imported(tmp_path, Subtask(operator=nulls))
     back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}/back"))

@@ -90,7 +90,7 @@ def by_key(pointer: str, operator: str, state: str, key: str = "key") -> dict[An
     return dict(zip(*(table.column(name).to_pylist() for name in (key, "value")), strict=True))
 
 
-def test_keyed_state_of_a_real_job_is_that_of_an_operator(
+def test_keyed_state_of_real_job_equals_operator_state(
     savepoint: flink.FlinkSavepoint, target: str
 ) -> None:
     names = ["value", "list", "map", "reducing", "aggregating"]
@@ -114,7 +114,7 @@ def test_keyed_state_of_a_real_job_is_that_of_an_operator(
     assert entries == {place: value for place, value in expected.items() if place[0] != 5}
 
 
-def test_rows_are_where_sparks_hash_deals_their_keys(
+def test_rows_are_in_groups_of_sparks_hash(
     of_real_job: dict[str, flink.FlinkSavepoint], target: str
 ) -> None:
     moved = {("keyed-long", "value"): ("totals", "value")}
@@ -198,7 +198,7 @@ def test_operator_state_of_a_real_job_is_as_it_was(
     assert {row["key"]: row["value"] for row in shown} == {"one": 1, "two": 2}
 
 
-def test_all_that_has_a_uid_is_imported_but_windows_and_sources(
+def test_operators_with_uid_are_imported_except_windows_and_sources(
     of_real_job: dict[str, flink.FlinkSavepoint], target: str
 ) -> None:
     planned = flink.FlinkStateImport.of(
@@ -231,7 +231,7 @@ def test_operators_without_a_uid_are_named_as_lost(
     assert planned.kept == ["rules/rules as rules/rules: broadcast, string to int64"]
 
 
-def test_a_function_that_is_known_takes_over_a_reducing_state(
+def test_known_function_continues_reducing_state(
     of_real_job: dict[str, flink.FlinkSavepoint], target: str
 ) -> None:
     place = ("totals", "sum")
@@ -245,7 +245,7 @@ def test_a_function_that_is_known_takes_over_a_reducing_state(
     assert by_key(pointer, "totals", "sum") == {key: key + 5 for key in KEYS}
 
 
-def test_keys_of_real_jobs_stand_in_the_groups_of_their_hashes(
+def test_keys_of_real_jobs_are_in_groups_of_their_hashes(
     of_real_job: dict[str, flink.FlinkSavepoint],
 ) -> None:
     checked: set[str] = set()
@@ -319,7 +319,7 @@ def test_hash_codes_of_columns_are_those_of_their_keys(data: st.DataObject) -> N
     assert codes == [(code + (1 << 31)) % (1 << 32) - (1 << 31) for code in mixed]
 
 
-def test_keys_of_classes_of_the_job_are_let_pass_and_said_to_be_unchecked(tmp_path: Path) -> None:
+def test_keys_of_job_classes_pass_and_are_reported_as_unchecked(tmp_path: Path) -> None:
     key = row_of(LONG)
     name = {"kind": "+I", "f0": 1}
     savepoint = opened(tmp_path, keyed("VALUE", LONG, 3, [(name, i8(1))], key))
@@ -353,7 +353,7 @@ def test_rows_in_flight_are_refused_unless_their_loss_is_allowed(tmp_path: Path)
     assert "in flight" in "\n".join(planned.read().lost)
 
 
-def test_a_state_that_cant_be_read_is_refused_unless_its_loss_is_allowed(tmp_path: Path) -> None:
+def test_unreadable_state_is_refused_unless_loss_is_allowed(tmp_path: Path) -> None:
     unknown = snapshot("com.acme.Namespace", 1)
     described = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot, unknown)])
     texts = list_states({"texts": (STRING, ["a"])})
@@ -374,7 +374,7 @@ def test_values_of_classes_of_the_job_come_as_bytes(tmp_path: Path) -> None:
     assert by_key(pointer, "job", "v") == {7: b"x"}
 
 
-def test_copies_of_broadcast_state_that_differ_are_said(tmp_path: Path) -> None:
+def test_different_copies_of_broadcast_state_are_reported(tmp_path: Path) -> None:
     def copy(value: int) -> Subtask:
         options = {"OPERATOR_STATE_DISTRIBUTION_MODE": "BROADCAST"}
         serializers = {"KEY_SERIALIZER": STRING.snapshot, "VALUE_SERIALIZER": LONG.snapshot}
@@ -389,7 +389,7 @@ def test_copies_of_broadcast_state_that_differ_are_said(tmp_path: Path) -> None:
     assert [lost for lost in unlike.lost if "broadcast state job/rules" in lost]
 
 
-def test_a_broadcast_state_that_cant_be_read_is_lost_alone(tmp_path: Path) -> None:
+def test_unreadable_broadcast_state_is_the_only_loss(tmp_path: Path) -> None:
     options = {"OPERATOR_STATE_DISTRIBUTION_MODE": "BROADCAST"}
     unknown = pojo_snapshot("a.Rule", {"f": snapshot("com.acme.Field", 1)})
     serializers = {"KEY_SERIALIZER": STRING.snapshot, "VALUE_SERIALIZER": unknown}
@@ -405,7 +405,7 @@ def test_a_broadcast_state_that_cant_be_read_is_lost_alone(tmp_path: Path) -> No
     assert [row["state"] for row in states(pointer).to_pylist()] == ["v"]
 
 
-def test_timers_that_are_named_are_imported_once(
+def test_named_timers_are_imported_once(
     of_real_job: dict[str, flink.FlinkSavepoint],
 ) -> None:
     names = ["value", "_timer_state/event_user-timers"]
@@ -414,7 +414,7 @@ def test_timers_that_are_named_are_imported_once(
     assert sum("event time" in kept for kept in planned.kept) == 1
 
 
-def test_all_states_whose_time_to_live_is_to_be_said_are_named(
+def test_all_states_without_given_ttl_are_named(
     of_real_job: dict[str, flink.FlinkSavepoint],
 ) -> None:
     savepoint = of_real_job["heap/canonical"]
@@ -426,7 +426,7 @@ def test_all_states_whose_time_to_live_is_to_be_said_are_named(
         flink.FlinkStateImport.of(savepoint, moved)
 
 
-def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
+def test_unknown_names_are_refused(tmp_path: Path) -> None:
     group = group_of(java_hash_of_long(7))
     savepoint = opened(tmp_path, keyed("VALUE", LONG, group, [(7, i8(1))]))
     refused: list[tuple[dict[str, Any], str]] = [

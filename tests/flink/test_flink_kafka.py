@@ -61,7 +61,7 @@ def of_consumer(*values: bytes) -> bytes:
     return operator_handle(description, {CONSUMER: (1, values)})
 
 
-def test_a_source_of_kafka_says_where_spark_goes_on(tmp_path: Path) -> None:
+def test_kafka_source_returns_offsets_for_spark(tmp_path: Path) -> None:
     known = [element for element in splits() if element[2] != -3]
     own = (STRING, ["a"])
     readers = (BYTES, [data for *_, data in known])
@@ -76,7 +76,7 @@ def test_a_source_of_kafka_says_where_spark_goes_on(tmp_path: Path) -> None:
     assert planned.kept == ["job/own as job/own: list, string"]
 
 
-def test_the_consumer_before_it_says_where_spark_goes_on_behind_what_it_has_read(
+def test_flink_kafka_consumer_returns_offsets_for_spark(
     tmp_path: Path,
 ) -> None:
     _, stored = consumed()
@@ -91,7 +91,7 @@ def test_the_consumer_before_it_says_where_spark_goes_on_behind_what_it_has_read
 
 
 @pytest.mark.parametrize("source", ["KafkaSource", "FlinkKafkaConsumer"])
-def test_a_partition_that_only_its_consumer_group_knows_is_said_and_keeps_no_state_back(
+def test_partition_of_consumer_group_is_reported_states_are_imported(
     source: str, tmp_path: Path
 ) -> None:
     if source == "KafkaSource":
@@ -119,7 +119,7 @@ def of_coordinator(directory: Path, coordinator: bytes) -> flink.FlinkSavepoint:
     return opened(directory, of_readers(kafka_split("orders", 0, 17)), coordinator=coordinator)
 
 
-def test_a_partition_that_no_reader_has_had_yet_begins_where_the_job_says(tmp_path: Path) -> None:
+def test_unassigned_partition_starts_at_job_offset(tmp_path: Path) -> None:
     savepoint = of_coordinator(tmp_path, enumerated(0, 1))
     with pytest.raises(InvalidRequestError, match=r"partition 1 of orders .* OffsetsInitializer"):
         savepoint.source_offsets("job")
@@ -135,14 +135,14 @@ def test_a_partition_that_no_reader_has_had_yet_begins_where_the_job_says(tmp_pa
     ],
     ids=["read since", "came later", "another version", "another source"],
 )
-def test_what_the_job_manager_knows_of_partitions_is_added_to_what_readers_have(
+def test_coordinator_partitions_are_added_to_reader_positions(
     tmp_path: Path, coordinator: bytes, expected: dict[str, int]
 ) -> None:
     savepoint = of_coordinator(tmp_path, coordinator)
     assert json.loads(savepoint.source_offsets("job")) == {"orders": expected}
 
 
-def test_a_source_whose_offsets_are_not_known_keeps_no_state_back(tmp_path: Path) -> None:
+def test_source_with_unknown_offsets_keeps_states_importable(tmp_path: Path) -> None:
     states: dict[str, tuple[Kind, list[object]]] = {
         "SourceReaderState": (BYTES, [kafka_split("orders", 0, -3)]),
         "own": (LONG, [7]),
@@ -168,7 +168,7 @@ def test_other_sources_have_no_offsets_for_spark(values: list[bytes], tmp_path: 
 
 
 @given(position=st.integers(0, 40), byte=st.integers(0, 255), topic=st.sampled_from([0, 1, 2]))
-def test_a_partition_of_the_consumer_that_was_changed_is_damage_or_another_offset(
+def test_changed_consumer_partition_is_corruption_or_other_offset(
     position: int, byte: int, topic: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     name, partition, _, data = consumed()[1][topic]

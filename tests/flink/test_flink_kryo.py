@@ -73,7 +73,7 @@ def test_objects_of_a_declared_type_are_read(
     assert read(tmp_path, described(java_class), [data], FLINK_1) == [value]
 
 
-def test_classes_that_a_job_has_registered_are_known_by_their_numbers(tmp_path: Path) -> None:
+def test_classes_registered_by_job_are_resolved_by_number(tmp_path: Path) -> None:
     serializer = described("java.lang.Object", LinkedHashMap=BY_KRYO, ArrayList=BY_THE_JOB)
     assert read(tmp_path, serializer, [b"X\x01\x01\x03\x01\x82k\x09\x0d"], FLINK_1) == ['{"k": -7}']
 
@@ -88,7 +88,7 @@ def test_classes_that_a_job_has_registered_are_known_by_their_numbers(tmp_path: 
         (b"Z\x01", "number 88"),
     ],
 )
-def test_a_class_that_only_the_job_can_read_is_named(
+def test_class_readable_only_by_job_is_named(
     data: bytes, name: str, version: int, tmp_path: Path
 ) -> None:
     serializer = described("java.lang.Object", LinkedHashMap=BY_KRYO, ArrayList=BY_THE_JOB)

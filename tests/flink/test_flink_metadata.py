@@ -129,7 +129,7 @@ def test_streams_are_found_wherever_they_are(tmp_path: Path) -> None:
         assert value_of(flink.open_savepoint(f"file://{directory}/_metadata")) == [ROW]
 
 
-def test_files_that_were_moved_are_found_where_one_says(tmp_path: Path) -> None:
+def test_moved_files_are_found_at_given_place(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(STREAM)
     stream = file("hdfs://nn:8020/flink/job/files/state", len(STREAM))
     directory = write(tmp_path, metadata({"job": {0: Subtask(keyed=keyed(stream))}}))
@@ -149,7 +149,7 @@ def test_files_that_were_moved_are_found_where_one_says(tmp_path: Path) -> None:
         ("taskowned/state", "copy", "copy/taskowned"),
     ],
 )
-def test_a_job_that_was_moved_with_all_its_files_is_read(
+def test_job_moved_with_all_files_is_read(
     job: str, place: str, metadata_in: str, kept_in: str, tmp_path: Path
 ) -> None:
     (tmp_path / kept_in).mkdir(parents=True)
@@ -167,7 +167,7 @@ def test_a_relative_name_leads_nowhere_else(name: str, tmp_path: Path) -> None:
     assert "name outside of it" in row["failure"]
 
 
-def test_a_missing_file_is_said_and_the_other_states_are_read(tmp_path: Path) -> None:
+def test_missing_file_is_reported_and_other_states_are_read(tmp_path: Path) -> None:
     subtask = Subtask(
         operator=list_states({"l": (LONG, [1])}), keyed=keyed(relative("gone", len(STREAM)))
     )
@@ -200,7 +200,7 @@ def test_a_state_is_not_read_in_part_unless_one_asks_for_a_subtask(tmp_path: Pat
     assert "missing" in failures[None]
 
 
-def test_a_file_that_is_too_short_is_said(tmp_path: Path) -> None:
+def test_short_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(STREAM[:-1])
     content = metadata({"job": {0: Subtask(keyed=keyed(relative("state", len(STREAM))))}})
     [row] = flink.open_savepoint(write(tmp_path, content)).states().to_pylist()
@@ -266,7 +266,7 @@ def test_a_native_savepoint_without_timers_is_warned_of(tmp_path: Path) -> None:
     assert "take a canonical one" in warning
 
 
-def test_what_is_no_metadata_of_flink_is_refused(tmp_path: Path) -> None:
+def test_invalid_metadata_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError):
         flink.open_savepoint(tmp_path)
     with pytest.raises(UnsupportedFormatError, match="Holdfast's own"):
@@ -279,7 +279,7 @@ def test_what_is_no_metadata_of_flink_is_refused(tmp_path: Path) -> None:
         flink.open_savepoint(write(tmp_path, metadata({"job": {0: Subtask()}})[:-1]))
 
 
-def test_state_of_a_version_that_is_not_known_is_said(tmp_path: Path) -> None:
+def test_state_of_unknown_version_is_reported(tmp_path: Path) -> None:
     subtask = Subtask(
         operator=operator_handle(i4(3), {"l": (0, [b"x"])}), keyed=keyed_stream(i4(5), [GROUP, b""])
     )
@@ -288,7 +288,7 @@ def test_state_of_a_version_that_is_not_known_is_said(tmp_path: Path) -> None:
     assert [text.count("stored in version") for text in failures] == [1, 1]
 
 
-def test_two_states_of_one_name_are_told_apart_by_their_kind(tmp_path: Path) -> None:
+def test_states_with_equal_name_are_selected_by_kind(tmp_path: Path) -> None:
     subtask = Subtask(operator=list_states({"v": (LONG, [1])}), keyed=keyed(inline(STREAM)))
     savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}})))
     with pytest.raises(InvalidRequestError, match="keyed value"):
@@ -311,7 +311,7 @@ def test_a_savepoint_is_read_from_any_store(memory_directory: str) -> None:
     assert value_of(flink.open_savepoint(directory)) == [ROW]
 
 
-def test_subtasks_that_describe_a_state_as_unreadable_are_said(tmp_path: Path) -> None:
+def test_subtasks_with_unreadable_state_are_reported(tmp_path: Path) -> None:
     from contracts.flink_kinds import snapshot
 
     description = keyed_description(

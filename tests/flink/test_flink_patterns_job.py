@@ -37,7 +37,7 @@ def event(number: int) -> dict[str, int]:
     return {"id": 0, "timestamp": number * 1000}
 
 
-def test_matches_that_wait_for_their_second_event_are_read(savepoint: flink.FlinkSavepoint) -> None:
+def test_partial_matches_are_read(savepoint: flink.FlinkSavepoint) -> None:
     matches = by_number(savepoint, "pattern", "nfaStateName")
     for key in KEYS:
         assert matches[key]["completed"] == []
@@ -65,7 +65,7 @@ def test_events_of_a_pattern_are_read_with_their_values(savepoint: flink.FlinkSa
             assert edge["value"]["target"] is None
 
 
-def test_states_beside_values_that_only_kryo_knows_are_read(
+def test_states_next_to_kryo_values_are_read(
     savepoint: flink.FlinkSavepoint,
 ) -> None:
     last = {key: key + 4 for key in KEYS}
@@ -83,7 +83,7 @@ def test_states_beside_values_that_only_kryo_knows_are_read(
 
 
 @pytest.mark.parametrize("state", ["opaque", "another"])
-def test_values_that_only_kryo_knows_are_named_or_bytes(directory: Path, state: str) -> None:
+def test_kryo_values_are_named_or_read_as_bytes(directory: Path, state: str) -> None:
     of_heap = flink.open_savepoint(directory / "hashmap-native")
     with pytest.raises(UnreadableStateError, match=r"PatternJob\$Opaque \(by Kryo\)"):
         of_heap.read_state("kept", state)

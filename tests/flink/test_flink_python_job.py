@@ -72,7 +72,7 @@ def test_values_of_every_type_are_read(savepoint: flink.FlinkSavepoint) -> None:
         }
 
 
-def test_lists_and_maps_have_what_was_added(savepoint: flink.FlinkSavepoint) -> None:
+def test_lists_and_maps_have_added_elements(savepoint: flink.FlinkSavepoint) -> None:
     lists = by_number(savepoint, "list", value="long")
     assert lists == {key: [key, key + 1] for key in KEYS}
     maps = by_number(savepoint, "map", map_key="string", value="long")

@@ -139,7 +139,7 @@ def of_list(directory: Path, *elements: bytes) -> flink.FlinkSavepoint:
 
 
 @pytest.mark.parametrize(("name", "encode", "value"), CASES, ids=[case[0] for case in CASES])
-def test_elements_are_read_by_the_type_that_is_named(
+def test_elements_are_read_by_the_given_type(
     tmp_path: Path, name: str, encode: Encode, value: Any
 ) -> None:
     savepoint = of_list(tmp_path, encode(value), encode(value))
@@ -147,7 +147,7 @@ def test_elements_are_read_by_the_type_that_is_named(
     assert read["value"] == [value, value]
 
 
-def test_elements_that_were_added_at_a_time_stand_in_the_same_bytes(tmp_path: Path) -> None:
+def test_elements_added_at_once_share_bytes(tmp_path: Path) -> None:
     """As a real PyFlink writes them: each bundle of rows appends to the list once."""
     savepoint = of_list(tmp_path, i8(1) + i8(2), i8(3))
     [read] = savepoint.read_state("job", "python-state-v", types={"value": "long"}).to_pylist()
@@ -185,7 +185,7 @@ def test_a_value_of_pyflink_becomes_a_value(tmp_path: Path) -> None:
     assert (row_read["key"], row_read["value"]) == (7, 5)
 
 
-def test_lists_of_several_elements_are_no_values(tmp_path: Path) -> None:
+def test_lists_of_several_elements_are_refused_as_values(tmp_path: Path) -> None:
     place = ("job", "python-state-v")
     planned = flink.FlinkStateImport.of(
         of_list(tmp_path, i8(5), i8(6)),
@@ -196,7 +196,7 @@ def test_lists_of_several_elements_are_no_values(tmp_path: Path) -> None:
         planned.read()
 
 
-def test_bytes_that_are_left_say_that_the_type_is_another(tmp_path: Path) -> None:
+def test_remaining_bytes_report_wrong_type(tmp_path: Path) -> None:
     savepoint = of_list(tmp_path, i8(5))
     with pytest.raises(CheckpointCorruptedError, match="may have another type"):
         savepoint.read_state("job", "python-state-v", types={"value": "string"})
@@ -210,12 +210,12 @@ def test_bytes_that_are_left_say_that_the_type_is_another(tmp_path: Path) -> Non
     ]
     + [{"value": "list<" * 100 + "long" + ">" * 100}, {"key": "long"}, {"map_key": "long"}],
 )
-def test_types_that_are_none_are_refused(tmp_path: Path, types: dict[str, str]) -> None:
+def test_invalid_types_are_refused(tmp_path: Path, types: dict[str, str]) -> None:
     with pytest.raises(InvalidRequestError):
         of_list(tmp_path, i8(5)).read_state("job", "python-state-v", types=types)
 
 
-def test_state_whose_types_are_known_is_no_state_of_pyflink(tmp_path: Path) -> None:
+def test_types_for_other_state_than_pyflinks_are_refused(tmp_path: Path) -> None:
     savepoint = savepoint_of(tmp_path, "LIST", list_of(STRING).snapshot, [(b"", b"\2a")])
     with pytest.raises(InvalidRequestError, match="only for PyFlink's byte arrays"):
         savepoint.read_state("job", "python-state-v", types={"value": "string"})

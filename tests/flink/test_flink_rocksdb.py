@@ -153,7 +153,7 @@ def test_keys_of_other_key_groups_are_left_out(tmp_path: Path) -> None:
     assert savepoint.read_state("job", "longs").column("key_group").to_pylist() == [1, 2]
 
 
-def test_files_of_a_version_that_is_not_known_are_said(tmp_path: Path) -> None:
+def test_files_of_unknown_version_are_reported(tmp_path: Path) -> None:
     database = Database(tmp_path / "db", version=6)
     database.longs[key_of(0, 1)] = i8(1)
     [row] = opened(tmp_path / "savepoint", database.close()).states().to_pylist()
@@ -161,7 +161,7 @@ def test_files_of_a_version_that_is_not_known_are_said(tmp_path: Path) -> None:
     assert "canonical savepoint" in row["failure"]
 
 
-def test_a_block_that_differs_from_its_checksum_is_found(tmp_path: Path) -> None:
+def test_block_with_wrong_checksum_is_refused(tmp_path: Path) -> None:
     database = Database(tmp_path / "db", compression="none")
     database.longs[key_of(0, 1)] = i8(0x1122334455667788)
     [(name, data)] = database.close().items()

@@ -143,7 +143,7 @@ def test_a_key_of_another_length_among_others_is_damage(
         st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), min_size=1, max_size=3
     ),
 )
-def test_damaged_bytes_give_errors_or_what_is_read_entry_by_entry(
+def test_corrupted_bytes_raise_errors_or_match_single_reads(
     layout: Layout, damage: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = sorted_file("state", numbered(60), layout, damage)
@@ -167,13 +167,13 @@ def test_values_of_other_lengths_than_described_are_damage(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "restarts", [[], [1], [0], [0, 0], [5, 0], [0, 1 << 31], [0, (1 << 32) - 1]]
 )
-def test_restarts_that_lead_elsewhere_change_nothing(restarts: list[int], tmp_path: Path) -> None:
+def test_misplaced_restarts_change_nothing(restarts: list[int], tmp_path: Path) -> None:
     right = sorted_file("state", numbered(30), Layout(to_a_restart=5))
     wrong = sorted_file("state", numbered(30), Layout(to_a_restart=5, restarts=restarts))
     assert read(tmp_path, [wrong], LONG, LONG) == read(tmp_path, [right], LONG, LONG) is not None
 
 
-def test_timers_which_have_no_values_are_read(tmp_path: Path) -> None:
+def test_timers_without_values_are_read(tmp_path: Path) -> None:
     name, times = "_timer_state/event_timers", range(100)
     value = composite(TIMER, LONG.snapshot, NOTHING.snapshot)
     timers = info(name, 3, serializers={"VALUE_SERIALIZER": value})

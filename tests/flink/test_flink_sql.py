@@ -274,7 +274,7 @@ def test_keyed_state_of_sql_is_read(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", [0, 39])
-def test_a_decimal_that_cannot_be_is_damage(precision: int, tmp_path: Path) -> None:
+def test_invalid_decimal_is_corruption(precision: int, tmp_path: Path) -> None:
     name = f"{SQL}DecimalDataSerializer$DecimalSerializerSnapshot"
     kind = Kind(snapshot(name, 3, i4(precision) + i4(0)), pa.null(), i8, st.none())
     content = metadata({"job": {0: Subtask(operator=list_states({"v": (kind, [1])}))}})
@@ -283,7 +283,7 @@ def test_a_decimal_that_cannot_be_is_damage(precision: int, tmp_path: Path) -> N
     assert f"DECIMAL({precision}, 0)" in row["failure"]
 
 
-def test_values_that_stand_by_themselves_are_read(tmp_path: Path) -> None:
+def test_separate_values_are_read(tmp_path: Path) -> None:
     values: dict[str, tuple[bytes, bytes, Any]] = {
         "text": (TEXT.snapshot, i4(2) + "é".encode(), "é"),
         "small": (decimals(10, 2).snapshot, i8(-150), Decimal("-1.50")),
@@ -300,7 +300,7 @@ def test_values_that_stand_by_themselves_are_read(tmp_path: Path) -> None:
         assert savepoint.read_state("job", name).column("value").to_pylist() == [expected]
 
 
-def test_a_row_whose_parts_lie_outside_is_damage(tmp_path: Path) -> None:
+def test_row_with_parts_outside_is_corruption(tmp_path: Path) -> None:
     row = row_of(TEXT)
     bad = bytes(8) + struct.pack("<II", 9, 1000)
     kind = Kind(row.snapshot, pa.null(), lambda data: i4(len(data)) + data, st.none())

@@ -77,7 +77,7 @@ def test_every_state_of_the_job_can_be_read(savepoint: flink.FlinkSavepoint) -> 
     }
 
 
-def test_pojos_are_read_with_all_that_is_in_them(savepoint: flink.FlinkSavepoint) -> None:
+def test_pojos_are_read_with_all_fields(savepoint: flink.FlinkSavepoint) -> None:
     columns = {"counts", "stops", "tags"}
     parcels = by_key(savepoint, "kept", "parcel")
     assert {key: plain(value, columns) for key, value in parcels.items()} == {
@@ -121,7 +121,7 @@ def test_rows_and_maps_of_pojos_are_read(savepoint: flink.FlinkSavepoint) -> Non
     }
 
 
-def test_what_joins_wait_for_is_read(joins: flink.FlinkSavepoint) -> None:
+def test_state_of_joins_is_read(joins: flink.FlinkSavepoint) -> None:
     assert by_key(joins, "interval-join", "LEFT_BUFFER") == {
         key: [(1000 * key, [{"value": key, "was_joined": False}])] for key in KEYS
     }

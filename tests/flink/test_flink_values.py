@@ -78,7 +78,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 
 @given(data=st.data(), kind=KINDS, compressed=st.booleans())
-def test_values_of_any_kind_are_read_from_list_states(
+def test_values_of_all_types_are_read_from_list_states(
     data: st.DataObject,
     kind: Kind,
     compressed: bool,  # noqa: FBT001
@@ -110,7 +110,7 @@ def test_elements_without_bytes_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["list", "canonical"])
-def test_a_map_with_a_null_key_is_said_to_have_that(form: str, tmp_path: Path) -> None:
+def test_map_with_null_key_is_reported(form: str, tmp_path: Path) -> None:
     kind = map_of(STRING, LONG)
     pairs = [(None, 1), ("a", 2)]
     if form == "list":
@@ -195,7 +195,7 @@ class State:
 
 
 @given(data=st.data(), form=st.sampled_from(["canonical", "heap"]), compressed=st.booleans())
-def test_keyed_states_of_any_kind_are_read_in_all_forms(
+def test_keyed_states_of_all_types_are_read_in_all_formats(
     data: st.DataObject,
     form: str,
     compressed: bool,  # noqa: FBT001
@@ -264,7 +264,7 @@ def test_timers_are_read_in_all_forms(
     assert set(column(table, "service").to_pylist()) == {"user-timers"}
 
 
-def test_timers_beside_rocksdb_are_read_from_raw_keyed_state(tmp_path: Path) -> None:
+def test_timers_of_rocksdb_jobs_are_read_from_raw_keyed_state(tmp_path: Path) -> None:
     service = utf("user-timers") + LONG.snapshot + NOTHING.snapshot
     service += each([i8(5) + b"\0" + i8(1000)]) + each([i8(6) + b"\0" + i8(-1)])
     group = struct.pack(">I", 0xF1CD859F) + i4(2) + each([service])
@@ -281,7 +281,7 @@ def test_timers_beside_rocksdb_are_read_from_raw_keyed_state(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", ["canonical", "heap"])
-def test_a_single_key_group_0_is_told_apart(form: str, tmp_path: Path) -> None:
+def test_single_key_group_0_is_recognized(form: str, tmp_path: Path) -> None:
     description = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
     group = {
         "canonical": canonical_group({0: [(b"\0" + i8(3) + b"\0", i8(4))]}),
@@ -336,7 +336,7 @@ def test_lists_and_maps_can_be_read_element_by_element(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_serializer_that_is_not_known_hides_no_other_state(place: int, tmp_path: Path) -> None:
+def test_unknown_serializer_keeps_other_states_readable(place: int, tmp_path: Path) -> None:
     names = ["a", "b", "c"]
     infos = [
         keyed_info(name, "VALUE", UNKNOWN if number == place else LONG.snapshot)
@@ -389,7 +389,7 @@ def heap_states(
     return keyed(tmp_path, keyed_description(LONG.snapshot, infos), groups)
 
 
-def test_on_the_heap_states_behind_unknown_ones_are_found(tmp_path: Path) -> None:
+def test_heap_states_after_unknown_ones_are_found(tmp_path: Path) -> None:
     savepoint = heap_states(tmp_path)
     for name, value in (("first", 9), ("last", 4)):
         assert savepoint.read_state("job", name).column("value").to_pylist() == [value]
@@ -414,12 +414,12 @@ def test_on_the_heap_states_are_found_if_no_group_is_empty(tmp_path: Path) -> No
         i2(3) + i4(0),
     ],
 )
-def test_on_the_heap_values_that_look_like_a_state_are_none(tmp_path: Path, secret: bytes) -> None:
+def test_heap_values_resembling_a_state_are_not_states(tmp_path: Path, secret: bytes) -> None:
     savepoint = heap_states(tmp_path, secret=secret)
     assert savepoint.read_state("job", "last").column("value").to_pylist() == [4]
 
 
-def test_on_the_heap_an_unknown_state_spoils_those_that_do_not_end_where_the_group_does(
+def test_heap_state_after_unknown_one_must_end_with_group(
     tmp_path: Path,
 ) -> None:
     savepoint = heap_states(tmp_path, behind=b"\0")
@@ -430,7 +430,7 @@ def test_on_the_heap_an_unknown_state_spoils_those_that_do_not_end_where_the_gro
         savepoint.read_state("job", "last")
 
 
-def test_a_key_that_is_not_known_is_read_as_bytes_where_it_has_an_end(tmp_path: Path) -> None:
+def test_key_of_unknown_class_is_read_as_bytes_if_delimited(tmp_path: Path) -> None:
     infos = [
         keyed_info("v", "VALUE", LONG.snapshot),
         keyed_info("m", "MAP", map_of(INT, INT).snapshot),
@@ -444,7 +444,7 @@ def test_a_key_that_is_not_known_is_read_as_bytes_where_it_has_an_end(tmp_path: 
         savepoint.read_state("job", "m")
 
 
-def test_a_pojo_says_which_class_it_is_where_there_are_several(tmp_path: Path) -> None:
+def test_pojo_with_subclasses_has_class_name(tmp_path: Path) -> None:
     circle = pojo_snapshot("Circle", {"r": LONG.snapshot})
     value = pojo_snapshot(
         "Shape", {"n": INT.snapshot}, {"Square": LONG.snapshot}, {"Circle": circle}
@@ -490,7 +490,7 @@ def test_subtasks_may_know_different_subclasses(tmp_path: Path) -> None:
     assert savepoint.read_state("job", "v", as_bytes=True).num_rows == 2
 
 
-def test_subtasks_that_say_different_types_are_refused(tmp_path: Path) -> None:
+def test_subtasks_with_different_types_are_refused(tmp_path: Path) -> None:
     subtasks = {
         index: Subtask(operator=list_states({"v": (kind, [])}))
         for index, kind in enumerate([LONG, STRING])
@@ -572,15 +572,13 @@ TIMES = [
 
 
 @pytest.mark.parametrize(("name", "data", "text"), TIMES, ids=[text for _, _, text in TIMES])
-def test_times_that_kryo_has_written_are_texts(
-    name: str, data: str, text: str, tmp_path: Path
-) -> None:
+def test_kryo_times_are_read_as_strings(name: str, data: str, text: str, tmp_path: Path) -> None:
     kind = Kind(kryo(f"java.time.{name}"), pa.string(), bytes_of, st.none())
     savepoint = opened(tmp_path, Subtask(operator=list_states({"v": (kind, [data])})))
     assert savepoint.read_state("job", "v").column("value").to_pylist() == [text]
 
 
-def test_what_kryo_refers_to_again_and_again_is_refused(tmp_path: Path) -> None:
+def test_excessive_kryo_references_are_refused(tmp_path: Path) -> None:
     text = "java.util.ArrayList"
     data = b"\1\0" + text[:-1].encode() + b"\xf4\1\2"
     data += b"\1\0\1\x02" * 30 + b"\3\1\x82a\3\x21"
@@ -592,7 +590,7 @@ def test_what_kryo_refers_to_again_and_again_is_refused(tmp_path: Path) -> None:
         savepoint.read_state("job", "v")
 
 
-def test_half_of_a_pair_of_characters_is_an_error_that_names_the_state(tmp_path: Path) -> None:
+def test_lone_surrogate_is_an_error_naming_the_state(tmp_path: Path) -> None:
     kind = Kind(STRING.snapshot, pa.string(), lambda data: data, st.none())
     handle = list_states({"v": (kind, [b"\2\x81\xb0\x03"])})
     savepoint = opened(tmp_path, Subtask(operator=handle))
@@ -651,5 +649,5 @@ def test_serializers_around_others_are_seen_through(tmp_path: Path) -> None:
     assert read == {"kept": [5], "many": [[1, 2]], "java": [b"\xac\xed"]}
 
 
-def test_every_simple_serializer_has_a_kind_of_its_own() -> None:
+def test_every_simple_serializer_has_a_distinct_type() -> None:
     assert len({kind.snapshot for kind in SIMPLE}) == len(SIMPLE)

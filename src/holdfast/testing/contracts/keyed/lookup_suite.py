@@ -80,7 +80,7 @@ class LookupSuite(StateSuite):
                 reducing(other)
         for _ in range(2):
             backend.get_aggregating_state(AggregatingStateDescriptor("a", WordCount()))
-        with pytest.raises(StateMigrationError, match=r"function Words, .* before"):
+        with pytest.raises(StateMigrationError, match=r"function WordCount, .* before"):
             backend.get_aggregating_state(AggregatingStateDescriptor("a", _OtherWordCount()))
 
     def test_closed_backend_refuses_every_call(
