@@ -48,7 +48,6 @@ PENDING = (
     "tests/contracts/",
     "tests/dealing.py",
     "tests/examples/",
-    "tests/flink/",
     "tests/jobs/",
     "tests/locations/",
     "tests/pages/",

@@ -111,11 +111,11 @@ def test_corrupted_string_among_many_is_refused_or_differs(
     key, value = entries[number]
     changed = bytearray(value)
     changed[data.draw(st.integers(0, len(value) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    alone = [(key, bytes(changed))]
-    entries[number] = alone[0]
+    only_entry = [(key, bytes(changed))]
+    entries[number] = only_entry[0]
     directory = tmp_path_factory.mktemp("damaged")
     try:
-        [row] = read(directory, LONG, "VALUE", STRING, alone)
+        [row] = read(directory, LONG, "VALUE", STRING, only_entry)
     except CheckpointCorruptedError:
         with pytest.raises(CheckpointCorruptedError):
             read(directory, LONG, "VALUE", STRING, entries)

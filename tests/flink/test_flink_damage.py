@@ -100,17 +100,17 @@ TIMESTAMP_DATA = snapshot(f"{SQL}TimestampDataSerializer$TimestampDataSerializer
 
 
 def row_data(*fields: bytes) -> bytes:
-    """What says that rows of SQL have these fields."""
+    """Return the snapshot of SQL rows with these fields."""
     content = i4(len(fields)) + JAVA * len(fields) + i4(1333245) + i4(1) + each(fields)
     return snapshot(f"{SQL}RowDataSerializer$RowDataSerializerSnapshot", 3, content)
 
 
 def sql() -> bytes:
-    """A row of a number, texts within and behind their slots, a decimal, a time, and a row of a number."""
+    """A row of a number, strings inside and outside of their slots, a decimal, a time, and a row of a number."""
     slots = struct.pack("<q", 7) + b"short\0\0\x85" + struct.pack("<II", 12, 56)
     slots += struct.pack("<IIII", 13, 72, 17, 88) + struct.pack("<II", 16, 96)
-    behind = b"a longer one".ljust(16) + bytes(13).ljust(16) + i8(0) + b"\0" * 8 + i8(1)
-    row = bytes(8) + slots + behind
+    variable_part = b"a longer one".ljust(16) + bytes(13).ljust(16) + i8(0) + b"\0" * 8 + i8(1)
+    row = bytes(8) + slots + variable_part
     fields = (LONG.snapshot, TEXT_DATA, TEXT_DATA, DECIMAL_DATA, TIMESTAMP_DATA)
     kind = Kind(row_data(*fields, row_data(LONG.snapshot)), pa.null(), lambda data: data, st.none())
     rows = [i4(len(row)) + row] * 2
@@ -118,7 +118,7 @@ def sql() -> bytes:
 
 
 def kryo() -> bytes:
-    """A map of lists, sets and numbers as Flink 1 has left it to Kryo, with what is referred to again."""
+    """A map of lists, sets and numbers that Flink 1 serializes with Kryo, with references."""
     java_class = utf("java.util.Map") + (i8(0x4F2C69A3D70) + i4(0)) * 3
     name = "org.apache.flink.api.java.typeutils.runtime.kryo.KryoSerializerSnapshot"
     kind = Kind(snapshot(name, 2, java_class), pa.string(), lambda data: data, st.none())

@@ -118,7 +118,7 @@ TYPES = {
 WRITTEN = [STRING, *(kind for kind in SIMPLE if kind.type in TYPES)]
 
 
-def nested(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
+def nested_kinds(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
     return st.one_of(
         st.builds(list_of, kinds),
         st.builds(map_of, st.sampled_from([LONG, STRING]), kinds),
@@ -126,7 +126,7 @@ def nested(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
     )
 
 
-@given(kind=st.recursive(st.sampled_from(WRITTEN), nested, max_leaves=4), data=st.data())
+@given(kind=st.recursive(st.sampled_from(WRITTEN), nested_kinds, max_leaves=4), data=st.data())
 def test_any_value_is_read_as_it_was_written(kind: Kind, data: st.DataObject) -> None:
     value = data.draw(kind.values)
     written = written_type(kind.type)
@@ -153,7 +153,7 @@ def test_types_without_flink_class_are_refused(type: pa.DataType) -> None:
         written_type(type)
 
 
-def imported(directory: Path, subtask: Subtask) -> str:
+def import_subtask(directory: Path, subtask: Subtask) -> str:
     """A savepoint of Holdfast of an operator of Flink."""
     (directory / "_metadata").write_bytes(metadata({"job": {0: subtask}}))
     return flink.import_savepoint(flink.open_savepoint(directory), f"file://{directory}/ours")
@@ -192,7 +192,7 @@ def test_states_unsupported_by_flink_are_refused_or_omitted(tmp_path: Path) -> N
         "wide": (many, [{f"f{number}": number for number in range(26)}]),
         "texts": (STRING, ["a"]),
     }
-    ours = imported(tmp_path, Subtask(operator=list_states(lists)))
+    ours = import_subtask(tmp_path, Subtask(operator=list_states(lists)))
     target = f"file://{tmp_path}/back"
     with pytest.raises(InvalidRequestError, match="state job/wide: values of type struct"):
         flink.export_savepoint(ours, target)
@@ -240,11 +240,11 @@ def test_state_of_windows_is_refused(savepoint: flink.FlinkSavepoint, tmp_path: 
 
 def test_null_parts_are_refused(tmp_path: Path) -> None:
     nulls = list_states({"pairs": (map_of(STRING, LONG), [[("a", None)]])})
-    ours = imported(tmp_path, Subtask(operator=nulls))
+    ours = import_subtask(tmp_path, Subtask(operator=nulls))
     back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
     assert back.read_state("job", "pairs").column("value").to_pylist() == [[("a", None)]]
     rows = list_states({"rows": (row_of(LONG), [{"kind": "+I", "f0": None}])})
-    ours = imported(tmp_path, Subtask(operator=rows))
+    ours = import_subtask(tmp_path, Subtask(operator=rows))
     with pytest.raises(InvalidRequestError, match="a part of a value is null"):
         flink.export_savepoint(ours, f"file://{tmp_path}/back")
 

@@ -26,11 +26,11 @@ UIDS = ["numbers", "keyed-long", "all-types", "ttl", "tumbling", "rules"]
 def savepoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flink.FlinkSavepoint]:
     directory = tmp_path_factory.mktemp("flink")
     extracted(directory, *sorted({form.partition("/")[0] for form in FORMS}))
-    opened = {}
+    open_job = {}
     for form in FORMS:
         [savepoint] = (directory / form).iterdir()
-        opened[form] = flink.open_savepoint(savepoint, uids=UIDS)
-    return opened
+        open_job[form] = flink.open_savepoint(savepoint, uids=UIDS)
+    return open_job
 
 
 @pytest.fixture(params=FORMS)

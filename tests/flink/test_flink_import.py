@@ -1,4 +1,4 @@
-"""Savepoints of Flink made savepoints of Holdfast: what is there is what was there, or it is said to be lost."""
+"""Import of Flink savepoints: all state is imported, or reported as lost."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -138,7 +138,7 @@ def test_timers_of_a_function_fire(savepoint: flink.FlinkSavepoint, target: str)
         processing.append(backend.processing_time_timers().columns.fire(1 << 60))
         backend.close()
 
-    def fired(timers: Sequence[Any]) -> set[tuple[int, int]]:
+    def fired_keys(timers: Sequence[Any]) -> set[tuple[int, int]]:
         return {
             (key, time)
             for each in timers
@@ -148,7 +148,7 @@ def test_timers_of_a_function_fire(savepoint: flink.FlinkSavepoint, target: str)
     stored = savepoint.timers("keyed-long").to_pylist()
     for domain, timers in (("event", event), ("processing", processing)):
         rows = [row for row in stored if row["domain"] == domain]
-        assert fired(timers) == {(row["key"], row["timestamp"]) for row in rows}
+        assert fired_keys(timers) == {(row["key"], row["timestamp"]) for row in rows}
 
 
 def test_state_with_a_time_to_live_keeps_when_it_was_used(
@@ -159,8 +159,8 @@ def test_state_with_a_time_to_live_keeps_when_it_was_used(
     with pytest.raises(InvalidRequestError, match="which Flink does not store"):
         flink.import_savepoint(savepoint, target, moved)
     century = 100 * 365 * 86_400_000
-    for_ever = ("ttl", "ttl-reducing")
-    ttl_ms = {place: None if place == for_ever else century for place in moved}
+    without_expiry = ("ttl", "ttl-reducing")
+    ttl_ms = {place: None if place == without_expiry else century for place in moved}
     pointer = flink.import_savepoint(savepoint, target, moved, ttl_ms=ttl_ms)
     before = {
         row["key"]: row["value"] for row in savepoint.read_state("ttl", "ttl-value").to_pylist()
@@ -258,17 +258,17 @@ def test_keys_of_real_jobs_are_in_groups_of_their_hashes(
                 try:
                     checked.update(row["key"] for batch in batches if len(batch))
                 except UnreadableStateError:
-                    continue  # what stands behind a class of the job
+                    continue  # after a class of the job
     assert checked == {"int32", "int64", "string", "struct<f0: string, f1: int64>"}
 
 
-def opened(directory: Path, *subtasks: Subtask) -> flink.FlinkSavepoint:
+def open_job(directory: Path, *subtasks: Subtask) -> flink.FlinkSavepoint:
     content = metadata({"job": dict(enumerate(subtasks))})
     (directory / "_metadata").write_bytes(content)
     return flink.open_savepoint(directory)
 
 
-def keyed(
+def keyed_subtask(
     type: str, value: Kind, group: int, entries: Sequence[tuple[Any, Any]], key: Kind = LONG
 ) -> Subtask:
     """Keyed state `v` in one key group."""
@@ -294,7 +294,7 @@ def test_a_key_in_the_group_of_others_is_damage_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:
     group = group_of(java_hash_of_long(7))
-    savepoint = opened(tmp_path, keyed("VALUE", LONG, group, [(7, i8(1)), (8, i8(2))]))
+    savepoint = open_job(tmp_path, keyed_subtask("VALUE", LONG, group, [(7, i8(1)), (8, i8(2))]))
     assert savepoint.read_state("job", "v").num_rows == 2
     with pytest.raises(CheckpointCorruptedError, match="1 of 2 keys in key group"):
         savepoint.read_state("job", "v", check_keys=True)
@@ -322,7 +322,7 @@ def test_hash_codes_of_columns_are_those_of_their_keys(data: st.DataObject) -> N
 def test_keys_of_job_classes_pass_and_are_reported_as_unchecked(tmp_path: Path) -> None:
     key = row_of(LONG)
     name = {"kind": "+I", "f0": 1}
-    savepoint = opened(tmp_path, keyed("VALUE", LONG, 3, [(name, i8(1))], key))
+    savepoint = open_job(tmp_path, keyed_subtask("VALUE", LONG, 3, [(name, i8(1))], key))
     planned = flink.FlinkStateImport.of(savepoint)
     assert planned.kept == [
         "job/v as job/v: keyed value, struct<kind: string, f0: int64> to int64; keys that can't be checked"
@@ -334,7 +334,7 @@ def test_keys_of_job_classes_pass_and_are_reported_as_unchecked(tmp_path: Path) 
 def test_null_values_of_a_map_are_refused_or_left_out(tmp_path: Path) -> None:
     group = group_of(java_hash_of_long(7))
     entries: list[tuple[Any, Any]] = [(7, (string("a"), b"\0" + i8(1))), (7, (string("b"), b"\1"))]
-    savepoint = opened(tmp_path, keyed("MAP", map_of(STRING, LONG), group, entries))
+    savepoint = open_job(tmp_path, keyed_subtask("MAP", map_of(STRING, LONG), group, entries))
     target = f"file://{tmp_path}/imported"
     with pytest.raises(InvalidRequestError, match="1 null values"):
         flink.import_savepoint(savepoint, target)
@@ -345,7 +345,7 @@ def test_null_values_of_a_map_are_refused_or_left_out(tmp_path: Path) -> None:
 
 def test_rows_in_flight_are_refused_unless_their_loss_is_allowed(tmp_path: Path) -> None:
     texts = list_states({"texts": (STRING, ["a"])})
-    savepoint = opened(tmp_path, Subtask(operator=texts, channels=[channel(9, version=6)]))
+    savepoint = open_job(tmp_path, Subtask(operator=texts, channels=[channel(9, version=6)]))
     target = f"file://{tmp_path}/imported"
     with pytest.raises(UnreadableStateError, match="9 bytes of rows are in flight"):
         flink.import_savepoint(savepoint, target)
@@ -358,7 +358,7 @@ def test_unreadable_state_is_refused_unless_loss_is_allowed(tmp_path: Path) -> N
     described = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot, unknown)])
     texts = list_states({"texts": (STRING, ["a"])})
     subtask = Subtask(operator=texts, keyed=keyed_stream(described, [b"", b""]))
-    savepoint = opened(tmp_path, subtask)
+    savepoint = open_job(tmp_path, subtask)
     target = f"file://{tmp_path}/imported"
     with pytest.raises(UnreadableStateError, match=r"com\.acme\.Namespace"):
         flink.import_savepoint(savepoint, target)
@@ -369,8 +369,8 @@ def test_unreadable_state_is_refused_unless_loss_is_allowed(tmp_path: Path) -> N
 
 def test_values_of_classes_of_the_job_come_as_bytes(tmp_path: Path) -> None:
     unknown = Kind(snapshot("com.acme.Value", 1), pa.binary(), bytes, st.binary())
-    subtask = keyed("VALUE", unknown, group_of(java_hash_of_long(7)), [(7, b"x")])
-    pointer = flink.import_savepoint(opened(tmp_path, subtask), f"file://{tmp_path}/imported")
+    subtask = keyed_subtask("VALUE", unknown, group_of(java_hash_of_long(7)), [(7, b"x")])
+    pointer = flink.import_savepoint(open_job(tmp_path, subtask), f"file://{tmp_path}/imported")
     assert by_key(pointer, "job", "v") == {7: b"x"}
 
 
@@ -383,9 +383,9 @@ def test_different_copies_of_broadcast_state_are_reported(tmp_path: Path) -> Non
         head = i4(5) + i2(0) + i2(1) + described
         return Subtask(operator=operator_handle(head, {"rules": (2, [element])}))
 
-    alike = flink.FlinkStateImport.of(opened(tmp_path, copy(1), copy(1)))
+    alike = flink.FlinkStateImport.of(open_job(tmp_path, copy(1), copy(1)))
     assert not [lost for lost in alike.read().lost if "broadcast" in lost]
-    unlike = flink.FlinkStateImport.of(opened(tmp_path, copy(1), copy(2))).read()
+    unlike = flink.FlinkStateImport.of(open_job(tmp_path, copy(1), copy(2))).read()
     assert [lost for lost in unlike.lost if "broadcast state job/rules" in lost]
 
 
@@ -396,8 +396,8 @@ def test_unreadable_broadcast_state_is_the_only_loss(tmp_path: Path) -> None:
     described = i4(5) + i2(0) + i2(1) + info("rules", 2, options=options, serializers=serializers)
     rules = operator_handle(described, {"rules": (2, [each([string("a") + b"\2"])])})
     group = group_of(java_hash_of_long(7))
-    [keyed_state] = [keyed("VALUE", LONG, group, [(7, i8(1))]).keyed]
-    savepoint = opened(tmp_path, Subtask(operator=rules, keyed=keyed_state))
+    [keyed_state] = [keyed_subtask("VALUE", LONG, group, [(7, i8(1))]).keyed]
+    savepoint = open_job(tmp_path, Subtask(operator=rules, keyed=keyed_state))
     target = f"file://{tmp_path}/imported"
     with pytest.raises(UnreadableStateError, match=r"'rules': values of com\.acme.*--allow-loss"):
         flink.import_savepoint(savepoint, target)
@@ -428,7 +428,7 @@ def test_all_states_without_given_ttl_are_named(
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
     group = group_of(java_hash_of_long(7))
-    savepoint = opened(tmp_path, keyed("VALUE", LONG, group, [(7, i8(1))]))
+    savepoint = open_job(tmp_path, keyed_subtask("VALUE", LONG, group, [(7, i8(1))]))
     refused: list[tuple[dict[str, Any], str]] = [
         ({"states": {("job", "w"): ("job", "w")}}, "unknown states"),
         ({"key": {"jobs": "k"}}, "key names"),
@@ -448,7 +448,7 @@ def test_damaged_savepoints_are_imported_or_refused_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     group = group_of(java_hash_of_long(7))
-    subtask = keyed("MAP", map_of(STRING, LONG), group, [(7, (string("a"), b"\0" + i8(1)))])
+    subtask = keyed_subtask("MAP", map_of(STRING, LONG), group, [(7, (string("a"), b"\0" + i8(1)))])
     texts = list_states(
         {"texts": (STRING, ["a"]), "SourceReaderState": (BYTES, [kafka_split("t", 0, 1)])}
     )

@@ -1,4 +1,4 @@
-"""Where readers of Kafka go on: bytes that the serializers of Flink's connectors have written."""
+"""Kafka offsets: bytes written by the serializers of Flink's connectors."""
 
 import json
 from collections.abc import Iterator
@@ -36,13 +36,13 @@ def splits() -> list[Element]:
     return list(elements((DATA / "kafka-splits.txt").read_text().splitlines()))
 
 
-def consumed() -> tuple[bytes, list[Element]]:
+def consumed_partitions() -> tuple[bytes, list[Element]]:
     """The snapshot of the serializer of the consumer's state, and its elements."""
     head, *lines = (DATA / "kafka-consumer.txt").read_text().splitlines()
     return bytes.fromhex(head)[4:], list(elements(lines))  # without the version of the form
 
 
-def opened(
+def open_job(
     directory: Path, operator: bytes, version: int = 6, coordinator: bytes = b"\0"
 ) -> flink.FlinkSavepoint:
     subtasks = {"job": {0: Subtask(operator=operator)}}
@@ -56,7 +56,7 @@ def of_readers(*values: bytes) -> bytes:
 
 
 def of_consumer(*values: bytes) -> bytes:
-    snapshot, _ = consumed()
+    snapshot, _ = consumed_partitions()
     description = i4(5) + i2(1) + list_info(CONSUMER, snapshot) + i2(0)
     return operator_handle(description, {CONSUMER: (1, values)})
 
@@ -65,7 +65,7 @@ def test_kafka_source_returns_offsets_for_spark(tmp_path: Path) -> None:
     known = [element for element in splits() if element[2] != -3]
     own = (STRING, ["a"])
     readers = (BYTES, [data for *_, data in known])
-    savepoint = opened(tmp_path, list_states({"SourceReaderState": readers, "own": own}))
+    savepoint = open_job(tmp_path, list_states({"SourceReaderState": readers, "own": own}))
     expected = {
         "orders": {"0": 17, "1": 4_000_000_000_000},
         "clicks.of-all_2": {"0": -2, "31": -1},
@@ -79,9 +79,9 @@ def test_kafka_source_returns_offsets_for_spark(tmp_path: Path) -> None:
 def test_flink_kafka_consumer_returns_offsets_for_spark(
     tmp_path: Path,
 ) -> None:
-    _, stored = consumed()
+    _, stored = consumed_partitions()
     known = [element for element in stored if element[0] != "q"]
-    savepoint = opened(tmp_path, of_consumer(*(data for *_, data in known)), version=4)
+    savepoint = open_job(tmp_path, of_consumer(*(data for *_, data in known)), version=4)
     rows = savepoint.read_state("job", CONSUMER).column("value").to_pylist()
     assert [(row["f0"]["topic"], row["f0"]["partition"], row["f1"]) for row in rows] == [
         element[:3] for element in known
@@ -96,18 +96,18 @@ def test_partition_of_consumer_group_is_reported_states_are_imported(
 ) -> None:
     if source == "KafkaSource":
         [data] = [data for topic, *_, data in splits() if topic == "idle"]
-        savepoint = opened(tmp_path, of_readers(data))
+        savepoint = open_job(tmp_path, of_readers(data))
     else:
-        [data] = [data for topic, *_, data in consumed()[1] if topic == "q"]
-        savepoint = opened(tmp_path, of_consumer(data), version=4)
+        [data] = [data for topic, *_, data in consumed_partitions()[1] if topic == "q"]
+        savepoint = open_job(tmp_path, of_consumer(data), version=4)
     with pytest.raises(InvalidRequestError, match="was never read"):
         savepoint.source_offsets("job")
     with pytest.raises(InvalidRequestError, match="was never read"):
         flink.FlinkStateImport.of(savepoint)  # there is nothing else
 
 
-def enumerated(*statuses: int, version: int = 2) -> bytes:
-    """The handle of what the source's part on the JobManager knows: the status of partitions 0, 1, … of orders."""
+def coordinator_state(*statuses: int, version: int = 2) -> bytes:
+    """Return the handle of the source coordinator's state: the status of partitions 0, 1, … of orders."""
     known = each(
         [utf("orders") + i4(number) + i4(status) for number, status in enumerate(statuses)]
     )
@@ -116,11 +116,11 @@ def enumerated(*statuses: int, version: int = 2) -> bytes:
 
 
 def of_coordinator(directory: Path, coordinator: bytes) -> flink.FlinkSavepoint:
-    return opened(directory, of_readers(kafka_split("orders", 0, 17)), coordinator=coordinator)
+    return open_job(directory, of_readers(kafka_split("orders", 0, 17)), coordinator=coordinator)
 
 
 def test_unassigned_partition_starts_at_job_offset(tmp_path: Path) -> None:
-    savepoint = of_coordinator(tmp_path, enumerated(0, 1))
+    savepoint = of_coordinator(tmp_path, coordinator_state(0, 1))
     with pytest.raises(InvalidRequestError, match=r"partition 1 of orders .* OffsetsInitializer"):
         savepoint.source_offsets("job")
 
@@ -128,9 +128,9 @@ def test_unassigned_partition_starts_at_job_offset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("coordinator", "expected"),
     [
-        (enumerated(1, 0), {"0": 17}),
-        (enumerated(0, 2), {"0": 17, "1": -2}),
-        (enumerated(0, 1, version=3), {"0": 17}),
+        (coordinator_state(1, 0), {"0": 17}),
+        (coordinator_state(0, 2), {"0": 17, "1": -2}),
+        (coordinator_state(0, 1, version=3), {"0": 17}),
         (inline(b"other"), {"0": 17}),
     ],
     ids=["read since", "came later", "another version", "another source"],
@@ -147,7 +147,7 @@ def test_source_with_unknown_offsets_keeps_states_importable(tmp_path: Path) -> 
         "SourceReaderState": (BYTES, [kafka_split("orders", 0, -3)]),
         "own": (LONG, [7]),
     }
-    planned = flink.FlinkStateImport.of(opened(tmp_path, list_states(states)))
+    planned = flink.FlinkStateImport.of(open_job(tmp_path, list_states(states)))
     assert planned.kept == ["job/own as job/own: list, int64"]
     assert [lost for lost in planned.read().lost if "partition 0 of orders was never read" in lost]
 
@@ -164,18 +164,18 @@ def test_source_with_unknown_offsets_keeps_states_importable(tmp_path: Path) -> 
 )
 def test_other_sources_have_no_offsets_for_spark(values: list[bytes], tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError):
-        opened(tmp_path, of_readers(*values)).source_offsets("job")
+        open_job(tmp_path, of_readers(*values)).source_offsets("job")
 
 
 @given(position=st.integers(0, 40), byte=st.integers(0, 255), topic=st.sampled_from([0, 1, 2]))
 def test_changed_consumer_partition_is_corruption_or_other_offset(
     position: int, byte: int, topic: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    name, partition, _, data = consumed()[1][topic]
+    name, partition, _, data = consumed_partitions()[1][topic]
     changed = bytearray(data)
     changed[position % len(data)] = byte
     directory = tmp_path_factory.mktemp("consumer")
-    savepoint = opened(directory, of_consumer(bytes(changed)), version=4)
+    savepoint = open_job(directory, of_consumer(bytes(changed)), version=4)
     try:
         [row] = savepoint.read_state("job", CONSUMER).column("value").to_pylist()
     except CheckpointError:

@@ -40,7 +40,7 @@ ROW = {"key_group": 0, "key": 3, "value": 4}
 STREAM = DESCRIPTION + GROUP
 
 
-def keyed(stream: bytes, kind: int = 12) -> bytes:
+def keyed_handle(stream: bytes, kind: int = 12) -> bytes:
     return key_groups(kind, 0, [len(DESCRIPTION), 0], stream)
 
 
@@ -56,7 +56,9 @@ def value_of(savepoint: flink.FlinkSavepoint) -> object:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_metadata_of_every_version_is_read(version: int, tmp_path: Path) -> None:
-    subtask = Subtask(operator=list_states({"l": (LONG, [1, 2])}), keyed=keyed(inline(STREAM)))
+    subtask = Subtask(
+        operator=list_states({"l": (LONG, [1, 2])}), keyed=keyed_handle(inline(STREAM))
+    )
     master = i4(0xC96B1696 - (1 << 32)) + i4(3) + b"abc"
     properties = b"\xac\xed\0\5" if version == 4 else b""
     operators = {"job": {0: subtask, 1: Subtask(operator=list_states({"l": (LONG, [3])}))}}
@@ -84,12 +86,12 @@ def test_metadata_of_every_version_is_read(version: int, tmp_path: Path) -> None
 
 
 def test_an_operator_is_named_by_uid_id_or_name(tmp_path: Path) -> None:
-    content = metadata({"job": {0: Subtask(keyed=keyed(inline(STREAM)))}, "other": {}})
+    content = metadata({"job": {0: Subtask(keyed=keyed_handle(inline(STREAM)))}, "other": {}})
     savepoint = flink.open_savepoint(write(tmp_path, content))
     for name in ("job", flink.operator_id("job"), "name of job"):
         assert savepoint.read_state(name, "v").to_pylist() == [ROW]
     with pytest.raises(InvalidRequestError, match="unknown operator"):
-        savepoint.read_state("nobody", "v")
+        savepoint.read_state("unknown", "v")
     with pytest.raises(InvalidRequestError, match="it has v"):
         savepoint.read_state("job", "w")
     assert savepoint.states("other").num_rows == 0
@@ -109,7 +111,7 @@ def test_the_id_of_an_operator_is_made_of_its_uid(uid: str, id: str) -> None:
 
 @pytest.mark.parametrize("kind", [3, 7, 12])
 def test_every_handle_of_key_groups_is_read(kind: int, tmp_path: Path) -> None:
-    content = metadata({"job": {0: Subtask(keyed=keyed(inline(STREAM), kind))}})
+    content = metadata({"job": {0: Subtask(keyed=keyed_handle(inline(STREAM), kind))}})
     assert value_of(flink.open_savepoint(write(tmp_path, content))) == [ROW]
 
 
@@ -119,12 +121,12 @@ def test_streams_are_found_wherever_they_are(tmp_path: Path) -> None:
     (tmp_path / "whole").write_bytes(STREAM)
     size = len(STREAM)
     for stream in (
-        relative("beside", size),
+        relative("next", size),
         file(f"file:{tmp_path}/whole", size),  # with one slash, as Flink writes it
         segment(f"file://{tmp_path}/shared", 5, size),
     ):
-        directory = write(checkpoint, metadata({"job": {0: Subtask(keyed=keyed(stream))}}))
-        (checkpoint / "beside").write_bytes(STREAM)
+        directory = write(checkpoint, metadata({"job": {0: Subtask(keyed=keyed_handle(stream))}}))
+        (checkpoint / "next").write_bytes(STREAM)
         assert value_of(flink.open_savepoint(directory)) == [ROW]
         assert value_of(flink.open_savepoint(f"file://{directory}/_metadata")) == [ROW]
 
@@ -132,7 +134,7 @@ def test_streams_are_found_wherever_they_are(tmp_path: Path) -> None:
 def test_moved_files_are_found_at_given_place(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(STREAM)
     stream = file("hdfs://nn:8020/flink/job/files/state", len(STREAM))
-    directory = write(tmp_path, metadata({"job": {0: Subtask(keyed=keyed(stream))}}))
+    directory = write(tmp_path, metadata({"job": {0: Subtask(keyed=keyed_handle(stream))}}))
     with pytest.raises(InvalidRequestError, match=r"another store.*--moved"):
         flink.open_savepoint(directory).states()
     moved = {"hdfs://nn:8020/flink/job/files": f"file://{tmp_path}"}
@@ -155,21 +157,22 @@ def test_job_moved_with_all_files_is_read(
     (tmp_path / kept_in).mkdir(parents=True)
     (tmp_path / kept_in / "state").write_bytes(STREAM)
     stream = file(f"{job}/{place}", len(STREAM))
-    content = metadata({"job": {0: Subtask(keyed=keyed(stream))}})
+    content = metadata({"job": {0: Subtask(keyed=keyed_handle(stream))}})
     assert value_of(flink.open_savepoint(write(tmp_path / metadata_in, content))) == [ROW]
 
 
 @pytest.mark.parametrize("name", ["../state", "a/b", "..", "", "/etc/passwd"])
 def test_a_relative_name_leads_nowhere_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(STREAM)
-    content = metadata({"job": {0: Subtask(keyed=keyed(relative(name, len(STREAM))))}})
+    content = metadata({"job": {0: Subtask(keyed=keyed_handle(relative(name, len(STREAM))))}})
     [row] = flink.open_savepoint(write(tmp_path / "savepoint", content)).states().to_pylist()
     assert "name outside of it" in row["failure"]
 
 
 def test_missing_file_is_reported_and_other_states_are_read(tmp_path: Path) -> None:
     subtask = Subtask(
-        operator=list_states({"l": (LONG, [1])}), keyed=keyed(relative("gone", len(STREAM)))
+        operator=list_states({"l": (LONG, [1])}),
+        keyed=keyed_handle(relative("gone", len(STREAM))),
     )
     savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}})))
     states = {row["state"]: row["failure"] for row in savepoint.states().to_pylist()}
@@ -182,8 +185,8 @@ def test_missing_file_is_reported_and_other_states_are_read(tmp_path: Path) -> N
 
 def test_a_state_is_not_read_in_part_unless_one_asks_for_a_subtask(tmp_path: Path) -> None:
     subtasks = {
-        0: Subtask(operator=list_states({"l": (LONG, [1])}), keyed=keyed(inline(STREAM))),
-        1: Subtask(keyed=keyed(relative("gone", len(STREAM)))),
+        0: Subtask(operator=list_states({"l": (LONG, [1])}), keyed=keyed_handle(inline(STREAM))),
+        1: Subtask(keyed=keyed_handle(relative("gone", len(STREAM)))),
     }
     savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": subtasks})))
     with pytest.raises(UnreadableStateError, match=r"incomplete.*subtask 1.*missing"):
@@ -202,13 +205,13 @@ def test_a_state_is_not_read_in_part_unless_one_asks_for_a_subtask(tmp_path: Pat
 
 def test_short_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(STREAM[:-1])
-    content = metadata({"job": {0: Subtask(keyed=keyed(relative("state", len(STREAM))))}})
+    content = metadata({"job": {0: Subtask(keyed=keyed_handle(relative("state", len(STREAM))))}})
     [row] = flink.open_savepoint(write(tmp_path, content)).states().to_pylist()
     assert f"has {len(STREAM) - 1} bytes instead of the {len(STREAM)}" in row["failure"]
 
 
 def test_a_changelog_is_read_if_nothing_has_changed_since(tmp_path: Path) -> None:
-    head = i4(0) + i4(2) + i8(0) + i4(1) + keyed(inline(STREAM))
+    head = i4(0) + i4(2) + i8(0) + i4(1) + keyed_handle(inline(STREAM))
     change = b"\x09" + i4(0) + i4(2) + i8(0) + i8(1) + i4(1) + i4(0) + i4(2) + b"xy" + utf("id")
     tail = i8(1) + i8(1) + utf("id")
     unchanged = b"\x0e" + head + i4(0) + tail
@@ -223,7 +226,7 @@ def test_a_changelog_is_read_if_nothing_has_changed_since(tmp_path: Path) -> Non
 def test_changes_of_a_changelog_in_files_are_passed_over(tmp_path: Path) -> None:
     changes = [i8(0) + inline(b"xy"), i8(5) + file("file:/gone", 9)]
     change = b"\x0d" + i4(0) + i4(2) + each(changes) + i8(0) + i8(0) + utf("id") + utf("filesystem")
-    head = i4(0) + i4(2) + i8(0) + i4(1) + keyed(inline(STREAM))
+    head = i4(0) + i4(2) + i8(0) + i4(1) + keyed_handle(inline(STREAM))
     handle = b"\x0e" + head + i4(1) + change + i8(1) + i8(1) + utf("id")
     subtask = Subtask(operator=list_states({"l": (LONG, [1])}), keyed=handle)
     savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}, "other": {}})))
@@ -281,7 +284,8 @@ def test_invalid_metadata_is_refused(tmp_path: Path) -> None:
 
 def test_state_of_unknown_version_is_reported(tmp_path: Path) -> None:
     subtask = Subtask(
-        operator=operator_handle(i4(3), {"l": (0, [b"x"])}), keyed=keyed_stream(i4(5), [GROUP, b""])
+        operator=operator_handle(i4(3), {"l": (0, [b"x"])}),
+        keyed=keyed_stream(i4(5), [GROUP, b""]),
     )
     savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}})))
     failures = savepoint.states().column("failure").to_pylist()
@@ -289,7 +293,7 @@ def test_state_of_unknown_version_is_reported(tmp_path: Path) -> None:
 
 
 def test_states_with_equal_name_are_selected_by_kind(tmp_path: Path) -> None:
-    subtask = Subtask(operator=list_states({"v": (LONG, [1])}), keyed=keyed(inline(STREAM)))
+    subtask = Subtask(operator=list_states({"v": (LONG, [1])}), keyed=keyed_handle(inline(STREAM)))
     savepoint = flink.open_savepoint(write(tmp_path, metadata({"job": {0: subtask}})))
     with pytest.raises(InvalidRequestError, match="keyed value"):
         savepoint.read_state("job", "v")
@@ -303,7 +307,7 @@ def test_a_savepoint_is_read_from_any_store(memory_directory: str) -> None:
     directory = f"{memory_directory}/{uuid.uuid4().hex}"
     file_system = file_system_for(directory)
     file_system.prepare_directory(directory)
-    content = metadata({"job": {0: Subtask(keyed=keyed(relative("state", len(STREAM))))}})
+    content = metadata({"job": {0: Subtask(keyed=keyed_handle(relative("state", len(STREAM))))}})
     for name, data in (("_metadata", content), ("state", STREAM)):
         stream = file_system.create(f"{directory}/{name}")
         stream.write(data)

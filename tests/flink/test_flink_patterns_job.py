@@ -1,4 +1,4 @@
-"""What a real pattern over events keeps (CEP), and states beside values that only Kryo knows: `infra/flink/PatternJob.java`."""
+"""State of a real pattern over events (CEP), and states next to Kryo values: `infra/flink/PatternJob.java`."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def by_number(savepoint: flink.FlinkSavepoint, operator: str, state: str) -> dic
     return {int(row["key"].removeprefix("k")): row["value"] for row in rows}
 
 
-def begun(key: int) -> list[int]:
+def partial_matches(key: int) -> list[int]:
     """The numbers of a key that have begun a match."""
     return [number for number in (key, key + 4) if number < 6]
 
@@ -42,10 +42,12 @@ def test_partial_matches_are_read(savepoint: flink.FlinkSavepoint) -> None:
     for key in KEYS:
         assert matches[key]["completed"] == []
         waiting = [match for match in matches[key]["partial"] if match["stage"] == "second"]
-        assert [match["start"] for match in waiting] == [1000 * number for number in begun(key)]
-        assert [match["start_event"] for match in waiting] == [*map(event, begun(key))]
+        assert [match["start"] for match in waiting] == [
+            1000 * number for number in partial_matches(key)
+        ]
+        assert [match["start_event"] for match in waiting] == [*map(event, partial_matches(key))]
         assert [match["previous_node"] for match in waiting] == [
-            {"event": event(number), "stage": "first"} for number in begun(key)
+            {"event": event(number), "stage": "first"} for number in partial_matches(key)
         ]
 
 
@@ -54,11 +56,11 @@ def test_events_of_a_pattern_are_read_with_their_values(savepoint: flink.FlinkSa
     assert {
         key: sorted((name["timestamp"], content["value"]) for name, content in pairs)
         for key, pairs in events.items()
-    } == {key: [(1000 * number, number) for number in begun(key)] for key in KEYS}
+    } == {key: [(1000 * number, number) for number in partial_matches(key)] for key in KEYS}
     entries = by_number(savepoint, "pattern", "sharedBuffer-entries-with-lockable-edges")
     for key in KEYS:
         assert sorted(name["event"]["timestamp"] for name, _ in entries[key]) == [
-            1000 * number for number in begun(key)
+            1000 * number for number in partial_matches(key)
         ]
         for _, content in entries[key]:
             [edge] = content["value"]

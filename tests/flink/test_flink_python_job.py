@@ -31,7 +31,7 @@ def by_number(savepoint: flink.FlinkSavepoint, state: str, **types: str) -> dict
 
 
 def values(key: int) -> dict[tuple[str, str], Any]:
-    """What the job has kept, by state and type."""
+    """Return the state of the job, by state and type."""
     return {
         ("long", "long"): 10 * key,
         ("text", "string"): f"t{key}é😀",
