@@ -176,9 +176,9 @@ def _handle(path: str) -> SegmentsStateHandle:
 def _use(bucket: Bucket | None) -> None:
     if bucket is not None:
         settings = S3Settings(
-            endpoint_url=bucket.endpoint,
+            endpoint=bucket.endpoint,
             region=bucket.region,
-            path_style=True,
+            path_style_access=True,
             access_key=bucket.access_key,
             secret_key=bucket.secret_key,
         )

@@ -14,7 +14,15 @@ from servers.connect import connect
 from servers.flink import flink_job, savepoints_of_flink
 from servers.hdfs import hdfs, hdfs_directory
 from servers.postgres import postgres
-from servers.s3 import minio, minio_bucket, real_s3_bucket, versitygw, versitygw_bucket
+from servers.s3 import (
+    minio,
+    minio_bucket,
+    moto,
+    moto_bucket,
+    real_s3_bucket,
+    versitygw,
+    versitygw_bucket,
+)
 from servers.spark import cluster
 
 __all__ = [
@@ -28,6 +36,8 @@ __all__ = [
     "job",
     "minio",
     "minio_bucket",
+    "moto",
+    "moto_bucket",
     "postgres",
     "pytest_collection",
     "pytest_collection_finish",

@@ -21,10 +21,12 @@ from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.spark import (
     SparkProgress,
     StatefulQuery,
+    application_id,
     checkpointed,
     keyed,
     progress_of,
     read_state,
+    roll_back,
     spark_initial_state,
     stateful,
     write_savepoint,
@@ -70,6 +72,25 @@ def test_rows_come_out_once_over_restarts_and_a_repeated_batch_is_skipped(job: C
     assert progress.batch_id == 3
     assert progress.checkpoint_location == f"file://{job.spark_checkpoint}"
     assert progress.offsets == (job.spark_checkpoint / "offsets" / "3").read_text()
+
+
+def test_a_sink_is_told_the_id_that_a_roll_back_has_given(job: ConnectJob, tmp_path: Path) -> None:
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        (tmp_path / f"{batch_id}").write_text(f"{application_id()} {rows.count()}")
+
+    job.settings["spark.holdfast.checkpoint.num-retained"] = "2"
+    job.feed(files=1)
+    job.run(job.operator(Groups(1), sink=sink))
+    job.feed(files=1)
+    job.run(job.operator(Groups(1), sink=sink))
+    assert roll_back(f"file://{job.spark_checkpoint}", checkpoint=1) == 0
+    job.run(job.operator(Groups(1), sink=sink))
+    first, second = ((tmp_path / name).read_text().split()[0] for name in "01")
+    assert (first, second) == (
+        progress_in(job).query_id,
+        application_id(f"file://{job.spark_checkpoint}"),
+    )
+    assert first != second
 
 
 def test_two_queries_of_a_session_are_told_apart(

@@ -26,7 +26,7 @@ from holdfast.locations import S3Settings, use_s3
 from holdfast.locations.adapters import file_system_for
 
 use_s3(S3Settings(
-    endpoint_url=sys.argv[2], region="us-east-1", path_style=True, part_bytes=5 << 20,
+    endpoint=sys.argv[2], region="us-east-1", path_style_access=True, part_size=5 << 20,
     access_key=os.environ["ACCESS_KEY"], secret_key=os.environ["SECRET_KEY"],
 ))
 stream = file_system_for(sys.argv[1]).create(sys.argv[1])
@@ -95,7 +95,7 @@ def test_requests_are_signed_as_the_server_expects_it(
     real_s3_bucket: S3Bucket, state_files: str, checksum: str
 ) -> None:
     settings = settings_of(
-        real_s3_bucket.server, state_files=state_files, checksum=checksum, part_bytes=5 << 20
+        real_s3_bucket.server, state_files=state_files, checksum=checksum, part_size=5 << 20
     )
     file_system = S3FileSystem(settings)
     for name, size in (("ä ö+&=%2F~!()'*;,", 10), ("größe #?@:$", 11 << 20)):

@@ -53,7 +53,7 @@ def _ways(reader: Reader, content: bytes) -> set[Way]:
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         del argument
-        if "holdfast" not in frame.f_code.co_filename:
+        if frame.f_globals.get("__name__", "").partition(".")[0] != "holdfast":
             return None
         if event == "line":
             ways.add((frame.f_code, last.get(frame, 0), frame.f_lineno))

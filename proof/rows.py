@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import pytest
 
 from examples.demo.servers import SERVERS as SERVERS_OF_DEMO
 from examples.demo.servers import NoServerError
+from jobs.job import local_spark
 from proof.bad_bytes import try_reader
 from proof.crash_points import crash_everywhere
 from proof.dying_commands import die_everywhere
@@ -25,9 +27,13 @@ from proof.races import random_races
 from proof.readers import READERS, readers
 from proof.real_processes import disturb
 from proof.stores import SERVERS, STORES, empty_directory
+from proof.values.planted import PLANTED, misses
+from proof.values.subjects import SUBJECTS, SUBJECTS_ON_SPARK, Subject, compare, subjects_on_spark
 
 _SHORT_INPUTS = 80
 _LONG_S = 600.0
+_SHORT_CASES, _SHORT_CASES_ON_SPARK = 60, 2
+_LONG_VALUES_S = 3_600.0
 _SHORT_RACES, _LONG_RACES = 40, 2_000
 _LONG_KILLS = 100
 _KILLS_OF_A_QUERY = 10
@@ -128,6 +134,27 @@ def _bad_bytes(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  #
             seconds=None if short else _LONG_S,
         )
     return Outcome(outcome.inputs, outcome.escaped)
+
+
+def _values(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    return _compared(SUBJECTS[name], _SHORT_CASES if short else None, seed)
+
+
+def _values_on_spark(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    with local_spark() as spark:
+        subject = subjects_on_spark(spark)[name]
+        return _compared(subject, _SHORT_CASES_ON_SPARK if short else None, seed)
+
+
+def _compared(subject: Subject, cases: int | None, seed: int) -> Outcome:
+    end = time.monotonic() + _LONG_VALUES_S
+    tally = compare(subject, seed, cases=cases, has_time=lambda: time.monotonic() < end)
+    return Outcome(tally.comparisons, [*tally.found.values()])
+
+
+def _planted_faults(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del short
+    return Outcome(len(PLANTED), misses(seed))
 
 
 def _every_order(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
@@ -305,6 +332,31 @@ ROWS = [
             partial(_bad_bytes, name),
         )
         for name in READERS
+    ),
+    *(
+        Row(
+            f"random types, rows, batches and changes: {name}",
+            "values compared",
+            "they are what a model in plain Python makes of the rows, on every backend and at any parallelism",
+            partial(_values, name),
+        )
+        for name in SUBJECTS
+    ),
+    *(
+        Row(
+            f"random types, rows, batches and settings of the session, on Spark: {name}",
+            "values compared",
+            "they are what Spark's own operators and a model in plain Python make of the rows",
+            partial(_values_on_spark, name),
+        )
+        for name in SUBJECTS_ON_SPARK
+    ),
+    Row(
+        "the comparison of values with a fault planted in Holdfast: a sum that wraps, a window a millisecond longer, …",
+        "faults",
+        "the comparison finds it",
+        _planted_faults,
+        is_long=True,
     ),
     *(
         Row(

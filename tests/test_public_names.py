@@ -25,7 +25,7 @@ MOST_NAMES = {
     "holdfast.backends": 30,
     "holdfast.backends.keyed_state": 30,
     "holdfast.locations": 40,
-    "holdfast.spark": 35,
+    "holdfast.spark": 36,
 }
 
 

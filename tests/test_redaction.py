@@ -132,7 +132,7 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     ),
     "file_system_for": file_system_for,
     "use_s3": lambda uri: use_s3(S3Settings(), f"{uri}/"),
-    "endpoint of S3": lambda uri: S3Settings(endpoint_url=uri),
+    "endpoint of S3": lambda uri: S3Settings(endpoint=uri),
     "sweep": lambda uri: sweep(uri, "job"),
     "sweep_savepoints": lambda uri: sweep_savepoints(uri, "job"),
     "latest_checkpoint": lambda uri: latest_checkpoint(uri, "job"),

@@ -7,12 +7,22 @@ from holdfast.backends.arrow.array_checks import check_memory, missing_in
 from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
 from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
 from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
+from holdfast.backends.arrow.ipc_sizes import (
+    blocks_of,
+    check_block,
+    check_blocks,
+    refuse_compressed,
+)
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
+from holdfast.backends.arrow.large_batches import gather, take_rows
 from holdfast.backends.arrow.nesting import (
     children_of,
+    conformed,
+    conformed_column,
     fields_of,
     mapped_type,
+    nullable_type,
     offsets_of,
     path_below,
     paths_in,
@@ -22,6 +32,13 @@ from holdfast.backends.arrow.nesting import (
     with_children,
 )
 from holdfast.backends.arrow.ordering import are_new, order_of
+from holdfast.backends.arrow.python_keys import dictionary_key
+from holdfast.backends.arrow.quick_values import (
+    NotQuickError,
+    Quick,
+    is_valid_text,
+    quick_value,
+)
 from holdfast.backends.arrow.sketches import (
     check_sketches,
     estimates_of_sketches,
@@ -32,25 +49,36 @@ from holdfast.backends.arrow.trimming import trimmed
 __all__ = [
     "Elements",
     "MisfitError",
+    "NotQuickError",
+    "Quick",
     "are_new",
+    "blocks_of",
     "cast",
     "cast_rows",
+    "check_block",
+    "check_blocks",
     "check_memory",
     "check_sketches",
     "children_of",
     "chunks_of",
     "compacted",
+    "conformed",
+    "conformed_column",
+    "dictionary_key",
     "equal_numbers",
     "equal_rows",
     "estimates_of_sketches",
     "fields_of",
+    "gather",
     "is_bytes",
     "is_list",
     "is_text",
+    "is_valid_text",
     "json_text",
     "mapped_type",
     "missing_in",
     "nullable",
+    "nullable_type",
     "offsets_of",
     "order_of",
     "path_below",
@@ -58,7 +86,10 @@ __all__ = [
     "plain_array",
     "plain_floats",
     "plain_type",
+    "quick_value",
+    "refuse_compressed",
     "scalar_of",
+    "take_rows",
     "trimmed",
     "types_in",
     "union_of_sketches",

@@ -10,7 +10,8 @@ from pyarrow import types
 
 from holdfast.backends.arrow.array_checks import are_kept, has_required, missing_in
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
-from holdfast.backends.arrow.nesting import fields_of
+from holdfast.backends.arrow.nesting import conformed, fields_of
+from holdfast.common import raise_shortage
 
 
 class MisfitError(Exception):
@@ -40,8 +41,9 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         message = f"type {array.type} is no {wanted}"
         raise MisfitError(message)
     try:
-        result = array.cast(wanted)
-    except pa.ArrowException:
+        result = conformed(array, wanted)
+    except pa.ArrowException as error:
+        raise_shortage(error)
         result = None
     if result is None or not are_kept(array, result):
         message = f"not every value of type {array.type} is a {wanted}"

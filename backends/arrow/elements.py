@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from holdfast.backends.arrow.casts import MisfitError, cast
 from holdfast.backends.arrow.python_values import check_values
+from holdfast.common import raise_shortage
 
 Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
 """Many elements at once. Record batches and tables are elements of struct type, one a row."""
@@ -123,7 +124,8 @@ def _converted(values: Any, element_type: pa.DataType | None = None) -> pa.Array
         # NaN in a column of floats is a number; elsewhere pandas has it for what is missing.
         kind = getattr(getattr(values, "dtype", None), "kind", "")
         array = pa.array(values, type=element_type, from_pandas=False if kind == "f" else None)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise_shortage(error)
         message = f"not every value is a {element_type or 'value of one Arrow type'}"
         raise MisfitError(message) from None
     return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array

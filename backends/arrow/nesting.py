@@ -84,6 +84,11 @@ def mapped_type(
     return make(type, *fields)
 
 
+def nullable_type(type: pa.DataType) -> pa.DataType:
+    """The type in which everything inside may be null, except keys of maps."""
+    return mapped_type(type, lambda inner: inner, may_be_null=True)
+
+
 def plain_type(type: pa.DataType) -> pa.DataType:
     """Type of the values of a dictionary or of an extension; any other type itself."""
     if isinstance(type, pa.BaseExtensionType):
@@ -135,6 +140,40 @@ def with_children(array: pa.Array, children: Sequence[pa.Array], type: pa.DataTy
         return pa.MapArray.from_arrays(offsets, *children, type=type, mask=mask)
     make = pa.LargeListArray if is_large else pa.ListArray
     return make.from_arrays(offsets, *children, type=type, mask=mask)
+
+
+def conformed(array: pa.Array, type: pa.DataType) -> pa.Array:
+    """The array as another type of the same shape: only the innermost values are cast, without loss.
+
+    Names of fields, and which fields may be null, are those of the type, whether a null is there or not. Use it in place of
+    Arrow's casts, which look at fields below a null struct, and fail for slices of lists whose items have no type.
+
+    Raises:
+        pa.ArrowException: A value can't be cast.
+    """
+    if array.type.equals(type):
+        return array
+    if plain_type(type) is type:
+        array = plain_array(array)
+    if not _is_same_shape(array.type, type):
+        return array.cast(type)
+    children = zip(children_of(array), fields_of(type), strict=True)
+    return with_children(array, [conformed(child, field.type) for child, field in children], type)
+
+
+def conformed_column(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
+    """The column as another type of the same shape, as `conformed` makes it of an array."""
+    return pa.chunked_array([conformed(chunk, type) for chunk in column.chunks], type)
+
+
+def _is_same_shape(type: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether `with_children` makes arrays of the wanted type of what is inside of arrays of the other type."""
+    if types.is_struct(type) and types.is_struct(wanted):
+        return bool(type.num_fields == wanted.num_fields)
+    if types.is_map(type) and types.is_map(wanted):
+        return True
+    is_any_list = is_list(type) or is_list_view(type)
+    return is_any_list and bool(types.is_list(wanted) or types.is_large_list(wanted))
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:

@@ -17,6 +17,7 @@ from holdfast.backends.arrow.kinds import is_bytes, is_list, is_list_view, is_te
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _FLOATS = {16: "e", 32: "f"}
+_NO_TIME = -(1 << 63)
 _BYTES = bytes | bytearray | memoryview
 
 
@@ -103,8 +104,11 @@ def _are_narrow_floats(values: list[Any], wanted: pa.DataType) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether the value is a number of the type's own units, such as milliseconds since 1970."""
-    return type(value) is int
+    """Whether the value is a number of the type's own units, such as milliseconds since 1970.
+
+    The least number of 64 bits means "no time" to NumPy and pandas, and Arrow's objects don't come back from it.
+    """
+    return type(value) is int and value > _NO_TIME
 
 
 def _fits_timestamp(value: Any, wanted: pa.DataType) -> bool:
@@ -121,7 +125,13 @@ def _fits_date(value: Any, _wanted: pa.DataType) -> bool:
 
 
 def _fits_time(value: Any, wanted: pa.DataType) -> bool:
-    return _is_count(value) or (
+    day = (
+        24
+        * 60
+        * 60
+        * (1_000_000_000 if wanted.unit == "ns" else 1_000_000 // _MICROSECONDS[wanted.unit])
+    )
+    return (_is_count(value) and 0 <= value < day) or (
         isinstance(value, dt.time)
         and value.tzinfo is None
         and value.microsecond % _MICROSECONDS[wanted.unit] == 0

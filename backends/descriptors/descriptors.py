@@ -1,6 +1,6 @@
 """Descriptors of list states and map states: the name of a state and the type of its elements."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from holdfast.backends.descriptors.ttl import StateTtlConfig
@@ -18,6 +18,9 @@ class ListStateDescriptor:
             msgspec Struct, a dataclass. Or `Pickled`.
         defaults: For structs of Arrow that have got more fields since they were stored: what a
             field is then, by its name.
+        renamed: Names under which fields are stored, by their present paths: `{"latest": "last"}`, or
+            `{"lines[].price": "cost"}` inside of a list. Without effect once it is done.
+        dropped: Paths of stored fields whose values are to be lost. Likewise.
         ttl: How long elements live; None for ever. For keyed state alone.
 
     Raises:
@@ -32,11 +35,13 @@ class ListStateDescriptor:
         type: ElementType,
         *,
         defaults: Mapping[str, Any] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        dropped: Collection[str] = (),
         ttl: StateTtlConfig | None = None,
     ) -> None:
         self.name = checked_name(name)
         self.type = type
-        self.serializer = named_serializer(name, type, defaults)
+        self.serializer = named_serializer(name, type, defaults, renamed, dropped)
         self.ttl = ttl
 
     def __eq__(self, other: object) -> bool:
@@ -62,6 +67,8 @@ class MapStateDescriptor:
         key_type: Type of the keys, as for a list's elements. Its values have to be hashable.
         value_type: Type of the values, as for a list's elements.
         defaults: For values that are structs of Arrow, as for a list's elements.
+        renamed: Renamed fields of values, as for a list's elements.
+        dropped: Dropped fields of values, as for a list's elements.
         ttl: How long entries live; None for ever. For keyed state alone.
 
     Raises:
@@ -77,13 +84,15 @@ class MapStateDescriptor:
         value_type: ElementType,
         *,
         defaults: Mapping[str, Any] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        dropped: Collection[str] = (),
         ttl: StateTtlConfig | None = None,
     ) -> None:
         self.name = checked_name(name)
         self.key_type = key_type
         self.value_type = value_type
-        self.key_serializer = named_serializer(name, key_type, None)
-        self.value_serializer = named_serializer(name, value_type, defaults)
+        self.key_serializer = named_serializer(name, key_type, None, None, None)
+        self.value_serializer = named_serializer(name, value_type, defaults, renamed, dropped)
         self.ttl = ttl
 
     def __eq__(self, other: object) -> bool:
@@ -116,10 +125,14 @@ def checked_name(name: str) -> str:
 
 
 def named_serializer(
-    name: str, type: ElementType, defaults: Mapping[str, Any] | None
+    name: str,
+    type: ElementType,
+    defaults: Mapping[str, Any] | None,
+    renamed: Mapping[str, str] | None,
+    dropped: Collection[str] | None,
 ) -> Serializer:
     """The serializer of a state's type. Raises `InvalidRequestError`, which names the state."""
     try:
-        return serializer_of(type, defaults or {})
+        return serializer_of(type, defaults, renamed=renamed, dropped=dropped)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"state {name!r}: {error.args[0]}") from error

@@ -1,7 +1,7 @@
 """Descriptors of reducing and aggregating states, which make one value of many: names, types and functions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -60,6 +60,8 @@ class ReducingStateDescriptor:
             A function of Python is called for each value.
         type: Type of the values, as for a list's elements.
         defaults: For structs of Arrow that have got more fields since they were stored.
+        renamed: Renamed fields, as for a list's elements.
+        dropped: Dropped fields, as for a list's elements.
         ttl: How long a value lives after the last one was added; None for ever.
 
     Raises:
@@ -79,12 +81,14 @@ class ReducingStateDescriptor:
         type: ElementType,
         *,
         defaults: Mapping[str, Any] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        dropped: Collection[str] = (),
         ttl: StateTtlConfig | None = None,
     ) -> None:
         self.name = checked_name(name)
         self.function = function
         self.type = type
-        self.serializer = named_serializer(name, type, defaults)
+        self.serializer = named_serializer(name, type, defaults, renamed, dropped)
         self.ttl = ttl
         if not callable(function):
             _check_functions(name, function, self.serializer.storage_type)
@@ -130,6 +134,8 @@ class AggregatingStateDescriptor:
         function: `avg` is the mean of numbers as a float64, takes whole columns, and writes without
             reading. A function of Python is called for each value.
         defaults: For accumulators that are structs of Arrow and have got more fields since they were stored.
+        renamed: Renamed fields, as for a list's elements.
+        dropped: Dropped fields, as for a list's elements.
         ttl: How long an accumulator lives after the last value was added; None for ever.
 
     Raises:
@@ -148,6 +154,8 @@ class AggregatingStateDescriptor:
         function: Literal["avg"] | AggregateFunction,
         *,
         defaults: Mapping[str, Any] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        dropped: Collection[str] = (),
         ttl: StateTtlConfig | None = None,
     ) -> None:
         self.name = checked_name(name)
@@ -159,7 +167,7 @@ class AggregatingStateDescriptor:
         else:
             message = f"state {name!r}: {function!r} is neither 'avg' nor an AggregateFunction"
             raise InvalidRequestError(message)
-        self.serializer = named_serializer(name, type, defaults)
+        self.serializer = named_serializer(name, type, defaults, renamed, dropped)
         self.ttl = ttl
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """The descriptor of a value state: its name and the type of its values."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from holdfast.backends.arrow import MisfitError
@@ -20,6 +20,9 @@ class ValueStateDescriptor:
             have a time to live.
         defaults: For structs of Arrow that have got more fields since they were stored: what a
             field is then, by its name.
+        renamed: Names under which fields are stored, by their present paths: `{"latest": "last"}`, or
+            `{"lines[].price": "cost"}` inside of a list. Without effect once it is done.
+        dropped: Paths of stored fields whose values are to be lost. Likewise.
         ttl: How long a value lives; None for ever.
 
     Raises:
@@ -36,11 +39,13 @@ class ValueStateDescriptor:
         *,
         default: Any = None,
         defaults: Mapping[str, Any] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        dropped: Collection[str] = (),
         ttl: StateTtlConfig | None = None,
     ) -> None:
         self.name = checked_name(name)
         self.type = type
-        self.serializer = named_serializer(name, type, defaults)
+        self.serializer = named_serializer(name, type, defaults, renamed, dropped)
         self.default = default
         self.ttl = ttl
         if default is not None:

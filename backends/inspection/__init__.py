@@ -1,7 +1,8 @@
 """States of checkpoints seen from outside of a job: read as tables, described, compared, checked, written anew.
 
 Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts`,
-`keyed_parts` and `raw_parts` are what their kinds are stored as, and `key_choice` narrows a keyed state to one key.
+`keyed_parts` and `raw_parts` are what their kinds are stored as, and `key_choice` narrows a keyed state to one key, whose values
+`key_values` parses.
 `operator_writing` and `keyed_writing` are the way back. Start with `catalogue`.
 """
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.backends.inspection.catalogue import StoredState
+from holdfast.backends.inspection.key_values import parse_value
 from holdfast.backends.inspection.keyed_parts import Table
 from holdfast.backends.inspection.state_parts import ReadableState
 from holdfast.errors import InvalidRequestError
@@ -46,9 +47,10 @@ def _columns(state: str, schema: pa.Schema, key: Any) -> tuple[pa.Array, ...]:
 
 def _column(state: str, field: pa.Field, value: Any) -> pa.Array:
     try:
-        if isinstance(value, str) and not pa.types.is_string(field.type):
-            return pa.array([value], pa.string()).cast(field.type)  # from a command line
-        return pa.array([value], field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        message = f"key column {field.name!r} of state {state!r} is of type {field.type}; what was given is no such value"
+        return pa.array([parse_value(value, field.type)], field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, RecursionError):
+        message = (
+            f"key column {field.name!r} of state {state!r} has the type {field.type}, and the given value is not of "
+            "that type; as text it must have the form in which `holdfast cat` prints it, such as base64 for bytes"
+        )
         raise InvalidRequestError(message) from None

@@ -31,6 +31,7 @@ from holdfast.backends.keyed import (
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.sections import are_alike
 from holdfast.backends.serializers import NoWayError, change_of, stored_in
+from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointCorruptedError, CheckpointError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 
@@ -229,7 +230,8 @@ def _migration_to(spec: TableSpec) -> Migration:
             changed = change_of(before.type, now.type)(values) if is_same_form else None
         except NoWayError as error:
             changed, reason = None, str(error)
-        except pa.ArrowException:
+        except pa.ArrowException as error:
+            raise_shortage(error)
             changed, reason = None, "Arrow can't do this"
         if changed is None:
             message = (

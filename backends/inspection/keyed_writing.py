@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError
+from holdfast.backends.arrow import MisfitError, conformed_column
 from holdfast.backends.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -33,6 +33,7 @@ from holdfast.backends.keyed import (
 from holdfast.backends.keys import KeyGroupRange, key_group_range
 from holdfast.backends.serializers import Serializer, serializer_of, stored_in
 from holdfast.backends.snapshot import SnapshotStreams
+from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import ByteStreamStateHandle, SegmentsStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -333,14 +334,14 @@ def _values(
         if stored.kind != "arrow":
             message = f"state {spec.name!r} has values of {stored.name}; give its descriptor, as in the job"
             raise InvalidRequestError(message)
-        values = _encoded(spec.name, serializer_of(type, {}), shown, type)
+        values = _encoded(spec.name, serializer_of(type), shown, type)
     elif isinstance(descriptor, ListStateDescriptor):
         lists = shown.combine_chunks()
         if not pa.types.is_list(lists.type):
             message = f"state {spec.name!r} is of lists, and its values are of type {lists.type}"
             raise InvalidRequestError(message)
         if spec.ttl_ms is not None:  # elements have their times
-            values = _encoded(spec.name, serializer_of(type, {}), shown, type)
+            values = _encoded(spec.name, serializer_of(type), shown, type)
         else:
             elements = pa.chunked_array([lists.flatten()])
             flat = _encoded(spec.name, descriptor.serializer, elements, type.value_type)
@@ -366,13 +367,16 @@ def _encoded(
     except MisfitError as error:
         message = f"column {VALUE!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
         raise InvalidRequestError(message) from None
-    return pa.chunked_array(chunks, serializer.storage_type).cast(type).combine_chunks()
+    return conformed_column(
+        pa.chunked_array(chunks, serializer.storage_type), type
+    ).combine_chunks()
 
 
 def _cast(state: str, name: str, column: pa.ChunkedArray, type: pa.DataType) -> pa.Array:
     try:
-        array = column.cast(type).combine_chunks()
-    except pa.ArrowException:
+        array = conformed_column(column, type).combine_chunks()
+    except pa.ArrowException as error:
+        raise_shortage(error)
         message = (
             f"column {name!r} of state {state!r} is of type {column.type}; it has to be {type}"
         )

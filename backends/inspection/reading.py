@@ -10,7 +10,7 @@ from holdfast.backends.inspection.catalogue import find_state, stored_states
 from holdfast.backends.inspection.key_choice import of_key
 from holdfast.backends.inspection.state_parts import ReadableState
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations.storages import load_checkpoint, resolve_pointer
+from holdfast.locations.coordination import find_checkpoint
 
 Raw = Literal["operator", "keyed"]
 
@@ -48,14 +48,17 @@ def read_state(
     Arrow has no type for, such as unions, is read as JSON text. Pickles are not looked into: they are bytes.
 
     Args:
-        pointer: URI or path of the checkpoint or savepoint, or of its metadata file.
+        pointer: URI or path of the checkpoint or savepoint, or of its metadata file; or of a checkpoint directory or
+            a job's directory in it, for the newest checkpoint there.
         operator: The operator's uid; may be left out where there is only one operator.
         state: The state's name; may be left out where there is only one state, or one keyed state if `key` is given.
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
         kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
         key: The key of keyed state whose rows alone are read, without the others: a value for each of the key's
-            columns, by name, or the value where there is one column. None reads all.
+            columns, by name, or the value where there is one column. Text for a column of another type has the form in
+            which `holdfast cat` prints values: base64 for bytes, ISO 8601 for times, JSON for structs and lists. None
+            reads all.
 
     Raises:
         InvalidRequestError: There is no such state, or its key has other columns or types, or a value has no
@@ -95,7 +98,7 @@ def readable_state(
     key: Any = None,
 ) -> ReadableState:
     """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
-    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    metadata = find_checkpoint(pointer).metadata
     stored = find_state(metadata, operator, state, raw=raw, kind=kind, is_keyed=key is not None)
     readable = stored.readable()
     if key is None:
@@ -105,6 +108,8 @@ def readable_state(
 
 def states(pointer: str | PathLike[str]) -> pa.Table:
     """The states that a checkpoint or savepoint has, a row for each; no elements are read.
+
+    The pointer is that of `read_state`.
 
     Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`, `raw operator`,
     `raw keyed`, or `keyed` and the kind of keyed state, as in `keyed value`; `subtasks`, how many have stored it;
@@ -117,7 +122,7 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: Stored bytes are damaged.
     """
-    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    metadata = find_checkpoint(pointer).metadata
     rows = [state.row(state.readable().content) for state in stored_states(metadata)]
     try:
         return pa.Table.from_pylist(rows, _STATES)

@@ -16,7 +16,7 @@ from holdfast.backends.sections import are_alike
 from holdfast.backends.serializers import Outcome, Serializer, stored_in
 from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.storages import load_checkpoint, resolve_pointer
+from holdfast.locations.coordination import find_checkpoint
 
 _OperatorDescriptor = ListStateDescriptor | MapStateDescriptor
 
@@ -65,7 +65,7 @@ def check(
     operator state of its name, or if there is none for a keyed list or map.
 
     Args:
-        pointer: URI or path of a checkpoint or savepoint, or of its metadata file.
+        pointer: As for `read_state`.
         descriptors: The job's descriptors by uid of their operator.
 
     Returns:
@@ -76,7 +76,7 @@ def check(
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: Stored bytes are damaged.
     """
-    stored = load_checkpoint(resolve_pointer(pointer)).metadata.operators
+    stored = find_checkpoint(pointer).metadata.operators
     checks: list[StateCheck] = []
     for uid, operator in stored.items():
         left = _by_name(uid, descriptors.get(uid, ()))

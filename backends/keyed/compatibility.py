@@ -1,9 +1,10 @@
 """Checks that a state is asked for with types that go with its stored types, and with earlier requests. Pure."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -86,15 +87,19 @@ def check_key(stored: TableSpec, key: pa.Schema) -> None:
         raise StateMigrationError(message)
 
 
-def check_kind(stored: TableSpec, spec: TableSpec) -> None:
-    """Refuse what a stored state can't become. Raises `StateMigrationError`."""
+def check_kind(stored: TableSpec, spec: TableSpec, renamed: Mapping[str, str]) -> None:
+    """Refuse what a stored state can't become. Raises `StateMigrationError`.
+
+    Args:
+        stored: The state as it is stored.
+        spec: The state as it is asked for.
+        renamed: The stored names of renamed fields, by their present names.
+    """
     before: str = stored.kind
     now: str = spec.kind
     if before == now:
-        parts = [
-            (plain_schema(each.namespace), each.sub_key, each.folds) for each in (stored, spec)
-        ]
-        if parts[0] == parts[1]:
+        parts = [(plain_schema(each.namespace), each.sub_key) for each in (stored, spec)]
+        if parts[0] == parts[1] and are_folds_kept(stored, spec, renamed):
             check_times(stored, spec)
             return
         before, now = (
@@ -104,18 +109,37 @@ def check_kind(stored: TableSpec, spec: TableSpec) -> None:
         )
     if before != now:
         message = (
-            f"state {spec.name!r} was stored as a {before}, but is asked for as a {now}; give the state "
-            "that is asked for another name"
+            f"state {spec.name!r} was stored as a {before}, but is asked for as a {now}; take "
+            "another name for the new state, or another uid for the operator"
         )
         raise StateMigrationError(message)
+
+
+def are_folds_kept(
+    stored: TableSpec, spec: TableSpec, renamed: Mapping[str, str] = MappingProxyType({})
+) -> bool:
+    """Whether the operands of each stored column fold as before; a struct may have other columns, or another order.
+
+    Args:
+        stored: The state as it is stored.
+        spec: The state as it is asked for.
+        renamed: The stored names of renamed columns, by their present names.
+    """
+    if not (stored.is_struct and spec.is_struct and stored.folds and spec.folds):
+        return stored.folds == spec.folds
+    before = dict(zip(stored.values.names, stored.folds, strict=True))
+    return all(
+        before.get(name, before.get(renamed.get(name, name), fold)) == fold
+        for name, fold in zip(spec.values.names, spec.folds, strict=True)
+    )
 
 
 def check_times(stored: TableSpec, spec: TableSpec) -> None:
     """Refuse a time to live for rows that were stored without times. Raises `StateMigrationError`."""
     if stored.ttl_ms is None and spec.ttl_ms is not None:
         message = (
-            f"state {spec.name!r} was stored without a time to live, so nobody knows how old its rows are; "
-            "give the state with one another name"
+            f"state {spec.name!r} was stored without a time to live, so the age of its rows is unknown; "
+            "take another name for a state with one, or another uid for the operator"
         )
         raise StateMigrationError(message)
 

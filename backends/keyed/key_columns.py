@@ -5,6 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.backends.arrow import conformed, nullable_type
+from holdfast.backends.keyed.columns import whole
 from holdfast.backends.keyed.compatibility import shown
 from holdfast.errors import InvalidRequestError
 
@@ -17,20 +19,20 @@ def key_columns(
     """The columns of a key among what was given: arrays in order, or rows that have columns of their names.
 
     Raises:
-        InvalidRequestError: A column is missing, or there twice, or has another type, or is none of Arrow.
+        InvalidRequestError: A column is missing, or there twice, or has another type, or is none of Arrow, or
+            has more values than an array holds.
     """
     if isinstance(given, pa.RecordBatch | pa.Table):
         columns = [_column(given, name) for name in key.names]
     else:
         columns = arrow_columns(given, f"the key's columns {shown(key)}")
     types = [column.type for column in columns]
-    if types != key.types:
+    if list(map(nullable_type, types)) != key.types:
         listed = ", ".join(map(str, types)) or "no type"
         message = f"the key has columns {shown(key)}, and columns of {listed} were given"
         raise InvalidRequestError(message)
     return [
-        column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        for column in columns
+        conformed(whole(column), type) for column, type in zip(columns, key.types, strict=True)
     ]
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import plain_floats
-from holdfast.backends.keyed.columns import take_arrow
+from holdfast.backends.keyed.columns import take_arrow, whole
 from holdfast.backends.keyed.grouping import (
     Grouping,
     Positions,
@@ -131,6 +131,13 @@ class Keys:
         columns = [take_arrow(column, chosen) for column in self.columns]
         return Keys(self.sort_keys.take(chosen), columns, Grouping(every, every), self.width)
 
+    def of_rows(self, first: int, end: int) -> "Keys":
+        """The keys of the batch's rows from `first` up to `end`, with those rows."""
+        distinct, codes = np.unique(self.codes[first:end], return_inverse=True)
+        columns = [take_arrow(column, distinct) for column in self.columns]
+        rows = Grouping.of_codes(codes.astype(np.int64, copy=False), len(distinct))
+        return Keys(self.sort_keys.take(distinct), columns, rows, self.width)
+
     def with_columns(
         self, indices: Positions, columns: Sequence[pa.Array], hash_of: Hash = xxhash64
     ) -> "Keys":
@@ -192,9 +199,7 @@ class Keys:
 
 
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    return plain_floats(column)
+    return plain_floats(whole(column))
 
 
 def _groups(numbers: npt.NDArray[np.int32], max_parallelism: int) -> npt.NDArray[np.int64]:

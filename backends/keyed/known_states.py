@@ -1,6 +1,7 @@
 """The states of a backend by name: each is made once of its descriptor, over a table."""
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
@@ -281,19 +282,22 @@ class KnownStates:
             ttl_ms=None if ttl is None else ttl.ttl_ms,
             is_struct=form.is_struct,
         )
-        stored = self._check_stored(spec)
+        rules = form.serializer.rules
+        stored = self._check_stored(spec, rules.renamed)
         if stored is not None and not (
             stored.is_struct == spec.is_struct
             and stored.values.equals(spec.values, check_metadata=True)
         ):
             # Here it fails when the state is asked for, not when the first row is read.
             form.migrated(stored, [pa.array([], field.type) for field in stored.values])
-        table = self._tables.table(spec, form.migrated)
+        table = self._tables.table(spec, form.migrated, rewrite=rules.change_names)
         return ValueRows(table, form, self._key_groups, self._hash_of, ttl)
 
-    def _check_stored(self, spec: TableSpec) -> TableSpec | None:
+    def _check_stored(
+        self, spec: TableSpec, renamed: Mapping[str, str] = MappingProxyType({})
+    ) -> TableSpec | None:
         """The specification that the state was stored with; None if the state is new. Raises `StateMigrationError`."""
         stored = self._tables.specs().get(spec.name)
         if stored is not None:
-            check_kind(stored, spec)
+            check_kind(stored, spec, renamed)
         return stored

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.backends.arrow import nullable_type
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotPart
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -41,9 +42,10 @@ class Operation(IntEnum):
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Names and types, by which the columns of a key or namespace are known.
 
-    What else a schema says is left out, such as whether there are nulls, or a file's own metadata.
+    What else a schema says is left out, such as where nulls may be, or a file's own metadata: Spark infers that anew for
+    each query.
     """
-    return pa.schema([(field.name, field.type) for field in schema])
+    return pa.schema([(field.name, nullable_type(field.type)) for field in schema])
 
 
 def _nothing() -> pa.Schema:
@@ -235,12 +237,16 @@ class StateTables(Protocol):
         """The key groups of the subtask."""
         ...
 
-    def table(self, spec: TableSpec, migration: Migration | None = None) -> StateTable:
+    def table(
+        self, spec: TableSpec, migration: Migration | None = None, *, rewrite: bool = False
+    ) -> StateTable:
         """The table of a state: the restored one, or a new one.
 
         Args:
             spec: The table's columns and types from now on.
             migration: For a restored table with other values.
+            rewrite: Whether the next snapshot has no values any more as they were stored, because another migration
+                could not read them. Else a backend may write them anew little by little.
 
         Raises:
             StateMigrationError: The restored table has another kind, other keys, or folds otherwise.

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import MisfitError
+from holdfast.backends.arrow import MisfitError, dictionary_key
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 
@@ -42,6 +42,9 @@ class BroadcastState:
         self._has_live_keys = key_serializer.makes_objects
         # Among Arrow's values only NaN is unlike its copy.
         self._may_be_unlike = self._has_live_keys or types.is_floating(key_serializer.storage_type)
+        self._dictionary_key = (
+            None if self._may_be_unlike else dictionary_key(key_serializer.storage_type)
+        )
         # By keys as they are when decoded, the values encoded, or pairs of both encoded if keys are
         # live; not made before somebody looks.
         self._entries: dict[Any, Any] | None = None if stored else {}
@@ -177,7 +180,12 @@ class BroadcastState:
 
     def _decoded(self, encoded_key: Any) -> Any:
         """The key as it is looked up."""
-        key = self._key_serializer.decode_one(encoded_key)
+        try:
+            key = self._key_serializer.decode_one(encoded_key)
+        except InvalidRequestError as error:
+            raise MisfitError(error.args[0]) from None
+        if self._dictionary_key is not None:
+            key = self._dictionary_key(key)
         try:
             hash(key)
         except TypeError:
@@ -201,6 +209,8 @@ class BroadcastState:
             key_column = pa.chunked_array(keys, self._key_serializer.storage_type)
             value_column = pa.chunked_array(values, self._value_serializer.storage_type)
             decoded = self._key_serializer.decode(key_column)
+            if self._dictionary_key is not None:
+                decoded = list(map(self._dictionary_key, decoded))
             self._entries = dict(
                 self._entries_of(
                     decoded,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError
+from holdfast.backends.arrow import Elements, MisfitError, children_of
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 
@@ -86,9 +86,11 @@ class ListState:
             message = f"state {self._name!r} has elements of type {self._type}, which are no rows"
             raise InvalidRequestError(message)
         self._chunk_pending()
-        schema = pa.schema([self._type.field(i) for i in range(self._type.num_fields)])
-        batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in self._chunks]
-        return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)
+        schema = pa.schema(list(self._type))
+        batches = [
+            pa.RecordBatch.from_arrays(children_of(chunk), schema=schema) for chunk in self._chunks
+        ]
+        return pa.Table.from_batches(batches, schema)
 
     def add(self, value: Any) -> None:
         """Append one element.

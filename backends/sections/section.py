@@ -5,16 +5,16 @@ a reader that needs some of the rows can skip the rest.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Literal, Protocol
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import check_memory, trimmed
+from holdfast.backends.arrow import blocks_of, check_block, check_blocks, check_memory, trimmed
 from holdfast.backends.sections.bounded_stream import BoundedInputStream, StateSource, location_of
-from holdfast.common import read_into
-from holdfast.errors import CheckpointCorruptedError
+from holdfast.common import raise_shortage, read_into
+from holdfast.errors import CheckpointCorruptedError, CheckpointError
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
 
@@ -22,6 +22,12 @@ Compression = Literal["zstd", "lz4"]
 
 BLOCK_BYTES = 16 << 20
 """About how many bytes a block of rows has at most; it is read as a whole, into memory."""
+
+MAX_COMPRESSED_BYTES = 2 * BLOCK_BYTES
+"""Most bytes of a block that is compressed. A section with a larger block, as of a single large value, is not compressed."""
+
+_MAX_DECOMPRESSED_BYTES = 2 * MAX_COMPRESSED_BYTES
+"""Most bytes that a reader makes of a block: those of its columns, with room for what Arrow adds to each buffer."""
 
 _ALIGNMENT = 8  # bytes; Arrow aligns what it writes
 
@@ -47,13 +53,16 @@ def write_section(
     """Append a section with these rows; returns its length in bytes."""
     rows = trimmed(rows)
     start = stream.tell()
+    block_rows = max(1, len(rows) * BLOCK_BYTES // max(1, rows.nbytes))
+    if compression is not None and any(
+        block.nbytes > MAX_COMPRESSED_BYTES for block in rows.to_batches(block_rows)
+    ):
+        compression = None
     # A file must keep to one dictionary; chunks that came from different batches have several.
     options = pa.ipc.IpcWriteOptions(unify_dictionaries=True, compression=compression)
     with pa.PythonFile(_Section(stream), mode="w") as sink:
         with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
-            writer.write_table(
-                rows, max_chunksize=max(1, len(rows) * BLOCK_BYTES // max(1, rows.nbytes))
-            )
+            writer.write_table(rows, max_chunksize=block_rows)
     return stream.tell() - start
 
 
@@ -73,6 +82,7 @@ def read_section(
         CheckpointCorruptedError: The bytes are no section, or have too few rows.
     """
     with _decoding(name, location):
+        check_blocks(section, _MAX_DECOMPRESSED_BYTES)
         with pa.ipc.open_file(section) as reader:
             _check_columns(reader.schema, name, location)
             rows = reader.read_all()
@@ -115,7 +125,7 @@ def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: st
         CheckpointNotFoundError: The state file is gone.
         CheckpointCorruptedError: The bytes are no section.
     """
-    with _opened(handle, offset, length, name) as reader:
+    with _opened(handle, offset, length, name) as (reader, _):
         return reader.schema
 
 
@@ -126,7 +136,7 @@ def blocks_and_rows(
 
     Raises what `read_schema` does.
     """
-    with _opened(handle, offset, length, name) as reader:
+    with _opened(handle, offset, length, name) as (reader, _):
         return int(reader.num_record_batches), int(reader.count_rows())
 
 
@@ -151,9 +161,10 @@ def read_blocks(
         CheckpointNotFoundError: The state file is gone.
         CheckpointCorruptedError: The bytes are no section, or are damaged.
     """
-    with _opened(handle, offset, length, name) as reader:
+    with _opened(handle, offset, length, name) as (reader, check):
         first, end = blocks or (0, reader.num_record_batches)
         for number in range(first, end):
+            check(number)
             block = reader.get_batch(number)
             for column in block.columns:
                 check_memory(column)
@@ -163,19 +174,34 @@ def read_blocks(
 @contextmanager
 def _opened(
     handle: StreamStateHandle, offset: int, length: int, name: str
-) -> Iterator[pa.ipc.RecordBatchFileReader]:
+) -> Iterator[tuple[pa.ipc.RecordBatchFileReader, Callable[[int], None]]]:
+    """A section, and what refuses a block of it, by its number, that is too large to be decompressed."""
     with _decoding(name, location_of(handle)), StateSource(handle) as source:
         section = io.BufferedReader(BoundedInputStream(source, offset, length))
+
+        def read(start: int, size: int) -> bytes:
+            section.seek(start)
+            return section.read(size)
+
+        dictionaries, batches = blocks_of(read, length)
+        for block in dictionaries:
+            check_block(read, block, _MAX_DECOMPRESSED_BYTES)
         with pa.ipc.open_file(pa.PythonFile(section, mode="r")) as reader:
             _check_columns(reader.schema, name, location_of(handle))
-            yield reader
+            yield (
+                reader,
+                lambda number: check_block(read, batches[number], _MAX_DECOMPRESSED_BYTES),
+            )
 
 
 @contextmanager
 def _decoding(name: str, location: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except CheckpointError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise_shortage(error, location)
         message = f"state {name!r} can't be decoded ({error})"
         raise CheckpointCorruptedError(message, location) from error
 

@@ -4,7 +4,7 @@
 A new kind of element is a module here and a line in `serializer_choice`. Start with `serializer`.
 """
 
-from holdfast.backends.serializers.arrow_migration import NoWayError, change_of
+from holdfast.backends.serializers.arrow_migration import ANY_FIELD, NoWayError, change_of
 from holdfast.backends.serializers.column_migration import migrated_column
 from holdfast.backends.serializers.compatibility import Outcome
 from holdfast.backends.serializers.message_pack import packed
@@ -14,6 +14,7 @@ from holdfast.backends.serializers.serializer_choice import ElementType, seriali
 from holdfast.backends.serializers.stored_form import Kind, StoredSerializer, stored_in
 
 __all__ = [
+    "ANY_FIELD",
     "ElementType",
     "Kind",
     "NoWayError",

@@ -4,7 +4,7 @@ The types alone decide, before any data is read: a migration that depends on the
 and fail tomorrow.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -36,22 +36,33 @@ class NoWayError(Exception):
     """A type can't be made another one; the message says what is in the way."""
 
 
+ANY_FIELD = "*"
+"""In `Rules.dropped`: any field that is gone, unless another one is new in the same struct."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Further migrations that are allowed from one type to another.
 
     Attributes:
         defaults: Values of fields that are not in the stored type, by path, such as `lines[].price`.
-        closed: Paths of structs that must not lose a field.
+        renamed: The stored names of fields, by the path of each field in the wanted type.
+        dropped: Paths of stored fields whose values may be lost, or `ANY_FIELD`; None for keys of maps, which keep all.
         by_value: Whether numbers may become others that hold the values that are there, though not all.
         are_rows: Whether it is somebody's rows that are changed: these say of their fields that they may be
             missing, whether they are or not. Who changes them looks for what is missing.
     """
 
     defaults: Mapping[str, Default] = field(default_factory=dict)
-    closed: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: Collection[str] | None = ()
     by_value: bool = False
     are_rows: bool = False
+
+    @property
+    def change_names(self) -> bool:
+        """Whether a name may stand for other values in the wanted type than in the stored one."""
+        return bool(self.renamed or self.dropped)
 
     def may_be(self, stored: pa.Field, wanted: pa.Field) -> bool:
         """Whether what is missing may be missing in the wanted field, too."""
@@ -100,16 +111,18 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
         if len(set(names)) < len(names):
             message = f"{at or 'it'} has two fields of one name"
             raise NoWayError(message)
-    unknown = {each.name for each in stored} - {each.name for each in wanted}
-    if unknown and at in rules.closed:
-        message = f"{path_below(at, min(unknown))} is unknown now, which is forbidden"
-        raise NoWayError(message)
+    sources = {
+        each.name: _stored_name(stored, each.name, path, rules)
+        for each, path in zip(wanted, paths_in(wanted, at), strict=True)
+    }
+    gone = [each.name for each in stored if each.name not in sources.values()]
+    new = [name for name, source in sources.items() if stored.get_field_index(source) < 0]
+    _check_dropped(gone, new, rules, at)
     changes: list[Callable[[pa.StructArray], pa.Array]] = []
     for each, path in zip(wanted, paths_in(wanted, at), strict=True):
-        index = stored.get_field_index(each.name)
+        index = stored.get_field_index(sources[each.name])
         if index < 0:
-            # An unknown field may be the missing one by another name.
-            if rules.are_rows and (unknown or path not in rules.defaults):
+            if rules.are_rows and path not in rules.defaults:
                 message = f"rows have no field {path!r}"
                 raise NoWayError(message)
             changes.append(_addition(each, rules, path))
@@ -121,6 +134,51 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
         changes.append(_field_change(index, change_of(before.type, each.type, rules, path)))
 
     return lambda array: with_children(array, [change(array) for change in changes], wanted)
+
+
+def _stored_name(stored: pa.StructType, name: str, path: str, rules: Rules) -> str:
+    """The name that a wanted field has in the stored type; its own name if it is new."""
+    before = rules.renamed.get(path, name)
+    if before == name or stored.get_field_index(before) < 0:  # the rename is done
+        return name
+    if stored.get_field_index(name) >= 0:
+        message = f"{path} is said to be {before!r} by another name, and both are stored"
+        raise NoWayError(message)
+    return before
+
+
+def gone_message(gone: list[str], new: list[str], dropped: Collection[str] | None) -> str:
+    """Why stored fields can't be left out, and the way out.
+
+    Args:
+        gone: The paths of stored fields that the wanted type does not have.
+        new: The paths of fields that are not stored.
+        dropped: What `Rules.dropped` says.
+    """
+    what = f"fields {gone} are gone and {new} are new" if new else f"fields {gone} are gone"
+    if dropped is None:
+        return f"{what}; keys of a map keep all of their fields under their names"
+    if ANY_FIELD in dropped:
+        return f"{what}; add {new} in a run of its own, copy the values, and remove {gone} later"
+    if not new:
+        return f"{what}; declare the state with dropped={gone} to lose their values"
+    before = gone[0].rpartition(".")[2]
+    return (
+        f"{what}; declare the state with renamed={{{new[0]!r}: {before!r}}} if the same values have a new name, "
+        f"or with dropped={gone} to lose the stored values"
+    )
+
+
+def _check_dropped(gone: list[str], new: list[str], rules: Rules, at: str) -> None:
+    """Refuse to lose the values of fields without being told to. Raises `NoWayError`."""
+    dropped = rules.dropped or ()
+    left = [path for name in gone if (path := path_below(at, name)) not in dropped]
+    if not left or (ANY_FIELD in dropped and not new):
+        return
+    if rules.are_rows:
+        message = f"rows have fields {left}, which the type does not have"
+        raise NoWayError(message)
+    raise NoWayError(gone_message(left, [path_below(at, name) for name in new], rules.dropped))
 
 
 def _field_change(index: int, change: Change) -> Callable[[pa.StructArray], pa.Array]:

@@ -1,15 +1,26 @@
 """Elements of an Arrow type: they are what is in the column."""
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property
 from types import NoneType
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, chunks_of, scalar_of
+from holdfast.backends.arrow import (
+    Elements,
+    NotQuickError,
+    Quick,
+    chunks_of,
+    fields_of,
+    is_valid_text,
+    plain_type,
+    quick_value,
+    scalar_of,
+    types_in,
+)
 from holdfast.backends.serializers.arrow_migration import (
     Change,
     NoWayError,
@@ -40,15 +51,15 @@ class ArrowSerializer(Serializer):
 
     Args:
         type: Type of an element.
-        defaults: Values of fields of a struct that stored elements may not have.
+        rules: How stored elements of another type become these.
     """
 
-    def __init__(self, type: pa.DataType, defaults: Mapping[str, pa.Scalar]) -> None:
+    def __init__(self, type: pa.DataType, rules: Rules) -> None:
         self._type = type
-        self._rules = Rules(
-            {name: partial(pa.repeat, default) for name, default in defaults.items()}
-        )
+        self.rules = rules
         self._native = _NATIVE.get(type)
+        self._is_nested = bool(fields_of(plain_type(type)))
+        self._may_be_changed = any(map(_may_be_changed, types_in(type)))
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -57,6 +68,14 @@ class ArrowSerializer(Serializer):
     @property
     def makes_objects(self) -> bool:
         return False
+
+    @property
+    def native(self) -> builtins.type | None:
+        return self._native
+
+    @property
+    def is_immutable(self) -> bool:
+        return not self._is_nested
 
     @property
     def stored(self) -> StoredSerializer:
@@ -93,8 +112,30 @@ class ArrowSerializer(Serializer):
             return value  # a hundred times faster, and a column of nothing but these is, too
         return scalar_of(value, self._type).as_py()
 
+    @cached_property
+    def _quick(self) -> Quick | None:
+        return quick_value(self._type)
+
+    def own(self, value: Any) -> Any:
+        if type(value) is self._native and _arrow_takes(value):
+            return value
+        if self._quick is not None:
+            try:
+                return self._quick(value)
+            except NotQuickError:
+                pass  # the column says what becomes of it
+        return super().own(value)
+
+    def copied(self, element: Any) -> Any:
+        return _copied(element) if self._is_nested else element
+
     def decode_one(self, encoded: Any) -> Any:
-        return encoded if self._native is not None else self._objects(encoded.as_py)
+        if self._native is not None:
+            return encoded
+        element = self._objects(encoded.as_py)
+        if self._may_be_changed:
+            self._check_kept([element], pa.chunked_array([pa.repeat(encoded, 1)]))
+        return element
 
     def are_native(self, values: list[Any]) -> bool:
         return set(map(type, values)) == {self._native} and _arrow_takes_all(values, self._native)
@@ -112,6 +153,8 @@ class ArrowSerializer(Serializer):
                 else [element for chunk in chunks for element in chunk]
             )
         objects: list[Any] = self._objects(column.to_pylist)
+        if self._may_be_changed:
+            self._check_kept(objects, column)
         return objects
 
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
@@ -124,11 +167,19 @@ class ArrowSerializer(Serializer):
         try:
             return made()
         except (OverflowError, ValueError, LookupError) as error:
-            message = (
-                f"Python has no object for an element of type {self._type} "
-                f"({type(error).__name__}); take it as Arrow data, or use another type"
-            )
-            raise InvalidRequestError(message) from None
+            raise self._no_object(type(error).__name__) from None
+
+    def _check_kept(self, objects: list[Any], column: pa.ChunkedArray) -> None:
+        """Refuse objects that Arrow has made of other times, such as NaT of the least one, or of hours after midnight."""
+        if not pa.chunked_array([pa.array(objects, self._type)]).equals(column):
+            raise self._no_object("its time of day has nanoseconds, or a time is out of bounds")
+
+    def _no_object(self, why: str) -> InvalidRequestError:
+        message = (
+            f"Python has no object for an element of type {self._type} ({why}); take it as Arrow data, or use another "
+            "type"
+        )
+        return InvalidRequestError(message)
 
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
         if stored.kind != "arrow":
@@ -136,10 +187,29 @@ class ArrowSerializer(Serializer):
         if storage_type.equals(self._type):
             return AS_IS
         try:
-            change = change_of(storage_type, self._type, self._rules)
+            change = change_of(storage_type, self._type, self.rules)
         except NoWayError as error:
             return Compatibility.incompatible(str(error))
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))
+
+
+def _may_be_changed(type: pa.DataType) -> bool:
+    """Whether Arrow has objects for the type that stand for other times without an error."""
+    return bool(
+        pa.types.is_time(type) or (pa.types.is_temporal(type) and getattr(type, "unit", "") == "ns")
+    )
+
+
+def _copied(element: Any) -> Any:
+    """A copy of what Arrow's lists, structs and maps are in Python."""
+    kind = type(element)
+    if kind is list:
+        return [_copied(item) for item in element]
+    if kind is dict:
+        return {name: _copied(item) for name, item in element.items()}
+    if kind is tuple:
+        return tuple(_copied(item) for item in element)
+    return element
 
 
 def _arrow_takes_all(values: list[Any], native: builtins.type | None) -> bool:
@@ -153,12 +223,7 @@ def _arrow_takes(value: Any) -> bool:
     """Whether Arrow has room for the value; for a few values of native types it has none."""
     if type(value) is int:
         return -_2_63 <= value < _2_63
-    if type(value) is str and not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:  # a lone surrogate
-            return False
-    return True
+    return type(value) is not str or is_valid_text(value)
 
 
 class _Migration:

@@ -6,6 +6,7 @@ from holdfast.backends.serializers.arrow_migration import NoWayError
 from holdfast.backends.serializers.compatibility import Outcome
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.backends.serializers.stored_form import stored_in
+from holdfast.common import raise_shortage
 from holdfast.errors import StateMigrationError
 
 
@@ -24,7 +25,8 @@ def migrated_column(
     if compatibility.outcome is not Outcome.INCOMPATIBLE:
         try:
             return compatibility.migrate(stored)
-        except pa.ArrowException:
+        except pa.ArrowException as error:
+            raise_shortage(error)
             reason = "Arrow can't do this"
         except NoWayError as error:  # of the values
             reason = str(error)

@@ -1,13 +1,13 @@
 """Elements that Arrow has no type for: unions, classes that refer to themselves, and parts without a type."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.backends.arrow import MisfitError
-from holdfast.backends.serializers.arrow_migration import NoWayError
+from holdfast.backends.serializers.arrow_migration import NoWayError, Rules
 from holdfast.backends.serializers.bytes_serializer import BytesSerializer
 from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
 from holdfast.backends.serializers.objects import Objects
@@ -21,13 +21,16 @@ class MessagePackSerializer(BytesSerializer):
 
     Args:
         objects: The elements' type.
+        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
     """
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, dropped: Collection[str] | None = ()) -> None:
         self._objects_of_type = objects
+        self.rules = Rules(dropped=dropped)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _message_pack_of, (self._objects_of_type.type,)  # msgspec's decoders don't pickle
+        # msgspec's decoders don't pickle.
+        return _message_pack_of, (self._objects_of_type.type, self.rules.dropped)
 
     @property
     def type(self) -> Any:
@@ -62,12 +65,13 @@ class MessagePackSerializer(BytesSerializer):
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
         if (stored.kind, stored.form) == ("messagepack", self._objects_of_type.form):
             return AS_IS
+        objects_of_type, dropped = self._objects_of_type, self.rules.dropped
         reason = unreadable(stored, storage_type)
         if reason:
             return Compatibility.incompatible(reason)
 
         def migrate(column: pa.ChunkedArray) -> pa.ChunkedArray:
-            objects = migrated_objects(self._objects_of_type, stored, column)
+            objects = migrated_objects(objects_of_type, stored, column, dropped)
             return pa.chunked_array(self.column_of(list(map(_encode, objects))), self.storage_type)
 
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=migrate)
@@ -88,9 +92,18 @@ def unreadable(stored: StoredSerializer, storage_type: pa.DataType) -> str:
 
 
 def migrated_objects(
-    objects: Objects, stored: StoredSerializer, column: pa.ChunkedArray
+    objects: Objects,
+    stored: StoredSerializer,
+    column: pa.ChunkedArray,
+    dropped: Collection[str] | None,
 ) -> list[Any]:
     """Objects of a type, made of what another type has stored.
+
+    Args:
+        objects: The type.
+        stored: How the elements were stored.
+        column: The stored elements.
+        dropped: Paths of fields whose values may be lost; None for keys of a map, which keep all.
 
     Raises:
         NoWayError: An element is none of the type, or would lose something.
@@ -99,10 +112,10 @@ def migrated_objects(
     for chunk in column.chunks:
         try:
             if stored.kind == "messagepack":
-                made += objects.migrated(packed(chunk), stored.fields)
+                made += objects.migrated(packed(chunk), stored.fields, dropped)
             else:
                 values = chunk.to_pylist(maps_as_pydicts="strict")
-                made += objects.migrated(_encode(values), stored.fields)
+                made += objects.migrated(_encode(values), stored.fields, dropped)
         except (MisfitError, LookupError, ValueError) as error:
             raise NoWayError(str(error)) from None
     return made
@@ -127,5 +140,5 @@ def array_of(count: int, parts: Iterable[bytes | memoryview]) -> bytes:
     return b"".join((b"\xdd", count.to_bytes(4, "big"), *parts))
 
 
-def _message_pack_of(type: Any) -> MessagePackSerializer:
-    return MessagePackSerializer(Objects(type))
+def _message_pack_of(type: Any, dropped: Collection[str] | None) -> MessagePackSerializer:
+    return MessagePackSerializer(Objects(type), dropped)

@@ -35,7 +35,6 @@ class ObjectColumn(ABC):
         kinds: Classes of objects that need no more looking at; none if each has to be looked at by msgspec.
         default: Makes an array of what the objects are in a class that was stored without them; None if there is
             no default.
-        is_closed: Whether the objects' class forbids fields that it doesn't have.
         has_classes: Whether rows are other than the objects.
         row_type: The type that msgspec decodes rows to, which are objects' values without their classes; Arrow stores all of
             them. None if there is more to look at.
@@ -49,7 +48,6 @@ class ObjectColumn(ABC):
         self.may_be_none = False
         self.kinds = frozenset([kind])
         self.default: Default | None = None
-        self.is_closed = False
         self.has_classes: bool = any(part.has_classes for part in parts)
         self.row_type: Any = None
 

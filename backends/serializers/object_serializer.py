@@ -1,7 +1,7 @@
 """Elements that are objects, and lie in Arrow columns: dataclasses, structs of msgspec, dicts, sets, ...."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -25,6 +25,7 @@ from holdfast.backends.serializers.objects import Objects
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.backends.serializers.stored_form import StoredSerializer
 from holdfast.common import message_pack_decoder
+from holdfast.errors import InvalidRequestError
 
 _MAYBE_LARGE = re.compile(rb"\xcf[\x80-\xff]")
 """How whole numbers from 2**63 on begin in MessagePack; other data may look like that, too."""
@@ -45,14 +46,23 @@ class ObjectSerializer(Serializer):
     Args:
         objects: The elements' type.
         column: The column for this type.
+        renamed: The stored names of fields, by the path of each field.
+        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
     """
 
-    def __init__(self, objects: Objects, column: ObjectColumn) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        column: ObjectColumn,
+        renamed: Mapping[str, str],
+        dropped: Collection[str] | None,
+    ) -> None:
         self._objects = objects
         self._column = column
-        columns = list(column.by_path())
-        self._defaults = {path: each.default for path, each in columns if each.default is not None}
-        self._closed = frozenset(path for path, each in columns if each.is_closed)
+        defaults = {
+            path: each.default for path, each in column.by_path() if each.default is not None
+        }
+        self.rules = Rules(defaults, renamed, dropped, by_value=True)
         self._has_durations = "duration" in str(column.type)
         self._row = column.row if column.has_classes else None
         self._read_row = (
@@ -60,7 +70,8 @@ class ObjectSerializer(Serializer):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return serializer_of_objects, (self._objects.type,)  # msgspec's decoders don't pickle
+        # msgspec's decoders don't pickle.
+        return serializer_of_objects, (self._objects.type, self.rules.renamed, self.rules.dropped)
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -124,7 +135,7 @@ class ObjectSerializer(Serializer):
         return [element for chunk in column.chunks for element in read(self._column.read, chunk)]
 
     def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
-        rules = Rules(self._defaults, are_rows=True)
+        rules = Rules(self.rules.defaults, are_rows=True)
         try:
             chunks = map(change_of(rows.type, self.storage_type, rules), rows.chunks)
             return [part for chunk in chunks for part in self._checked(chunk)]
@@ -136,18 +147,18 @@ class ObjectSerializer(Serializer):
             is_same = storage_type.equals(self.storage_type)
             if is_same and stored.form == self._objects.form:
                 return AS_IS
-            rules = Rules(self._defaults, self._closed, by_value=True)
             try:
-                change = change_of(storage_type, self.storage_type, rules)
+                change = change_of(storage_type, self.storage_type, self.rules)
             except NoWayError as error:
                 return Compatibility.incompatible(str(error))
             return self._after(lambda chunk: self._checked(change(chunk)))
+        dropped = self.rules.dropped
         reason = unreadable(stored, storage_type)
         if reason:
             return Compatibility.incompatible(reason)
         return self._after(
             lambda chunk: self._together(
-                [migrated_objects(self._objects, stored, pa.chunked_array([chunk]))]
+                [migrated_objects(self._objects, stored, pa.chunked_array([chunk]), dropped)]
             )
         )
 
@@ -195,17 +206,30 @@ class ObjectSerializer(Serializer):
         return self._written(objects[:middle]) + self._written(objects[middle:])
 
 
-def serializer_of_objects(type: Any) -> Serializer:
+def serializer_of_objects(
+    type: Any, renamed: Mapping[str, str], dropped: Collection[str] | None
+) -> Serializer:
     """The serializer of a type of msgspec's: in columns where its parts have Arrow types, else MessagePack.
 
+    Args:
+        type: The type.
+        renamed: The stored names of fields, by the path of each field.
+        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
+
     Raises:
-        InvalidRequestError: msgspec takes no such type.
+        InvalidRequestError: msgspec takes no such type, or its fields can't be renamed.
     """
     objects = Objects(type)
     try:
-        return ObjectSerializer(objects, object_column(objects.described))
+        return ObjectSerializer(objects, object_column(objects.described), renamed, dropped)
     except NoColumnError:
-        return MessagePackSerializer(objects)
+        if renamed:
+            message = (
+                f"{objects.name} is stored as MessagePack, whose fields can't be renamed; keep the stored name, in a "
+                "msgspec Struct by msgspec.field(name=...)"
+            )
+            raise InvalidRequestError(message) from None
+        return MessagePackSerializer(objects, dropped)
 
 
 def _is_large(plain: Any) -> bool:

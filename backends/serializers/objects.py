@@ -15,7 +15,7 @@ from holdfast.backends.serializers.type_forms import (
     has_untyped,
     leaves_out_defaults,
 )
-from holdfast.common import message_pack_decoder
+from holdfast.common import message_pack_decoder, raise_shortage
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -101,21 +101,28 @@ class Objects:
             raise self._misfit(error) from None
         self.copies(objects)
 
-    def migrated(self, encoded: bytes, fields: Collection[str]) -> list[Any]:
+    def migrated(
+        self, encoded: bytes, fields: Collection[str], dropped: Collection[str] | None
+    ) -> list[Any]:
         """Objects of what another type has written: an array of MessagePack.
 
         Args:
             encoded: The array.
-            fields: Names of the other type's fields, which this one need not have.
+            fields: Names of the other type's fields.
+            dropped: Paths of those whose values may be lost; None for keys of a map, which keep all.
 
         Raises:
             MisfitError: An object is none of this type, or would lose something else.
         """
         try:
             objects: list[Any] = self._decode_list(encoded)
-            lost = _lost(_plain(encoded), _plain(_encode(objects)), fields)
+            # MessagePack tells fields by their names alone. Those of this type may be left out as defaults.
+            left_out = {path.rpartition(".")[2] for path in dropped or ()} | {*self.fields}
+            lost = _lost(_plain(encoded), _plain(_encode(objects)), left_out, fields)
         except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
             raise self._misfit(error) from None
+        if lost in fields and dropped is not None:
+            lost = f"field {lost!r}; declare the state with dropped=[{lost!r}] to lose its values"
         if lost:
             raise MisfitError(f"{self.name} has no room for {lost}")
         return objects
@@ -160,6 +167,7 @@ class Objects:
             )
             raise InvalidRequestError(message) from None
         except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
+            raise_shortage(error)
             message = f"elements can't be read as {self.name}{place_of(error)}"
             raise CheckpointCorruptedError(message) from None
 
@@ -169,6 +177,7 @@ class Objects:
         return MisfitError(f"{other.__name__} is no {self.name}")
 
     def _misfit(self, error: Exception) -> MisfitError:
+        raise_shortage(error)
         return MisfitError(f"not every value is a {self.name}{place_of(error)}")
 
     def _unlike(self) -> MisfitError:
@@ -207,13 +216,20 @@ def _is_like(decoded: Any, value: Any) -> bool:
     return _are_equal(first, other)
 
 
-def _lost(before: Any, now: Any, fields: Collection[str]) -> str:
-    """The part of one value that another value lacks, except these fields; empty if nothing is lacking."""
+def _lost(before: Any, now: Any, left_out: Collection[str], fields: Collection[str]) -> str:
+    """The part of one value that another value lacks; empty if nothing is lacking.
+
+    Args:
+        before: A value.
+        now: The other value.
+        left_out: Names of fields that it may lack.
+        fields: Names of fields that may be named; other keys are data.
+    """
     if isinstance(before, dict) and isinstance(now, dict):
         for key, value in before.items():
-            if key not in now and key not in fields:
-                return "a key of a dict"
-            lost = _lost(value, now[key], fields) if key in now else ""
+            if key not in now and key not in left_out:
+                return str(key) if key in fields else "a key of a dict"
+            lost = _lost(value, now[key], left_out, fields) if key in now else ""
             if lost:
                 return lost
         return ""
@@ -221,7 +237,9 @@ def _lost(before: Any, now: Any, fields: Collection[str]) -> str:
         if len(now) < len(before):
             return "an item"
         pairs = zip(before, now, strict=False)
-        return next(filter(None, (_lost(value, other, fields) for value, other in pairs)), "")
+        return next(
+            filter(None, (_lost(value, other, left_out, fields) for value, other in pairs)), ""
+        )
     return "" if _are_equal(before, now) or _are_equal(now, before) else "a value"
 
 

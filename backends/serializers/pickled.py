@@ -10,6 +10,7 @@ from holdfast.backends.arrow import MisfitError
 from holdfast.backends.serializers.bytes_serializer import BytesSerializer
 from holdfast.backends.serializers.compatibility import AS_IS, Compatibility
 from holdfast.backends.serializers.stored_form import StoredSerializer
+from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointCorruptedError
 
 _PROTOCOL = 5
@@ -47,6 +48,7 @@ class PickleSerializer(BytesSerializer):
         try:
             return pickle.dumps(value, _PROTOCOL)
         except Exception as error:  # noqa: BLE001  # of any class's own code
+            raise_shortage(error)
             message = f"{type(value).__name__} can't be pickled ({type(error).__name__})"
             raise MisfitError(message) from None
 
@@ -59,6 +61,7 @@ class PickleSerializer(BytesSerializer):
         try:
             return pickle.loads(encoded)  # noqa: S301  # named by the job
         except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
+            raise_shortage(error)
             which = f": {error}" if isinstance(error, (ImportError, AttributeError)) else ""
             message = f"a pickled element can't be read ({type(error).__name__}{which})"
             raise CheckpointCorruptedError(message) from None

@@ -5,9 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements
+from holdfast.backends.arrow import Elements, MisfitError
+from holdfast.backends.serializers.arrow_migration import Rules
 from holdfast.backends.serializers.compatibility import Compatibility
 from holdfast.backends.serializers.stored_form import StoredSerializer, column
+from holdfast.errors import InvalidRequestError
 
 
 class Serializer(ABC):
@@ -15,9 +17,14 @@ class Serializer(ABC):
 
     A column no longer depends on the objects that it was made of.
 
+    Attributes:
+        rules: How elements that were stored with another type become these.
+
     Source:
         Flink, TypeSerializer, which does so one element at a time.
     """
+
+    rules: Rules = Rules()
 
     @property
     @abstractmethod
@@ -79,6 +86,34 @@ class Serializer(ABC):
 
         Raises the same as `decode`.
         """
+
+    @property
+    def native(self) -> type | None:
+        """The immutable Python type whose objects are elements as they are; None if there is no such type.
+
+        A few of its objects are refused later: integers of more than 64 bits, and texts that are not valid Unicode.
+        """
+        return None
+
+    @property
+    def is_immutable(self) -> bool:
+        """Whether no decoded element can be changed."""
+        return False
+
+    def own(self, value: Any) -> Any:
+        """The element that the column would give back for a value; it shares nothing with the value that can change.
+
+        Raises `MisfitError`, also for None, and where Python has no object for the element.
+        """
+        encoded = self.encode_one(value)
+        try:
+            return self.decode_one(encoded)
+        except InvalidRequestError as error:
+            raise MisfitError(error.args[0]) from None
+
+    def copied(self, element: Any) -> Any:
+        """A copy of a decoded element; the same object if it can't change."""
+        return self.own(element)
 
     def are_native(self, values: list[Any]) -> bool:  # noqa: ARG002  # others have no such types
         """Whether they are elements, and for each `encode_one` and `decode_one` are the identity."""

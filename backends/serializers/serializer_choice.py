@@ -1,14 +1,24 @@
 """The choice of a serializer for a type."""
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError, scalar_of, types_in
+from holdfast.backends.arrow import (
+    MisfitError,
+    fields_of,
+    path_below,
+    paths_in,
+    scalar_of,
+    types_in,
+)
+from holdfast.backends.serializers.arrow_migration import Default, Rules
 from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
-from holdfast.backends.serializers.object_serializer import serializer_of_objects
+from holdfast.backends.serializers.object_serializer import ObjectSerializer, serializer_of_objects
 from holdfast.backends.serializers.pickled import Pickled, PickleSerializer
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.errors import InvalidRequestError
@@ -28,28 +38,72 @@ _NATIVE = {
 _INDEX_BITS = 32
 
 
-def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
+def serializer_of(
+    type: ElementType,
+    defaults: Mapping[str, Any] | None = None,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    dropped: Collection[str] | None = (),
+) -> Serializer:
     """The serializer of a type.
 
     Args:
         type: The elements' type.
         defaults: Values for fields of an Arrow struct in elements that were stored without them.
+        renamed: The stored names of fields, by the path of each field, such as `lines[].price`.
+        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
 
     Raises:
         InvalidRequestError: The type is none that elements can have, or a default doesn't fit its
-            field.
+            field, or the type contradicts `renamed` or `dropped`.
     """
+    defaults, renamed = defaults or {}, renamed or {}
     if isinstance(type, pa.Schema):
         type = pa.struct(list(type))
     elif isinstance(type, Pickled):
+        if renamed or dropped:
+            raise InvalidRequestError(
+                "pickled elements have no fields that could be renamed or dropped"
+            )
         return _without(defaults, PickleSerializer(type))
     elif not isinstance(type, pa.DataType):
         native = _NATIVE.get(type) if isinstance(type, builtins.type) else None
         if native is None:
-            return _without(defaults, serializer_of_objects(type))
+            serializer = serializer_of_objects(type, renamed, dropped)
+            if isinstance(serializer, ObjectSerializer):
+                _check_names(serializer.storage_type, renamed, dropped or ())
+            return _without(defaults, serializer)
         type = native
     _check_storable(type)
-    return ArrowSerializer(type, _scalars(defaults, type))
+    _check_names(type, renamed, dropped or ())
+    return ArrowSerializer(type, Rules(_defaults(defaults, type), renamed, dropped))
+
+
+def _check_names(type: pa.DataType, renamed: Mapping[str, str], dropped: Collection[str]) -> None:
+    """Refuse changes that don't go with the type. A change that was made is repeated without effect, so no name is both old and new."""
+    if isinstance(dropped, str):
+        raise InvalidRequestError(f"dropped is {dropped!r}; it must be a list of names")
+    paths = set(_paths(type, ""))
+    for path, before in renamed.items():
+        if path not in paths:
+            raise InvalidRequestError(f"renamed has {path!r}, which is not a field of {type}")
+        sibling = path_below(path.rpartition(".")[0], before)
+        if sibling in paths:
+            message = (
+                f"renamed says that {path!r} was {before!r} before, but {sibling!r} is a field of {type}; give the "
+                "new field another name"
+            )
+            raise InvalidRequestError(message)
+    kept = sorted(paths.intersection(dropped))
+    if kept:
+        raise InvalidRequestError(f"dropped has {kept}, which are fields of {type}")
+
+
+def _paths(type: pa.DataType, at: str) -> Iterator[str]:
+    """The paths of all fields inside of a type."""
+    for field, path in zip(fields_of(type), paths_in(type, at), strict=True):
+        yield path
+        yield from _paths(field.type, path)
 
 
 def _check_storable(type: pa.DataType) -> None:
@@ -71,14 +125,19 @@ def _without(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:
     return serializer
 
 
-def _scalars(defaults: Mapping[str, Any], struct: pa.DataType) -> dict[str, pa.Scalar]:
-    scalars = {}
+def _defaults(defaults: Mapping[str, Any], struct: pa.DataType) -> dict[str, Default]:
+    made: dict[str, Default] = {}
     for name, value in defaults.items():
         index = struct.get_field_index(name) if pa.types.is_struct(struct) else -1
         if index < 0:
             raise InvalidRequestError(f"{name!r} has a default, but is no field of {struct}")
         try:
-            scalars[name] = scalar_of(value, struct.field(index).type)
+            made[name] = partial(_repeated, scalar_of(value, struct.field(index).type))
         except MisfitError as error:
             raise InvalidRequestError(f"default of field {name!r}: {error}") from error
-    return scalars
+    return made
+
+
+def _repeated(scalar: pa.Scalar, rows: int) -> pa.Array:
+    # `pa.repeat` itself makes no empty array of lists.
+    return pa.repeat(scalar, 1).take(pa.array(np.zeros(rows, np.int64)))

@@ -119,7 +119,6 @@ class ClassColumn(StructColumn):
         tag = {} if self._tag is None else {described.tag_field: TagColumn(self._tag)}
         super().__init__(cls, {**columns, **tag})
         self.has_classes = True
-        self.is_closed = getattr(described, "forbid_unknown_fields", False)
         if hasattr(cls, "__post_init__"):
             self.kinds = frozenset()  # what it makes of the fields shows only once it has
         self._class = cls

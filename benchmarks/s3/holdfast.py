@@ -15,12 +15,12 @@ class Holdfast:
 
     def __init__(self, bucket: Bucket, state_files: str) -> None:
         settings = S3Settings(
-            endpoint_url=bucket.endpoint,
+            endpoint=bucket.endpoint,
             region=bucket.region,
-            path_style=True,
+            path_style_access=True,
             access_key=bucket.access_key,
             secret_key=bucket.secret_key,
-            part_bytes=PART_BYTES,
+            part_size=PART_BYTES,
             concurrency=CONCURRENCY,
             state_files=state_files,
         )

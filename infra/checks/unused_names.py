@@ -38,7 +38,6 @@ PUBLIC = (
 """Modules whose names users import; the methods of these classes are in the API reference."""
 
 CALLED_FROM_ELSEWHERE = {
-    "DefaultSource": "Spark looks for a data source by this name",
     "addInPlace": "PySpark's accumulators call it",
     "zero": "PySpark's accumulators call it",
     "appendList": "processors of PySpark call it",

@@ -40,6 +40,8 @@ from holdfast.locations.coordination.finding import (
     FoundCheckpoint,
     find_checkpoint,
     find_checkpoints,
+    find_in_job,
+    is_gone,
     is_savepoint,
 )
 from holdfast.locations.coordination.job_history import (
@@ -92,6 +94,8 @@ __all__ = [
     "files_of",
     "find_checkpoint",
     "find_checkpoints",
+    "find_in_job",
+    "is_gone",
     "is_savepoint",
     "job_histories",
     "jobs_with_savepoints",

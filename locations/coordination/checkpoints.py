@@ -22,9 +22,11 @@ from holdfast.locations.storages import (
     CompletedCheckpointStorageLocation,
     FileSystemCheckpointStorage,
     JobOwnership,
+    find_stray_file,
     load_checkpoint,
     misplaced,
 )
+from holdfast.redaction import shown
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +60,16 @@ def complete_checkpoint(
             after that; delete nothing.
         StorageUnavailableError: The checkpoint was not written.
         CheckpointNotFoundError: Its directory was deleted; it was not written.
-        InvalidRequestError: The location is that of another checkpoint or job; it was not written.
+        InvalidRequestError: The location is that of another checkpoint or job, or a file is in a place where the
+            checkpoint can't have one; it was not written.
     """
     difference = misplaced(metadata, location.external_pointer)
     if difference is not None:
         raise InvalidRequestError(difference, location.external_pointer)
+    stray = find_stray_file(metadata, location.external_pointer)
+    if stray is not None:
+        message = f"checkpoint leads to {shown(stray)!a}, where it can't have a file"
+        raise InvalidRequestError(message, location.external_pointer)
     if ownership is not None:
         ownership.check()
     content = encode_metadata(metadata, location.external_pointer)

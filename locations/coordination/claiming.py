@@ -38,11 +38,11 @@ from holdfast.locations.storages import (
     CHECKPOINT,
     METADATA_FILE,
     NOT_EXTERNALLY_ADDRESSABLE,
-    SHARED,
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
     JobDirectory,
     JobOwnership,
+    belongs_to,
     lies_in,
     load_checkpoint,
     resolve_pointer,
@@ -178,9 +178,8 @@ def check_claimable(
         message = f"only a directory with a {METADATA_FILE} file can be claimed"
         raise InvalidRequestError(message, pointer)
     former = _former_job(pointer, job)
-    places = [pointer] if former is None else [pointer, uripath.join(former.uri, SHARED)]
     for file in files_of(streams):
-        if not any(lies_in(file.uri, place) for place in places):
+        if not belongs_to(file.uri, pointer):
             raise _not_all_its_own(f"needs {file.uri}, which", pointer)
     for claim in checkpoint.metadata.claimed:  # this job could not be told any more to delete that
         raise _not_all_its_own(

@@ -17,6 +17,7 @@ from holdfast.locations.storages import (
     METADATA_FILE,
     CompletedCheckpoint,
     JobDirectory,
+    belongs_to,
     lies_in,
     list_each,
     load_checkpoint,
@@ -120,8 +121,13 @@ class Claims:
             file_system = file_system_for(claim.pointer)
             if stored is not None:  # else the place may be used anew
                 file_system.delete([uripath.join(claim.pointer, METADATA_FILE)])
-            file_system.delete(uri for uri in claim.files if uripath.name(uri) not in needed)
-            file_system.delete([claimed_at(claim.pointer)])
+            if claimant_of(claim.pointer) is not None:  # else a former driver has deleted the files
+                file_system.delete(
+                    uri
+                    for uri in claim.files
+                    if uripath.name(uri) not in needed and belongs_to(uri, claim.pointer)
+                )
+                file_system.delete([claimed_at(claim.pointer)])
             file_system.delete_empty_directory(claim.pointer)
             _log.info("deleted %s, which this job had claimed", claim.pointer)
         with self._lock:

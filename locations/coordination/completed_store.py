@@ -10,7 +10,7 @@ from holdfast.locations.coordination.cleaner import CheckpointsCleaner
 from holdfast.locations.coordination.shared_state import SharedStateRegistry
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import ClaimedCheckpoint
-from holdfast.locations.storages import CompletedCheckpoint, is_below, lies_in
+from holdfast.locations.storages import SHARED, CompletedCheckpoint, lies_in
 
 
 class CompletedCheckpointStore:
@@ -126,14 +126,9 @@ class CompletedCheckpointStore:
         return self._claims.unused(self._retained[0].checkpoint_id)
 
     def _register(self, checkpoint: CompletedCheckpoint) -> None:
-        """Note which of the job's files outside of its own directory a checkpoint refers to."""
+        """Note which of the job's shared files a checkpoint refers to."""
         self._claims.register(checkpoint)
-        directory = checkpoint.location.external_pointer
-        job = uripath.parent(directory)
+        shared = uripath.join(uripath.parent(checkpoint.location.external_pointer), SHARED)
         for stream in checkpoint.metadata.streams():
-            if (
-                isinstance(stream, FileStateHandle)
-                and not lies_in(stream.uri, directory)
-                and is_below(stream.uri, job)
-            ):
+            if isinstance(stream, FileStateHandle) and lies_in(stream.uri, shared):
                 self._shared_state.register(stream, checkpoint.checkpoint_id)

@@ -20,6 +20,8 @@ from holdfast.locations.storages import (
     without_marker,
 )
 
+_MAX_ATTEMPTS = 100
+
 _LEVELS = 3
 """Directories on the way down to those of jobs: the one that is given, one with all checkpoints or
 savepoints of a job in it, and one that divides both from each other."""
@@ -73,8 +75,42 @@ def find_checkpoints(directory: str | PathLike[str]) -> list[FoundCheckpoint]:
         StorageUnavailableError: The store can't be read.
     """
     uri = _directory(directory)
-    checkpoints = map_in_parallel(loaded, list(_locations(uri)))
-    return sorted((checkpoint for checkpoint in checkpoints if checkpoint is not None), key=_order)
+    jobs: list[JobDirectory] = []
+    checkpoints = map_in_parallel(loaded, list(_locations(uri, jobs)))
+    found = [checkpoint for checkpoint in checkpoints if checkpoint is not None]
+    for of_job in map_in_parallel(find_in_job, jobs):
+        found += of_job
+    return sorted(found, key=_order)
+
+
+def find_in_job(job: JobDirectory) -> list[FoundCheckpoint]:
+    """All completed checkpoints of a job, which may be running; surely the newest, unless there is none.
+
+    Raises:
+        CheckpointNotFoundError: The job completes and deletes them faster than they are read.
+    """
+    known: dict[int, FoundCheckpoint | None] = {}
+    for _ in range(_MAX_ATTEMPTS):
+        completed = job.completed_checkpoints()
+        new = [number for number in completed if number not in known]
+        read = map_in_parallel(loaded, [completed[number] for number in new])
+        known.update(zip(new, read, strict=True))
+        if not completed or known[max(completed)] is not None:
+            there = (known[number] for number in completed)
+            return [checkpoint for checkpoint in there if checkpoint is not None]
+    message = "the job completes and deletes checkpoints faster than they are read; try again"
+    raise CheckpointNotFoundError(message, job.uri)
+
+
+def is_gone(checkpoint: CompletedCheckpoint) -> bool:
+    """Whether a checkpoint was deleted since it was read, as far as can be told: `_metadata` goes first."""
+    try:
+        load_checkpoint(checkpoint.location)
+    except CheckpointNotFoundError:
+        return True
+    except CheckpointError:
+        return False
+    return False
 
 
 def find_checkpoint(pointer: str | PathLike[str]) -> CompletedCheckpoint:
@@ -109,8 +145,9 @@ def _directory(directory: str | PathLike[str]) -> str:
 
 
 def _newest_below(directory: str) -> CompletedCheckpoint | None:
-    pointers = [location.external_pointer for location in _locations(directory)]
-    jobs = sorted({uripath.parent(pointer) for pointer in pointers if not is_savepoint(pointer)})
+    directories: list[JobDirectory] = []
+    pointers = [location.external_pointer for location in _locations(directory, directories)]
+    jobs = sorted(job.uri for job in directories if job.completed_checkpoints())
     if len(jobs) == 1:
         return load_latest_checkpoint(JobDirectory(jobs[0], single_writer=False))
     several = jobs or sorted(pointers)
@@ -121,8 +158,15 @@ def _newest_below(directory: str) -> CompletedCheckpoint | None:
     return load_checkpoint(resolve_pointer(several[0])) if several else None
 
 
-def _locations(directory: str) -> Iterator[CompletedCheckpointStorageLocation]:
-    """All completed checkpoints and savepoints, as many directories down as people put them."""
+def _locations(
+    directory: str, jobs: list[JobDirectory]
+) -> Iterator[CompletedCheckpointStorageLocation]:
+    """All completed savepoints, as many directories down as people put them, and checkpoints that are named.
+
+    Args:
+        directory: Where to look.
+        jobs: The directories of jobs on the way are added to it.
+    """
     level = [directory]
     for _ in range(_LEVELS):
         inside = list_each(level)
@@ -133,7 +177,7 @@ def _locations(directory: str) -> Iterator[CompletedCheckpointStorageLocation]:
             if metadata is not None:
                 yield metadata
             elif any(CHECKPOINT.fullmatch(uripath.name(entry)) for entry in below):
-                yield from JobDirectory(uri, single_writer=False).completed_checkpoints().values()
+                jobs.append(JobDirectory(uri, single_writer=False))
             else:
                 level += [entry for entry in below if JOB_ID.fullmatch(uripath.name(entry))]
 

@@ -12,7 +12,7 @@ from os import PathLike
 
 from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
-from holdfast.locations.coordination.finding import FoundCheckpoint, loaded
+from holdfast.locations.coordination.finding import FoundCheckpoint, find_in_job, loaded
 from holdfast.locations.coordination.sweeping import GRACE_S, SweepReport, sweep
 from holdfast.locations.file_systems import FileStatus, file_system_for
 from holdfast.locations.storages import (
@@ -152,13 +152,13 @@ def _history(
     if not any(_is_of_a_job(uripath.name(entry.uri)) for entry in entries):
         return None  # nothing to look at, and nothing for a sweep to write into
     checkpoints, unreadable = [], []
-    locations = job.completed_checkpoints()
-    candidates = map_in_parallel(loaded, list(locations.values()))
-    for checkpoint_id, candidate in zip(locations, candidates, strict=True):
-        if candidate is not None and candidate.checkpoint is not None:
-            checkpoints.append(candidate.checkpoint)
-        elif candidate is not None and candidate.failure is not None:
-            unreadable.append(Unreadable(checkpoint_id, candidate.pointer, candidate.failure))
+    for found in find_in_job(job):
+        if isinstance(found.outcome, CheckpointError):
+            named = CHECKPOINT.fullmatch(uripath.name(found.pointer))
+            number = int(named[1]) if named else None
+            unreadable.append(Unreadable(number, found.pointer, found.outcome))
+        else:
+            checkpoints.append(found.outcome)
     leftovers: SweepReport | CheckpointError
     try:
         leftovers = sweep(

@@ -13,6 +13,7 @@ One `_metadata` that can't be read stops the sweep: what it leads to is not know
 another checkpoint or job: what the one that belongs there leads to is not known either.
 """
 
+import dataclasses
 import logging
 import re
 import uuid
@@ -37,6 +38,7 @@ from holdfast.locations.storages import (
     EPOCHS,
     METADATA_FILE,
     SHARED,
+    STATE_FILE,
     CompletedCheckpoint,
     JobDirectory,
     check_job_id,
@@ -62,7 +64,7 @@ _MOST_ATTEMPTS = 100
 
 _RANDOM = "[0-9a-f]{32}"
 _HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
-_STATE_FILE = re.compile(rf"(?:[0-9a-f]{{8}}-)?{_RANDOM}|{_HIDDEN}")
+_STATE_FILE = re.compile(rf"{STATE_FILE.pattern}|{_HIDDEN}")
 _JOB_FILE = re.compile(rf"{PROBE_PREFIX}{_RANDOM}|{_HIDDEN}")
 
 
@@ -107,17 +109,26 @@ class _Place:
     uncommitted: dict[str, list[str]] = field(default_factory=dict)
     uploads: list[PendingUpload] = field(default_factory=list)
 
-    def look_into(self, directories: Sequence[str], *, are_savepoints: bool = False) -> None:
-        """Add what is in the directories of checkpoints or savepoints."""
+    def look_into_checkpoints(self, directories: Sequence[str]) -> None:
+        """Add the files in the directories of checkpoints."""
         for directory, inside in list_each(directories).items():
-            is_committed = any(uripath.name(file.uri) == METADATA_FILE for file in inside)
-            if is_committed and are_savepoints:
-                continue  # it belongs to the user, with all that is in it
             self.add_ours(inside)
-            if not is_committed:
+            if not _is_committed(inside):
                 self.uncommitted[directory] = [file.uri for file in inside]
-            if are_savepoints:
-                self.add_uploads(pending_uploads(directory))
+
+    def look_into_savepoints(self, directories: Sequence[FileStatus]) -> None:
+        """Add the files in the directories of unfinished savepoints."""
+        changed_ms = {directory.uri: directory.modified_ms for directory in directories}
+        for directory, inside in list_each(list(changed_ms)).items():
+            if _is_committed(inside):
+                continue  # it belongs to the user, with all that is in it
+            # You may be copying a savepoint to here, and its files keep their times.
+            self.add_ours(
+                dataclasses.replace(file, modified_ms=max(file.modified_ms, changed_ms[directory]))
+                for file in inside
+            )
+            self.uncommitted[directory] = [file.uri for file in inside]
+            self.add_uploads(pending_uploads(directory))
 
     def add_ours(self, entries: Iterable[FileStatus]) -> None:
         """Add the files among them that have names of state files."""
@@ -310,7 +321,7 @@ def _look_around(job: JobDirectory) -> _Place:
             checkpoints.append(entry.uri)
         elif name in (SHARED, EPOCHS):
             place.add_ours(file_system_for(entry.uri).list(entry.uri))
-    place.look_into(checkpoints)
+    place.look_into_checkpoints(checkpoints)
     place.add_uploads(pending_uploads(job.uri))
     if has_marker(job.state_uri):
         _look_everywhere(place, job.state_uri)
@@ -332,6 +343,10 @@ def _look_everywhere(place: _Place, spread: str) -> None:
     place.add_uploads(upload for upload in uploads if upload.uri.startswith(below))
 
 
+def _is_committed(inside: Iterable[FileStatus]) -> bool:
+    return any(uripath.name(file.uri) == METADATA_FILE for file in inside)
+
+
 def _holds_state(name: str) -> bool:
     """Whether state files are in a directory of that name."""
     return name == SHARED or CHECKPOINT.fullmatch(name) is not None
@@ -339,12 +354,12 @@ def _holds_state(name: str) -> bool:
 
 def _look_for_savepoints(directory: str, job_id: str) -> _Place:
     savepoints = [
-        entry.uri
+        entry
         for entry, of_job in savepoints_in(directory)
         if of_job == job_id and not entry.is_link
     ]
     place = _Place(_store_clock_ms(directory) if savepoints else 0)
-    place.look_into(savepoints, are_savepoints=True)
+    place.look_into_savepoints(savepoints)
     return place
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from holdfast.common import ContextPool, collect_failures, raise_first, uripath
+from holdfast.common import ContextPool, collect_failures, raise_first, shortage_of, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -282,6 +282,8 @@ def _create(path: str) -> int:
 def _create_link(file: str, path: str) -> int:
     """Give an existing file one more name and open it; fails if the name is taken."""
     try:
+        # A link keeps the time of the last write, by which a sweep would take a new file for an old one.
+        os.utime(file)
         os.link(file, path)
     except OSError as error:
         if error.errno in {*_NO_LINK_ERRNOS, errno.EXDEV}:
@@ -433,4 +435,6 @@ def _error_for(error: OSError, uri: str) -> CheckpointError:
         return InvalidRequestError(f"path can't be used ({error.strerror})", uri)
     if error.errno in _FULL_ERRNOS:
         return StorageFullError(f"no space left ({error.strerror})", uri)
-    return StorageUnavailableError(f"local disk failed ({error.strerror})", uri)
+    return shortage_of(error, uri) or StorageUnavailableError(
+        f"local disk failed ({error.strerror})", uri
+    )

@@ -22,7 +22,8 @@ class FileStatus:
     Attributes:
         uri: Normalized URI of the entry.
         size: Length in bytes; 0 for a directory.
-        modified_ms: Last modification by the store's clock, milliseconds since 1970 UTC.
+        modified_ms: Last modification by the store's clock, milliseconds since 1970 UTC; not before a file
+            got its name by `FileOutputStream`. 0 for a directory in stores that have no directories.
         is_directory: Whether it is a directory, or a common prefix of objects.
         is_link: Whether it is a link. The other fields then describe its target, or an empty file
             if the target does not exist.
@@ -169,7 +170,8 @@ class LinkingFileSystem(FileSystem, Protocol):
     def link(self, path: str, uri: str, /) -> FileOutputStream:
         """Start a file that shares the bytes of an immutable one instead of copying them.
 
-        It can't be written to. Raises `InvalidRequestError` if the two are on different disks or the
+        Both names count as modified now, so that a sweep does not take the new file for an old one.
+        The file can't be written to. Raises `InvalidRequestError` if the two are on different disks or the
         disk does not support links, `CheckpointNotFoundError` if the file does not exist, and the errors of
         `create`.
         """

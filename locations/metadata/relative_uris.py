@@ -6,6 +6,8 @@ s3://bucket/name     any other file
 """
 
 from holdfast.common import uripath
+from holdfast.errors import CheckpointCorruptedError
+from holdfast.redaction import shown
 
 _BESIDE = ".."
 _SAVEPOINT = "savepoint-"
@@ -22,10 +24,23 @@ def relative_uri(uri: str, directory: str) -> str:
 
 
 def absolute_uri(uri: str, directory: str) -> str:
-    """The URI of a file that the `_metadata` in a directory names."""
-    if uri.startswith(f"{_BESIDE}/"):
-        return uripath.join(uripath.parent(directory), uri.removeprefix(f"{_BESIDE}/"))
-    return uri if "/" in uri else uripath.join(directory, uri)
+    """Resolve the URI of a file that the `_metadata` in a directory names.
+
+    Raises:
+        CheckpointCorruptedError: The URI has another form than `relative_uri` writes, such as one
+            with `..` in it, which leads somewhere else than it seems to.
+    """
+    holder, _, name = uri.removeprefix(f"{_BESIDE}/").rpartition("/")
+    if uri == name:
+        resolved = uripath.join(directory, name)
+    elif uri.startswith(f"{_BESIDE}/{_SAVEPOINT}") and "/" not in holder:
+        resolved = uripath.join(uripath.parent(directory), holder, name)
+    else:
+        resolved = uri
+    if not name or not uripath.is_normalized(resolved):
+        message = f"metadata names a file {shown(uri)!a}, which is not a valid location of a file"
+        raise CheckpointCorruptedError(message, directory)
+    return resolved
 
 
 def _are_savepoints_side_by_side(directory: str, other: str) -> bool:

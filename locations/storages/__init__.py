@@ -10,6 +10,8 @@ from holdfast.locations.storages.contract import (
     JOB_ID,
     METADATA_FILE,
     SAVEPOINT_NAME,
+    SHARED,
+    STATE_FILE,
     AdoptingOutputStream,
     CheckpointedStateScope,
     CheckpointMetadataOutputStream,
@@ -30,7 +32,6 @@ from holdfast.locations.storages.discarded_unless_kept import DiscardedUnlessKep
 from holdfast.locations.storages.entropy import (
     common_directory,
     has_marker,
-    is_below,
     lies_in,
     spread_everywhere,
     without_marker,
@@ -46,7 +47,6 @@ from holdfast.locations.storages.file_system_storage import (
     checkpoint_storage,
 )
 from holdfast.locations.storages.job_directory import (
-    SHARED,
     JobDirectory,
     savepoint_base,
     savepoints_in,
@@ -55,6 +55,7 @@ from holdfast.locations.storages.listings import list_all, list_each
 from holdfast.locations.storages.loading import load_checkpoint, misplaced
 from holdfast.locations.storages.memory_storage import MemoryCheckpointStorage
 from holdfast.locations.storages.ownership import EPOCHS, newest_epoch
+from holdfast.locations.storages.places import belongs_to, find_stray_file, is_state_file
 from holdfast.locations.storages.pointers import NOT_EXTERNALLY_ADDRESSABLE, resolve_pointer
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "NOT_EXTERNALLY_ADDRESSABLE",
     "SAVEPOINT_NAME",
     "SHARED",
+    "STATE_FILE",
     "AdoptingOutputStream",
     "CheckpointMetadataOutputStream",
     "CheckpointStateOutputStream",
@@ -88,11 +90,13 @@ __all__ = [
     "JobDirectory",
     "JobOwnership",
     "MemoryCheckpointStorage",
+    "belongs_to",
     "check_job_id",
     "checkpoint_storage",
     "common_directory",
+    "find_stray_file",
     "has_marker",
-    "is_below",
+    "is_state_file",
     "lies_in",
     "list_all",
     "list_each",

@@ -44,6 +44,11 @@ CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 JOB_ID = re.compile(rf"(?!{MARKER}\Z)[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}")
 """The form of a job id: it names a directory in every store, and is no marker."""
 
+STATE_FILE = re.compile(r"(?:[0-9a-f]{8}-)?[0-9a-f]{32}")
+"""The form of a state file's name: the digits of the attempt that wrote it, if any, and random ones."""
+
+SHARED = "shared"
+
 SAVEPOINT_NAME = re.compile(rf"savepoint-(?P<job>{JOB_ID.pattern})-[0-9a-f]{{12}}")
 
 

@@ -93,11 +93,6 @@ def lies_in(uri: str, directory: str) -> bool:
     return directory in (uripath.parent(uri), uripath.parent(_without_random(uri)))
 
 
-def is_below(uri: str, directory: str) -> bool:
-    """Whether a state file lies somewhere below the directory of a job, spread or not."""
-    return any(file.startswith(f"{directory}/") for file in (uri, _without_random(uri)))
-
-
 def _without_random(uri: str) -> str:
     """Where a state file would be if it was not spread: `<job>/<chk-N or shared>/<file>` follow."""
     return _RANDOM_ABOVE_JOB.sub("", uri)

@@ -25,6 +25,7 @@ from holdfast.locations.storages.contract import (
     CHECKPOINT,
     METADATA_FILE,
     SAVEPOINT_NAME,
+    SHARED,
     check_checkpoint_id,
     check_job_id,
 )
@@ -41,8 +42,6 @@ from holdfast.locations.storages.file_system_completed import (
     metadata_at,
 )
 from holdfast.locations.storages.ownership import EPOCHS, DirectoryOwnership
-
-SHARED = "shared"
 
 _MOST_LISTINGS = 100
 

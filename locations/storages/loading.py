@@ -8,6 +8,8 @@ from holdfast.locations.storages.contract import (
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
 )
+from holdfast.locations.storages.places import find_stray_file
+from holdfast.redaction import shown
 
 
 def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCheckpoint:
@@ -15,7 +17,8 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
 
     Raises:
         CheckpointCorruptedError: Damaged, cut off, another kind of file, or the metadata of another
-            checkpoint or job than its directory is named after.
+            checkpoint or job than its directory is named after; or it names a file in a place where the
+            checkpoint can't have one.
         UnsupportedFormatError: Written by a newer version.
         CheckpointNotFoundError: The checkpoint is gone.
         StorageUnavailableError: The metadata can't be read.
@@ -32,6 +35,10 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
             f"{difference}: it was put, or its directory renamed, where it doesn't belong; bring "
             f"its directory back to {home}, or give it another name than chk-<number> to use it alone"
         )
+        raise CheckpointCorruptedError(message, uri)
+    stray = find_stray_file(metadata, pointer)
+    if stray is not None:
+        message = f"metadata names {shown(stray)!a}, where this checkpoint can't have a file"
         raise CheckpointCorruptedError(message, uri)
     return CompletedCheckpoint(metadata, location, len(content))
 

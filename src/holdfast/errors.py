@@ -7,7 +7,8 @@ CheckpointError
 ├── CheckpointConflictError   somebody else owns this job or has written this; stop
 ├── OutcomeUnknownError       it may have happened; delete nothing, read again later
 ├── StorageUnavailableError   the store did not do it (out of reach, broken); try again
-│   └── StorageFullError      it has no space left; free some, then try again
+│   ├── StorageFullError      it has no space left; free some, then try again
+│   └── OutOfResourcesError   this machine has no memory, file handles or threads left; free some, then try again
 ├── CheckpointCorruptedError  stored bytes are damaged; use another checkpoint
 ├── UnsupportedFormatError    a newer Holdfast wrote this; upgrade
 ├── UnreadableStateError      this state needs a class that is not here; all others can be read
@@ -98,6 +99,10 @@ class StorageUnavailableError(CheckpointError):
 
 class StorageFullError(StorageUnavailableError):
     """The store has no room, or no quota, left; nothing has changed."""
+
+
+class OutOfResourcesError(StorageUnavailableError):
+    """This machine has no memory, file handles or threads left for it; what is stored is not damaged by that."""
 
 
 class CheckpointCorruptedError(CheckpointError):

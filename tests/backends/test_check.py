@@ -145,7 +145,7 @@ class TestFates:
         assert {(state.fate, state.wanted) for state in states.values()} == {(Fate.RESTORED, "")}
 
     def test_what_has_changed_is_migrated(self, pointer: str) -> None:
-        point = msgspec.defstruct("Point", [("x", int), ("z", int, 0)])
+        point = msgspec.defstruct("Point", [("x", int), ("y", float), ("z", int, 0)])
         states = self.fates(
             pointer,
             ListStateDescriptor("longs", pa.int64()),

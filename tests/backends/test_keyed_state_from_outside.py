@@ -1,10 +1,13 @@
 """Keyed state of a checkpoint that a backend has written: a key looked up, older types read, checked, written anew."""
 
+import datetime as dt
 import json
+import math
 import os
 import pickle
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -100,6 +103,34 @@ def written(
     return pointer
 
 
+KEYS: list[tuple[pa.DataType, Any]] = [
+    (pa.string(), "a=b c"),
+    (pa.large_string(), "ä"),
+    (pa.binary(), b"\x00\xff="),
+    (pa.large_binary(), b""),
+    (pa.bool_(), True),
+    (pa.int64(), -(2**63)),
+    (pa.float32(), 1.1),
+    (pa.float64(), math.inf),
+    (pa.float64(), math.nan),
+    (pa.decimal128(38, 18), Decimal("-1E-18")),
+    (pa.decimal128(9, 2), Decimal("1.20")),
+    (pa.date32(), dt.date(2024, 2, 29)),
+    (pa.date32(), 10**8),
+    (pa.timestamp("us"), -1),
+    (pa.timestamp("us", "Europe/Berlin"), 1),
+    (pa.timestamp("us"), 2**60),
+    (pa.duration("us"), -1_500_000),
+    (pa.duration("us"), 5),
+    (pa.list_(pa.binary()), [b"\xff", None]),
+    (pa.list_(pa.list_(pa.date32())), [[dt.date(2024, 2, 29)], [], None]),
+    (pa.struct([("n", pa.int64()), ("took", pa.duration("us"))]), (7, 1)),
+    (pa.struct([("bytes", pa.binary()), ("none", pa.string())]), (b"\xff", None)),
+    (pa.struct([("a", pa.int64()), ("a", pa.list_(pa.decimal128(9, 2)))]), (1, [Decimal("1.20")])),
+]
+"""A value of each type that a key can have."""
+
+
 def lengths(backend: KeyedStateBackend, keys: Keys) -> None:
     """The length of each name."""
     values = [len(str(name or "")) for name in keys.columns[0].to_pylist()]
@@ -185,6 +216,52 @@ class TestOneKey:
         for key in ({"m": 7}, {"n": "seven"}, {}, 2**70):
             with pytest.raises(InvalidRequestError, match="state 'lengths'"):
                 holdfast.read_state(pointer, key=key)
+
+    @pytest.mark.parametrize(("type", "name"), KEYS, ids=str)
+    def test_a_key_is_found_by_what_cat_prints_of_it(
+        self,
+        local_directory: str,
+        capsys: pytest.CaptureFixture[str],
+        type: pa.DataType,
+        name: Any,
+    ) -> None:
+        key = pa.schema([("k", type)])
+
+        def ones(backend: KeyedStateBackend, keys: Keys) -> None:
+            state = backend.get_state(ValueStateDescriptor("lengths", pa.int32()))
+            state.columns.put(keys, [1] * len(keys.columns[0]))
+
+        pointer = written(local_directory, ones, names=[name, None], key=key)
+        cat = ["cat", pointer, "op", "lengths"]
+        assert main([*cat, "--json"]) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(rows) == 2
+        (row,) = [row for row in rows if row["k"] is not None]
+        text = row["k"] if isinstance(row["k"], str) else json.dumps(row["k"])
+        assert main([*cat, "--json", "--key", f"k={text}"]) == 0
+        assert json.loads(capsys.readouterr().out) == row
+        options = json.dumps({"k": row["k"]})  # of the data source
+        assert holdfast.read_state(pointer, key=json.loads(options)).num_rows == 1
+
+    @pytest.mark.parametrize(
+        ("type", "text"),
+        [
+            (pa.binary(), "no base64!"),
+            (pa.duration("us"), "PT1.0000001S"),
+            (pa.duration("us"), "90"),
+            (pa.list_(pa.int64()), "[1"),
+            (pa.struct([("n", pa.int64())]), '{"m": 1}'),
+            (pa.struct([("n", pa.int64())]), '{"n": 1, "m": 1}'),
+            (pa.int64(), "9" * 30),
+        ],
+        ids=str,
+    )
+    def test_text_that_is_no_value_of_the_key_is_refused_with_its_form(
+        self, local_directory: str, type: pa.DataType, text: str
+    ) -> None:
+        pointer = written(local_directory, lengths, names=[None], key=pa.schema([("k", type)]))
+        with pytest.raises(InvalidRequestError, match=r"key column 'k' .*`holdfast cat` prints"):
+            holdfast.read_state(pointer, key={"k": text})
 
     def test_cat_prints_the_rows_of_a_key(
         self, local_directory: str, capsys: pytest.CaptureFixture[str]

@@ -95,6 +95,20 @@ def test_rows_come_as_batches_and_tables_and_leave_as_a_table(values: Any) -> No
     assert state.to_table().equals(TABLE.slice(0, 0))
 
 
+def test_rows_with_lists_of_no_type_and_required_fields_become_a_table() -> None:
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    schema = pa.schema([("none", pa.list_(pa.null())), ("s", inner)])
+    rows = [
+        {"none": [None] * number, "s": {"x": number} if number else None} for number in range(4)
+    ]
+    state = state_of(schema)
+    state.add_all(pa.Table.from_pylist(rows, schema).slice(1, 2))
+    state.add_all(pa.Table.from_pylist(rows, schema).slice(0, 1))
+    table = state.to_table()
+    assert table.schema.equals(schema)
+    assert table.to_pylist() == [rows[1], rows[2], rows[0]]
+
+
 def test_elements_that_are_no_rows_make_no_table() -> None:
     with pytest.raises(InvalidRequestError, match="no rows"):
         state_of(pa.int64(), 1).to_table()

@@ -1,18 +1,22 @@
 """Any Arrow type that becomes any other: every value is kept, or the change is refused."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from contracts.elements import list_state, restored
 from contracts.migrations import CATEGORY, INTS
-from hypothesis import assume, given, note
+from hypothesis import assume, example, given, note
 from hypothesis import strategies as st
 
 from holdfast.backends import OperatorStateBackend
-from holdfast.backends.serializers import NoWayError, change_of
+from holdfast.backends.arrow import conformed, nullable_type
+from holdfast.backends.serializers import ANY_FIELD, NoWayError, change_of
+from holdfast.backends.serializers.arrow_migration import Rules
 from holdfast.errors import StateMigrationError
 
+DROPS_FIELDS = Rules(dropped=[ANY_FIELD])
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     *((int_type, st.integers(low, high)) for int_type, low, high in INTS.values()),
     (pa.float32(), st.floats(width=32, allow_nan=False)),
@@ -146,7 +150,7 @@ def test_a_change_keeps_every_value_or_is_refused(
     note(f"{stored} -> {wanted}")
     values = data.draw(st.lists(values_of(stored), max_size=6))
     try:
-        change = change_of(stored, wanted)
+        change = change_of(stored, wanted, DROPS_FIELDS)
     except NoWayError:
         return
     array = pa.array(values, stored)[start:]
@@ -155,6 +159,35 @@ def test_a_change_keeps_every_value_or_is_refused(
     assert result.type.equals(wanted)
     result.validate(full=True)
     assert result.to_pylist() == [expected(value, stored, wanted) for value in values[start:]]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Data for an example."""
+
+    values: list[Any]
+
+    def draw(self, _: object) -> list[Any]:
+        return self.values
+
+
+SOME_REQUIRED = pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.list_(pa.null()))])
+
+
+@given(data=st.data(), type=all_types, start=st.integers(0, 3), end=st.integers(0, 6))
+@example(Drawn([{"a": 1, "b": [None, None]}, {"a": 2, "b": [None]}]), SOME_REQUIRED, 0, 1)
+def test_an_array_conforms_to_a_type_with_nulls_elsewhere(
+    data: st.DataObject | Drawn, type: pa.DataType, start: int, end: int
+) -> None:
+    values = data.draw(st.lists(values_of(type), max_size=6))
+    array = pa.array(values, type)[start:end]
+    assume(_is_valid(array))
+    wanted = nullable_type(type)
+    result = conformed(array, wanted)
+    result.validate(full=True)
+    again = conformed(result, type)
+    assert (result.type, again.type) == (wanted, type)
+    assert result.to_pylist() == again.to_pylist() == values[start:end]
 
 
 @given(data=st.data(), stored=all_types)

@@ -16,7 +16,7 @@ from holdfast.backends import (
     OperatorStateBackend,
 )
 from holdfast.backends.serializers import NoWayError, change_of
-from holdfast.errors import StateMigrationError
+from holdfast.errors import InvalidRequestError, StateMigrationError
 
 
 class TestArrowStructs:
@@ -64,14 +64,50 @@ class TestArrowStructs:
             restored(backend).get_list_state(ListStateDescriptor("s", wanted, defaults={"c": 1}))
 
     def test_fields_may_be_removed(self) -> None:
-        rows = migrated(self.STORED, struct(b=pa.string()), self.ROWS)
+        rows = migrated(self.STORED, struct(b=pa.string()), self.ROWS, dropped=["a"])
         assert rows == [{"b": "x"}, {"b": None}]
-        assert migrated(self.STORED, pa.struct([]), self.ROWS) == [{}, {}]
+        dropped = ["a", "b"]
+        assert migrated(self.STORED, pa.struct([]), self.ROWS, dropped=dropped) == [{}, {}]
 
     def test_all_fields_may_be_others(self) -> None:
-        rows = migrated(self.STORED, struct(c=pa.int8()), self.ROWS)
+        rows = migrated(self.STORED, struct(c=pa.int8()), self.ROWS, dropped=["a", "b"])
         assert rows == [{"c": None}, {"c": None}]
         assert migrated(pa.struct([]), struct(c=pa.int8()), [{}, {}]) == rows
+
+    def test_fields_that_are_gone_are_refused_unless_told(self) -> None:
+        nested = struct(l=pa.list_(struct(p=pa.int64(), q=pa.int64())))
+        wanted = struct(l=pa.list_(struct(p=pa.int64(), r=pa.int64())))
+        rows = [{"l": [{"p": 1, "q": 2}]}, {"l": None}]
+        message = refused(nested, wanted, rows)
+        assert "fields ['l[].q'] are gone and ['l[].r'] are new" in message
+        assert "renamed={'l[].r': 'q'}" in message
+        assert "dropped=['l[].q']" in message
+        (first, _) = migrated(nested, wanted, rows, renamed={"l[].r": "q"})
+        assert first == {"l": [{"p": 1, "r": 2}]}
+        (first, _) = migrated(nested, wanted, rows, dropped=["l[].q"])
+        assert first == {"l": [{"p": 1, "r": None}]}
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"renamed": {"x": "b"}}, "'x', which is not a field"),
+            ({"renamed": {"a": "b"}}, "'a' was 'b' before, but 'b' is a field"),
+            ({"dropped": ["a"]}, r"\['a'\], which are fields"),
+            ({"dropped": "old"}, "must be a list of names"),
+        ],
+    )
+    def test_changes_that_contradict_the_type_are_refused(
+        self, options: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match=f"'s'.*{message}"):
+            ListStateDescriptor("s", self.STORED, **options)
+
+    def test_a_field_that_is_stored_under_both_names_is_refused(self) -> None:
+        backend = OperatorStateBackend()
+        list_state(backend, "s", struct(a=pa.int64(), c=pa.int64()))
+        wanted = ListStateDescriptor("s", struct(a=pa.int64()), renamed={"a": "c"})
+        with pytest.raises(StateMigrationError, match="both are stored"):
+            restored(backend).get_list_state(wanted)
 
     def test_fields_may_come_in_another_order(self) -> None:
         wanted = pa.struct(list(self.STORED)[::-1])

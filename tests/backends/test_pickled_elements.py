@@ -7,7 +7,7 @@ import pytest
 from contracts.elements import Point, broadcast_state, list_state, restored, snapshot_of
 
 from holdfast.backends import OperatorStateBackend, Pickled
-from holdfast.errors import CheckpointCorruptedError, StateMigrationError
+from holdfast.errors import CheckpointCorruptedError, OutOfResourcesError, StateMigrationError
 
 
 class Bomb:
@@ -24,7 +24,24 @@ def _explode() -> None:
     LOADED.append("loaded")
 
 
+class Greedy:
+    """Needs more memory to be loaded than there is."""
+
+    def __reduce__(self) -> Any:
+        return _fill_memory, ()
+
+
+def _fill_memory() -> None:
+    raise MemoryError
+
+
 class TestPickle:
+    def test_element_that_does_not_fit_into_memory_is_not_damaged(self) -> None:
+        backend = OperatorStateBackend()
+        list_state(backend, "s", Pickled()).add(Greedy())
+        with pytest.raises(OutOfResourcesError):
+            list_state(restored(backend), "s", Pickled()).get()
+
     def test_it_is_never_loaded_unless_the_job_says_so(self) -> None:
         LOADED.clear()
         backend = OperatorStateBackend()

@@ -38,6 +38,7 @@ from holdfast.backends import (
     OperatorStateBackend,
     OperatorStateCheckpointOutputStream,
     Pickled,
+    check,
 )
 from holdfast.backends.inspection import raw_parts, readable_state
 from holdfast.backends.inspection.operator_parts import SectionPart
@@ -75,6 +76,20 @@ def test_elements_of_an_arrow_type_come_as_they_are(
     assert read["value"].to_pylist() == pa.array(values * 2, element_type).to_pylist()
     assert read["subtask"].to_pylist() == [0] * len(values) + [1] * len(values)
     read.validate(full=True)
+
+
+@pytest.mark.parametrize("levels", [1, 2], ids=["of the job", "of checkpoints"])
+def test_the_newest_checkpoint_below_a_directory_is_read(
+    checkpoint: Checkpoint, levels: int
+) -> None:
+    checkpoint.add("op", lambda backend, _: list_state(backend, "s", pa.int64()).add(7))
+    pointer = checkpoint.complete()
+    directory = pointer.rsplit("/", levels)[0]
+    descriptors = {"op": [ListStateDescriptor("s", pa.int64())]}
+    assert holdfast.read_state(directory, "op", "s") == holdfast.read_state(pointer, "op", "s")
+    assert holdfast.states(directory) == holdfast.states(pointer)
+    assert holdfast.subtasks(directory) == holdfast.subtasks(pointer)
+    assert check(directory, descriptors) == check(pointer, descriptors)
 
 
 class Parcel(msgspec.Struct):

@@ -110,7 +110,7 @@ class TestRoundTrip:
 
     @SAMPLE
     def test_slices_of_a_column_are_decoded(self, element_type: Any, values: list[Any]) -> None:
-        serializer = serializer_of(element_type, {})
+        serializer = serializer_of(element_type)
         (array,) = serializer.encode(values * 2)
         for first in range(len(array)):
             chunks = [array[first:], array[:0], array[:first]]
@@ -254,8 +254,8 @@ class TestManyBytes:
 class TestStored:
     @SAMPLE
     def test_the_same_type_reads_it_as_it_is(self, element_type: Any, values: list[Any]) -> None:
-        serializer = serializer_of(element_type, {})
-        again = serializer_of(element_type, {})
+        serializer = serializer_of(element_type)
+        again = serializer_of(element_type)
         compatibility = again.compatibility(serializer.stored, serializer.storage_type)
         assert compatibility.outcome is Outcome.AS_IS
 
@@ -281,4 +281,4 @@ class TestStored:
         column = pa.chunked_array([[b"\xc1"]], pa.large_binary())
         for element_type in (Point, Pickled()):
             with pytest.raises(CheckpointCorruptedError):
-                serializer_of(element_type, {}).decode(column)
+                serializer_of(element_type).decode(column)

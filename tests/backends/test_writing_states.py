@@ -335,7 +335,7 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
     ),
     "a field of another name": (
         StateRows(pa.table({"value": [{"x": 1, "why": 1.0}]}), ListStateDescriptor("s", Point)),
-        "rows have no field 'y'",
+        r"rows have fields \['why'\], which the type does not have",
     ),
     "no fields at all": (
         StateRows(pa.table({"value": [["x"]]}), ListStateDescriptor("s", Point)),

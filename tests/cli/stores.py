@@ -8,7 +8,7 @@ from holdfast.locations import use_s3
 def options_for(bucket: S3Bucket) -> list[str]:
     """How a command reaches a bucket; from here on, nothing else of this process does."""
     server = bucket.server
-    use_s3(settings_of(server, endpoint_url="http://127.0.0.1:9"), bucket.name)
+    use_s3(settings_of(server, endpoint="http://127.0.0.1:9"), bucket.name)
     settings = {
         "endpoint": server.endpoint,
         "endpoint.region": server.region,

@@ -81,6 +81,22 @@ def test_elements_are_rows(checkpoint: Checkpoint, capsys: pytest.CaptureFixture
     assert "nothing of subtask 7; there are 0, 1" in capsys.readouterr().err
 
 
+def test_options_may_stand_between_operator_and_state(
+    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pointer = filled(checkpoint)
+    printed = []
+    for words in (
+        [pointer, "op", "rules", "--json"],
+        ["--json", pointer, "op", "rules"],
+        [pointer, "--json", "op", "rules"],
+        [pointer, "op", "--limit", "9", "rules", "--json"],
+    ):
+        assert main(["cat", *words]) == 0
+        printed.append(lines(capsys))
+    assert printed == 4 * [[{"key": "limit", "value": 5}]]
+
+
 def test_a_wrong_name_is_status_2_and_says_the_right_ones(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:

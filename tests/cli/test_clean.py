@@ -44,7 +44,8 @@ def left(path: Path, *, age_s: float | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"1234567")
     modified = OLD_S if age_s is None else time.time() - age_s
-    os.utime(path, (modified, modified))
+    for changed in (path, path.parent):
+        os.utime(changed, (modified, modified))
     return path
 
 

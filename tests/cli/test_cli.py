@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from jobs.kept import write_checkpoint
 
-from holdfast.cli.command_line import main
+from holdfast.cli.command_line import main, parser
 from holdfast.cli.commands import COMMANDS as ALL_COMMANDS
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import Settings, settings_table
@@ -71,6 +71,25 @@ COMMANDS = [
     ["restore", STORE, STORE],
     ["rollback", STORE],
 ]
+
+
+@pytest.mark.parametrize(
+    ("mixed", "in_order"),
+    [
+        (["cat", "A", "--json", "B", "C"], ["cat", "--json", "A", "B", "C"]),
+        (["diff", "A", "--json", "B"], ["diff", "--json", "A", "B"]),
+        (["verify", "A", "--all", "B"], ["verify", "--all", "A", "B"]),
+        (["copy", "A", "--conf=a=b", "B"], ["copy", "--conf=a=b", "A", "B"]),
+        (["savepoint", "A", "--job-id", "C", "B"], ["savepoint", "--job-id", "C", "A", "B"]),
+        (["restore", "A", "--paths", "C", "D", "B"], ["restore", "--paths", "C", "D", "A", "B"]),
+        (["settings", "a", "--json", "b"], ["settings", "--json", "a", "b"]),
+        (["flink", "cat", "A", "--json", "B", "C"], ["flink", "cat", "--json", "A", "B", "C"]),
+    ],
+    ids=lambda words: words[0],
+)
+def test_options_may_stand_between_other_words(mixed: list[str], in_order: list[str]) -> None:
+    expected = vars(parser().parse_args(in_order))
+    assert vars(parser().parse_args(mixed)) | {"parser": None} == expected | {"parser": None}
 
 
 @pytest.mark.parametrize("in_file", [False, True], ids=["conf", "file"])

@@ -271,6 +271,7 @@ def test_rollback_without_yes_prints_what_would_go(
         "dry_run": True,
         "query_id": QUERY,
         "batch": 2,
+        "newest_batch": 3,
         "checkpoints": [f"{directory}/checkpoints/{QUERY}/chk-4"],
         "files": [
             f"{stopped}/{path}"
@@ -286,6 +287,8 @@ def test_rollback_without_yes_prints_what_would_go(
     assert main(["rollback", stopped, "--checkpoint", "3"]) == 0
     streams = capsys.readouterr()
     assert len(streams.out.splitlines()) == 6
+    assert "what does the sink do with batches 3 to 3" in streams.err
+    assert "application_id()" in streams.err
     assert "--yes" in streams.err
     assert all_files(directory) == before
 

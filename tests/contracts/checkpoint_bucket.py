@@ -60,7 +60,9 @@ class Deployed:
         policy = self.policies[who]
         settings = self.settings(without(policy, lacking) if lacking else policy)
         use_s3(
-            replace(settings, part_bytes=PART), self.bucket.name, retries=RetryPolicy(deadline_s=0)
+            replace(settings, part_size=PART),
+            self.bucket.name,
+            retries=RetryPolicy(deadline_s=0),
         )
 
 

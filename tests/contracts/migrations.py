@@ -1,5 +1,6 @@
 """How tests change the type of a state, and types that several of them change."""
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -13,18 +14,27 @@ from holdfast.errors import StateMigrationError
 
 
 def migrated(
-    stored: Any, wanted: Any, values: Any, defaults: dict[str, Any] | None = None
+    stored: Any,
+    wanted: Any,
+    values: Any,
+    defaults: dict[str, Any] | None = None,
+    *,
+    renamed: dict[str, str] | None = None,
+    dropped: Collection[str] = (),
 ) -> list[Any]:
     """The elements as the other type, through real bytes; and again as that is stored."""
     backend = OperatorStateBackend()
     list_state(backend, "s", stored).add_all(values)
     list_state(backend, "untouched", stored).add_all(values)
     backend = restored(backend)
-    descriptor = ListStateDescriptor("s", wanted, defaults=defaults)
+    descriptor = ListStateDescriptor(
+        "s", wanted, defaults=defaults, renamed=renamed, dropped=dropped
+    )
     result = backend.get_list_state(descriptor).get()
     assert backend.get_list_state(descriptor).get() == result
     again = restored(backend)
-    assert again.get_list_state(ListStateDescriptor("s", wanted)).get() == result
+    assert again.get_list_state(descriptor).get() == result
+    assert restored(again).get_list_state(ListStateDescriptor("s", wanted)).get() == result
     objects = values.to_pylist() if isinstance(values, pa.Array) else values
     assert list_state(again, "untouched", stored).get() == list(objects)
     return result
@@ -38,8 +48,8 @@ def refused(stored: Any, wanted: Any, values: Any = ()) -> str:
     with pytest.raises(StateMigrationError, match="'s'") as caught:
         list_state(backend, "s", wanted)
     message = str(caught.value)
-    assert serializer_of(stored, {}).name in message
-    assert serializer_of(wanted, {}).name in message
+    assert serializer_of(stored).name in message
+    assert serializer_of(wanted).name in message
     assert list_state(backend, "s", stored).get() == list(values)
     return message
 

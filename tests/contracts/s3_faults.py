@@ -100,8 +100,8 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     faults.requests.clear()
     settings = settings_of(
         bucket.server,
-        endpoint_url=faults.url,
-        part_bytes=PART,
+        endpoint=faults.url,
+        part_size=PART,
         state_files=state_files,
     )
     yield Store(bucket, faults, settings)

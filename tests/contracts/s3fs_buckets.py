@@ -48,7 +48,7 @@ class Watched:
 
     def use(self, retries: RetryPolicy = PATIENT, **changes: Any) -> FileSystem:
         """What URIs of the bucket lead to, from now on."""
-        changes = {"endpoint_url": self.faults.url, **changes}
+        changes = {"endpoint": self.faults.url, **changes}
         settings = settings_of(self.bucket.server, **changes)
         use_s3(settings, retries=retries)
         return file_system_for(self.directory)

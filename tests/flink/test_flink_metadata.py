@@ -141,6 +141,18 @@ def test_moved_files_are_found_at_given_place(tmp_path: Path) -> None:
     assert value_of(flink.open_savepoint(directory, moved=moved)) == [ROW]
 
 
+@pytest.mark.parametrize("uri", ["file:{}/secret", "file:///{}/job/shared/../../secret"])
+def test_file_outside_of_the_job_is_read_only_if_one_says_so(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(STREAM)
+    (tmp_path / "job").mkdir()
+    stream = file(uri.format(tmp_path), len(STREAM))
+    directory = write(tmp_path / "job/chk-7", metadata({"job": {0: Subtask(keyed=keyed_handle(stream))}}))
+    with pytest.raises(InvalidRequestError, match=r"where no checkpoint of Flink.*--moved"):
+        flink.open_savepoint(directory).states()
+    moved = {f"file://{tmp_path}": f"file://{tmp_path}"}
+    assert value_of(flink.open_savepoint(directory, moved=moved)) == [ROW]
+
+
 @pytest.mark.parametrize("job", ["hdfs://nn:8020/flink/5f2d", "file:/no/such/5f2d"])
 @pytest.mark.parametrize(
     ("place", "metadata_in", "kept_in"),

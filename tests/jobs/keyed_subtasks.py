@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from contracts.progress import behind_batch
 from jobs.keyed import USUAL
 from jobs.quick_disk import QUICK_DISK
 
@@ -15,6 +16,12 @@ from holdfast.backends.keyed import BackendName, open_tables
 from holdfast.backends.keyed_state import KeyedStateBackend
 from holdfast.backends.keys import key_group_range, key_hash
 from holdfast.backends.operator import OperatorStateBackend
+from holdfast.locations import (
+    CheckpointMetadata,
+    StoredOperator,
+    StoredSubtask,
+    complete_checkpoint,
+)
 from holdfast.spark import StatefulFunction
 from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
@@ -58,18 +65,44 @@ class KeyedSubtasks:
             batch_time: The time of the batch.
             replays: How often the batch runs before without completing, each time from the same state.
         """
+        out = self.run(rows, watermark=watermark, batch_time=batch_time, replays=replays)
+        return [row for batch in out for row in batch.to_pylist()]
+
+    def run(
+        self, rows: pa.Table, *, watermark: int = 0, batch_time: int = 0, replays: int = 0
+    ) -> list[pa.RecordBatch]:
+        """Do what `batch` does. Returns the batches of Arrow that come out."""
         for _ in range(replays):
             self._run(rows, watermark, batch_time)
         out, self._handles = self._run(rows, watermark, batch_time)
         self._watermark = watermark
         return out
 
+    def complete(self, uid: str) -> str:
+        """Complete a checkpoint of the operator as it is now. Returns its pointer."""
+        self._checkpoint_id += 1
+        stored = {
+            index: StoredSubtask(managed_keyed=(handle,))
+            for index, handle in enumerate(self._handles)
+        }
+        metadata = CheckpointMetadata(
+            job_id="job",
+            checkpoint_id=self._checkpoint_id,
+            created_ms=0,
+            duration_ms=0.0,
+            writer="test",
+            operators={uid: StoredOperator(len(stored), GROUPS, stored, key=tuple(self.key.names))},
+            coordinator_states=behind_batch(0),
+        )
+        location = self.checkpoints.location(self._checkpoint_id)
+        return complete_checkpoint(location, metadata).location.external_pointer
+
     def _run(
         self, rows: pa.Table, watermark: int, batch_time: int
-    ) -> tuple[list[dict[str, Any]], tuple[Any, ...]]:
+    ) -> tuple[list[pa.RecordBatch], tuple[Any, ...]]:
         self._checkpoint_id += 1
         self.late_rows, self.next_timer = 0, None
-        out: list[dict[str, Any]] = []
+        out: list[pa.RecordBatch] = []
         handles: tuple[Any, ...] = ()
         hashes = key_hash([rows.column(name).combine_chunks() for name in self.key.names])
         groups = hashes.to_numpy().astype(np.int64) % GROUPS
@@ -98,8 +131,7 @@ class KeyedSubtasks:
             )
             is_own = (groups >= own.start_key_group) & (groups <= own.end_key_group)
             mine = rows.filter(pa.array(is_own))
-            for batch in function.process(iter(mine.to_batches(max_chunksize=3))):
-                out += batch.to_pylist()
+            out += function.process(iter(mine.to_batches(max_chunksize=3)))
             times = [self.next_timer, backend.next_timers()[0]]
             self.next_timer = min((time for time in times if time is not None), default=None)
             self.late_rows += getattr(function, "late_rows", 0)

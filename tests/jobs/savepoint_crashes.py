@@ -16,7 +16,7 @@ from holdfast.flink import FlinkSavepoint, import_savepoint
 from holdfast.locations import FileSystemCheckpointStorage, find_checkpoints
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.spark import restore_savepoint, roll_back, take_savepoint
-from holdfast.spark.checkpoint_location import UNFINISHED_FILE
+from holdfast.spark.checkpoint_location import APPLICATION_FILE, UNFINISHED_FILE
 from holdfast.spark.savepoints import RESTORED_FILE, is_attempt
 from holdfast.testing import ANY_CALL, Faults
 
@@ -89,6 +89,7 @@ def check_restores(faults: Faults, stride: int) -> int:
     location, _ = _query(faults, 0)
     pointer = take_savepoint(location, f"{faults.directory}/savepoints")
     whole = all_files(location).keys() - {"commits/0", "commits/1", "offsets/0", "offsets/1"}
+    whole |= {APPLICATION_FILE}
 
     for step in itertools.count(1, stride):
         fork = f"{faults.directory}/fork-{step}"
@@ -117,6 +118,7 @@ def check_roll_backs(faults: Faults, stride: int) -> int:
     rolled_back = {
         "metadata",
         "holdfast.json",
+        APPLICATION_FILE,
         *(f"{log}/{batch}" for log in ("offsets", "commits", "sources/0") for batch in range(2)),
         "state/0/_metadata/metadata",
         *(f"state/0/{part}/_metadata/schema" for part in range(2)),

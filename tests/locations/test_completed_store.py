@@ -1,5 +1,6 @@
 """Which checkpoints a job keeps, and what is deleted for those it doesn't."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -201,11 +202,13 @@ class _Death(BaseException):
 def test_files_of_another_job_are_never_deleted(
     access: CheckpointStorageAccess, memory_directory: str, cleaner: CheckpointsCleaner
 ) -> None:
-    """A driver finds a checkpoint that uses files of a savepoint which the job began with."""
     savepoint = completed(job_in(memory_directory, "old"), 5, savepoint=True, job_id="old")
-    store = CompletedCheckpointStore(1, cleaner, [completed(access, 6, *files_of(savepoint))])
-    store.add(completed(access, 7, *files_of(savepoint)))
-    for number in (8, 9):
+    first = completed(access, 6)
+    streams = (*first.metadata.streams(), *savepoint.metadata.streams())
+    leads_elsewhere = metadata_of(*streams, checkpoint_id=6)
+    restored = dataclasses.replace(first, metadata=leads_elsewhere)
+    store = CompletedCheckpointStore(1, cleaner, [restored])
+    for number in (7, 8, 9):
         store.add(completed(access, number))
     assert_complete(savepoint)
 

@@ -26,7 +26,7 @@ from holdfast.locations.adapters import (
 
 @pytest.fixture
 def s3_directory(memory_bucket: S3Bucket) -> Iterator[str]:
-    use_s3(settings_of(memory_bucket.server, part_bytes=5 << 20))
+    use_s3(settings_of(memory_bucket.server, part_size=5 << 20))
     yield f"s3://{memory_bucket.name}/holdfast/_entropy_"
     unregister_file_system("s3")
     unregister_file_system("s3a")
@@ -58,8 +58,8 @@ import sys
 from holdfast.locations import *
 from holdfast.locations.adapters import *
 directory, endpoint, access_key, secret_key = sys.argv[1:]
-use_s3(S3Settings(endpoint_url=endpoint, region="us-east-1", path_style=True,
-    access_key=access_key, secret_key=secret_key, part_bytes=5 << 20))
+use_s3(S3Settings(endpoint=endpoint, region="us-east-1", path_style_access=True,
+    access_key=access_key, secret_key=secret_key, part_size=5 << 20))
 access = checkpoint_storage(directory).create_checkpoint_storage("job")
 location = access.initialize_location_for_checkpoint(2)
 for scope in CheckpointedStateScope:

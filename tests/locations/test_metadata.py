@@ -6,6 +6,7 @@ from contracts.metadata import sealed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.common import uripath
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 from holdfast.locations import CheckpointMetadata, StoredOperator, StoredSubtask, SubtaskStatistics
 from holdfast.locations.adapters import (
@@ -213,7 +214,9 @@ _streams = st.one_of(
     st.builds(ByteStreamStateHandle, st.binary(max_size=50)),
     st.builds(
         FileStateHandle,
-        st.one_of(_names.map(lambda name: f"{DIRECTORY}/{name}"), _names.map("s3://b/x/".__add__)),
+        st.one_of(
+            _names.map(lambda name: f"{DIRECTORY}/{name}"), _names.map("s3://b/x/".__add__)
+        ).filter(uripath.is_normalized),
         _counts,
         st.none() | st.builds(Checksum, st.just("crc32c"), st.just(1 << 20), st.binary(max_size=8)),
     ),

@@ -135,7 +135,7 @@ def test_a_scheme_that_is_unregistered_forgets_its_buckets() -> None:
 def test_retries_are_those_of_calls_and_of_parts(memory_bucket: S3Bucket, *, own: bool) -> None:
     with faults_before(memory_bucket.server) as faults:
         settings = settings_of(
-            memory_bucket.server, endpoint_url=faults.url, part_bytes=5 << 20, state_files="boto3"
+            memory_bucket.server, endpoint=faults.url, part_size=5 << 20, state_files="boto3"
         )
         use_s3(settings, memory_bucket.name if own else None, retries=NEVER)
         uri = f"s3://{memory_bucket.name}/dir/x"

@@ -159,7 +159,7 @@ def test_a_store_that_keeps_writers_apart_is_found_to_do_so(s3: S3Bucket) -> Non
 @on_moto
 def test_a_role_is_assumed(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", watched.bucket.server.endpoint)
-    file_system = watched.file_system(role_arn="arn:aws:iam::123456789012:role/holdfast")
+    file_system = watched.file_system(assumed_role="arn:aws:iam::123456789012:role/holdfast")
     with suppress(CheckpointError):  # the role's account may have another view of the buckets
         file_system.publish(f"{watched.directory}/x", b"1")
     [sent] = watched.asked("PutObject")
@@ -174,7 +174,7 @@ def test_a_role_that_can_not_be_assumed_is_one_clear_error(
     with http_faults(watched.bucket.server.endpoint) as sts:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
         sts.answer(403, nth="every")
-        file_system = watched.file_system(role_arn="arn:aws:iam::123456789012:role/refused")
+        file_system = watched.file_system(assumed_role="arn:aws:iam::123456789012:role/refused")
         with pytest.raises(InvalidRequestError) as caught:
             file_system.publish(f"{watched.directory}/x", b"1")
         assert watched.bucket.server.secret_key not in str(caught.value)

@@ -29,7 +29,7 @@ RANDOM = "0123456789abcdef" * 2
 @pytest.fixture
 def directory(s3_bucket: S3Bucket) -> Iterator[str]:
     """A directory in a bucket, reached by `s3://`."""
-    use_s3(settings_of(s3_bucket.server, part_bytes=5 << 20))
+    use_s3(settings_of(s3_bucket.server, part_size=5 << 20))
     yield f"s3://{s3_bucket.name}/data"
     unregister_file_system("s3")
     unregister_file_system("s3a")

@@ -36,7 +36,7 @@ OF_A_SEGMENT = 12
 @pytest.fixture(autouse=True)
 def _registered(watched: Watched) -> Iterator[None]:
     server = watched.bucket.server
-    use_s3(settings_of(server, endpoint_url=watched.faults.url, state_files="boto3"))
+    use_s3(settings_of(server, endpoint=watched.faults.url, state_files="boto3"))
     yield
     unregister_file_system("s3")
     unregister_file_system("s3a")

@@ -42,7 +42,7 @@ __all__ = ["directory", "s3", "small_parts"]
 @on_each_server
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
 def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
-    file_system = watched.file_system(part_bytes=5 * MIB, checksum=checksum)
+    file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     data = os.urandom(12 * MIB + 1)
     stream = file_system.create(f"{watched.directory}/x")
     for first in range(0, len(data), MIB // 3):
@@ -72,7 +72,7 @@ def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
 @pytest.mark.parametrize("size", [99, 100, 101, 200, 201])
 def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> None:
     data = os.urandom(size)
-    write(watched.file_system(part_bytes=100), f"{watched.directory}/x", data)
+    write(watched.file_system(part_size=100), f"{watched.directory}/x", data)
     assert watched.bucket.read("dir/x") == data
     assert watched.bucket.uploads() == []
 
@@ -82,7 +82,7 @@ def test_parts_grow_so_that_a_stream_has_no_end(watched: Watched) -> None:
     class FourOfASize(SettingsOfSmallParts):
         PARTS_PER_SIZE = 4
 
-    file_system = watched.file_system(kind=FourOfASize, part_bytes=10, concurrency=1)
+    file_system = watched.file_system(kind=FourOfASize, part_size=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
     write(file_system, f"{watched.directory}/x", data)
     parts = {
@@ -96,7 +96,7 @@ def test_parts_grow_so_that_a_stream_has_no_end(watched: Watched) -> None:
 
 @only_on_ministack  # moto would hold the parts in this process
 def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Bucket) -> None:
-    settings = settings_of(bucket.server, part_bytes=5 * MIB, concurrency=2)
+    settings = settings_of(bucket.server, part_size=5 * MIB, concurrency=2)
     stream = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
     chunk = bytes(MIB)
     tracemalloc.start()
@@ -128,7 +128,7 @@ def no_collection() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_parts")
 def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: S3Bucket) -> None:
-    upload = begun(settings_of(bucket.server, part_bytes=100), f"s3://{bucket.name}/x")
+    upload = begun(settings_of(bucket.server, part_size=100), f"s3://{bucket.name}/x")
     upload.write(memoryview(bytes(950)))
     forgotten = weakref.ref(upload)
     with no_collection():
@@ -147,7 +147,7 @@ def test_an_upload_whose_parts_are_refused_before_or_after_an_abort_is_forgotten
     go_on = threading.Event()
     watched.faults.delay(go_on, s3_operation("UploadPart"), "every")
     watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
-    upload = begun(watched.file_system(part_bytes=100).settings, f"{watched.directory}/x")
+    upload = begun(watched.file_system(part_size=100).settings, f"{watched.directory}/x")
     upload.write(memoryview(bytes(250)))
     if order == "before":
         go_on.set()
@@ -173,7 +173,7 @@ def is_refused(upload: MultipartUpload) -> bool:
 @pytest.mark.usefixtures("small_parts")
 def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Watched) -> None:
     watched.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
-    stream = watched.file_system(part_bytes=100).create(f"{watched.directory}/x")
+    stream = watched.file_system(part_size=100).create(f"{watched.directory}/x")
     with pytest.raises(InvalidRequestError):
         stream.write(bytes(250))
     with pytest.raises(StreamClosedError):
@@ -198,7 +198,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
     # Not before the writer has noted it, who would wait otherwise.
     noted = threading.Event()
     watched.faults.delay(noted, s3_operation("UploadPart"))
-    stream = watched.file_system(part_bytes=4, concurrency=1).create(f"{watched.directory}/x")
+    stream = watched.file_system(part_size=4, concurrency=1).create(f"{watched.directory}/x")
     stream.write(b"12345")
     noted.set()
     with ThreadPoolExecutor(1) as pool:
@@ -216,7 +216,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
 def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
     watched: Watched, checksum: str
 ) -> None:
-    file_system = watched.file_system(part_bytes=5 * MIB, checksum=checksum)
+    file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     write(file_system, f"{watched.directory}/large", bytes(6 * MIB))
     write(file_system, f"{watched.directory}/small", b"1")
     file_system.delete([f"{watched.directory}/large"])
@@ -238,7 +238,7 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
 
 
 def test_parts_reach_what_s3_can_hold() -> None:
-    part, total = S3Settings().part_bytes, 0
+    part, total = S3Settings().part_size, 0
     for number in range(1, S3Settings.MAX_PARTS + 1):
         total += part
         if number % S3Settings.PARTS_PER_SIZE == 0:
@@ -252,7 +252,7 @@ def test_too_many_parts_are_refused_and_leave_nothing(watched: Watched) -> None:
     class ThreeParts(SettingsOfSmallParts):
         MAX_PARTS = 3
 
-    file_system = watched.file_system(kind=ThreeParts, part_bytes=10)
+    file_system = watched.file_system(kind=ThreeParts, part_size=10)
     with pytest.raises(InvalidRequestError, match="more than 3 parts"):
         write(file_system, f"{watched.directory}/x", bytes(45))
     settle()
@@ -324,7 +324,7 @@ def test_a_state_stream_that_is_not_kept_leaves_no_upload(s3: S3Bucket, ending: 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
 def test_a_file_that_is_forgotten_leaves_no_upload(bucket: S3Bucket, directory: str) -> None:
-    file_system = S3FileSystem(settings_of(bucket.server, part_bytes=100), retries=SOON)
+    file_system = S3FileSystem(settings_of(bucket.server, part_size=100), retries=SOON)
     stream = file_system.create(f"{directory}/x")
     stream.write(bytes(150))
     with suppress(ResourceWarning):
@@ -337,7 +337,7 @@ def test_a_file_that_is_forgotten_leaves_no_upload(bucket: S3Bucket, directory: 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
 def test_no_thread_outlives_its_stream(bucket: S3Bucket, directory: str) -> None:
-    file_system = S3FileSystem(settings_of(bucket.server, part_bytes=100), retries=SOON)
+    file_system = S3FileSystem(settings_of(bucket.server, part_size=100), retries=SOON)
     for ending in ("commit", "abort"):
         stream = file_system.create(f"{directory}/{ending}")
         stream.write(bytes(1000))

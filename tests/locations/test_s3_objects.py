@@ -40,7 +40,7 @@ ALL = (*WRITING, "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"
 
 
 def write_in_every_way(watched: Watched, **changes: Any) -> None:
-    file_system = watched.file_system(part_bytes=100, **changes)
+    file_system = watched.file_system(part_size=100, **changes)
     file_system.publish(f"{watched.directory}/published", b"1")
     write(file_system, f"{watched.directory}/small", b"1")
     write(file_system, f"{watched.directory}/large", bytes(250))
@@ -60,7 +60,7 @@ def write_in_every_way(watched: Watched, **changes: Any) -> None:
     [
         ({"server_side_encryption": "AES256"}, {"x-amz-server-side-encryption": "AES256"}),
         (
-            {"server_side_encryption": "aws:kms", "kms_key_id": "key-1"},
+            {"server_side_encryption": "aws:kms", "kms_key": "key-1"},
             {
                 "x-amz-server-side-encryption": "aws:kms",
                 "x-amz-server-side-encryption-aws-kms-key-id": "key-1",

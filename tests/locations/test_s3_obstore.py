@@ -77,7 +77,7 @@ def test_settings_reach_its_requests(watched: Watched) -> None:
         watched,
         storage_class="STANDARD_IA",
         server_side_encryption="aws:kms",
-        kms_key_id="some-key",
+        kms_key="some-key",
         requester_pays=True,
         session_token=TOKEN,
     )
@@ -96,7 +96,7 @@ def test_settings_reach_its_requests(watched: Watched) -> None:
 
 @on_each_server
 def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watched) -> None:
-    file_system = by_obstore(watched, part_bytes=5 * MIB)
+    file_system = by_obstore(watched, part_size=5 * MIB)
     data = os.urandom(11 * MIB + 7)
     write(file_system, f"{watched.directory}/x", data)
     assert set(agents(watched, "UploadPart")) == {"boto3"}
@@ -176,18 +176,18 @@ def test_sixteen_threads_share_it(watched: Watched) -> None:
     ("name", "settings", "expected"),
     [
         ("bucket", {}, "https://bucket.s3.eu-central-1.amazonaws.com/key"),
-        ("bucket", {"path_style": True}, "https://s3.eu-central-1.amazonaws.com/bucket/key"),
+        ("bucket", {"path_style_access": True}, "https://s3.eu-central-1.amazonaws.com/bucket/key"),
         ("my.bucket", {}, "https://s3.eu-central-1.amazonaws.com/my.bucket/key"),
         ("bucket", {"region": "cn-north-1"}, "https://bucket.s3.cn-north-1.amazonaws.com.cn/key"),
         ("bucket", {"region": "us-east-1"}, "https://bucket.s3.amazonaws.com/key"),
-        ("bucket", {"endpoint_url": "https://s.example:9"}, "https://s.example:9/bucket/key"),
-        ("bucket", {"endpoint_url": "https://s.example/s3/"}, "https://s.example/s3/bucket/key"),
+        ("bucket", {"endpoint": "https://s.example:9"}, "https://s.example:9/bucket/key"),
+        ("bucket", {"endpoint": "https://s.example/s3/"}, "https://s.example/s3/bucket/key"),
         (
             "bucket",
-            {"endpoint_url": "https://bucket.vpce-1.s3.eu-central-1.vpce.amazonaws.com"},
+            {"endpoint": "https://bucket.vpce-1.s3.eu-central-1.vpce.amazonaws.com"},
             "https://bucket.vpce-1.s3.eu-central-1.vpce.amazonaws.com/bucket/key",
         ),
-        ("bucket", {"endpoint_url": "http://127.0.0.1:9"}, "http://127.0.0.1:9/bucket/key"),
+        ("bucket", {"endpoint": "http://127.0.0.1:9"}, "http://127.0.0.1:9/bucket/key"),
     ],
 )
 def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected: str) -> None:
@@ -343,7 +343,7 @@ def test_a_missing_file_is_asked_for_once_and_a_missing_bucket_is_told_from_it(
 
 def test_a_store_that_is_not_there_has_done_nothing(watched: Watched) -> None:
     url = "http://127.0.0.1:1"
-    settings = settings_of(watched.bucket.server, endpoint_url=url, state_files="obstore")
+    settings = settings_of(watched.bucket.server, endpoint=url, state_files="obstore")
     stream = S3FileSystem(settings, retries=SOON).create("s3://bucket/x")
     with pytest.raises(StorageUnavailableError) as raised:
         stream.commit()
@@ -394,8 +394,8 @@ def test_a_forked_process_uses_boto3_and_does_not_hang(watched: Watched) -> None
 def test_it_is_not_imported_where_boto3_was_asked_for(bucket: S3Bucket) -> None:
     source = (
         "import sys; from holdfast.locations.file_systems import S3FileSystem, S3Settings;"
-        "stream = S3FileSystem(S3Settings(endpoint_url=sys.argv[1], region='us-east-1',"
-        "path_style=True, access_key=sys.argv[2], secret_key=sys.argv[3],"
+        "stream = S3FileSystem(S3Settings(endpoint=sys.argv[1], region='us-east-1',"
+        "path_style_access=True, access_key=sys.argv[2], secret_key=sys.argv[3],"
         "state_files=sys.argv[4])).create(sys.argv[5]);"
         "stream.write(b'1'); stream.commit(); print('obstore' in sys.modules)"
     )

@@ -53,7 +53,7 @@ def test_a_process_has_one_client_and_a_forked_one_its_own(watched: Watched) -> 
 @of_many_threads
 def test_a_fork_does_not_give_up_its_parents_upload(watched: Watched) -> None:
     uri = f"{watched.directory}/x"
-    stream = watched.file_system(part_bytes=5 * MIB).create(uri)
+    stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
     assert forked(stream.abort) == 0
     stream.commit()
@@ -63,7 +63,7 @@ def test_a_fork_does_not_give_up_its_parents_upload(watched: Watched) -> None:
 
 def test_an_upload_is_given_up_once(watched: Watched) -> None:
     uri = f"{watched.directory}/x"
-    stream = watched.file_system(part_bytes=5 * MIB).create(uri)
+    stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
     watched.faults.answer(403, s3_operation("CompleteMultipartUpload"), code="AccessDenied")
     with pytest.raises(InvalidRequestError):

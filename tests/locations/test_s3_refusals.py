@@ -78,7 +78,7 @@ def test_a_profile_that_is_not_there_is_one_clear_error(
     file_system: S3FileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    file_system = S3FileSystem(S3Settings(endpoint_url="http://127.0.0.1:1", region="nowhere"))
+    file_system = S3FileSystem(S3Settings(endpoint="http://127.0.0.1:1", region="nowhere"))
     with pytest.raises(InvalidRequestError):
         file_system.publish(f"{directory}/x", b"1")
 
@@ -122,7 +122,7 @@ def test_what_the_store_refuses_is_one_clear_error_without_secrets(
     ("settings", "message"),
     [
         ({"checksum": "md5"}, "checksum must be .* got 'md5'"),
-        ({"part_bytes": 5 * MIB - 1}, "part_bytes must be"),
+        ({"part_size": 5 * MIB - 1}, "part_size must be"),
         ({"concurrency": 0}, "concurrency must be >= 1"),
         ({"access_key": "a"}, "must be set together"),
         ({"secret_key": "a"}, "must be set together"),
@@ -134,7 +134,7 @@ def test_settings_that_can_not_be_are_refused(settings: dict[str, Any], message:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"connect_timeout_s": 0.0}, {"connect_timeout_s": -1.0}, {"read_timeout_s": 0.0}]
+    "settings", [{"connect_timeout": 0.0}, {"connect_timeout": -1.0}, {"read_timeout": 0.0}]
 )
 def test_timeouts_that_can_not_be_are_refused_at_the_first_request_at_the_latest(
     bucket: S3Bucket, settings: dict[str, Any]
@@ -145,7 +145,7 @@ def test_timeouts_that_can_not_be_are_refused_at_the_first_request_at_the_latest
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "ftp//x", "http://"])
 def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
-    settings = S3Settings(endpoint_url=endpoint, region="x", access_key="a", secret_key=SECRET)
+    settings = S3Settings(endpoint=endpoint, region="x", access_key="a", secret_key=SECRET)
     with pytest.raises(InvalidRequestError) as caught:
         S3FileSystem(settings).publish("s3://bucket/x", b"1")
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -156,7 +156,7 @@ def test_a_file_of_certificates_that_is_missing_is_one_clear_error(
 ) -> None:
     endpoint = bucket.server.endpoint.replace("http://", "https://")
     missing = str(tmp_path / "missing")
-    settings = settings_of(bucket.server, endpoint_url=endpoint, ca_bundle=missing)
+    settings = settings_of(bucket.server, endpoint=endpoint, ca_bundle=missing)
     with pytest.raises(InvalidRequestError):
         list(S3FileSystem(settings).list(f"s3://{bucket.name}/x"))
 
@@ -186,7 +186,7 @@ def test_no_secret_is_in_what_is_printed_or_pickled(s3: S3Bucket) -> None:
 
 def test_a_password_in_the_endpoint_is_not_shown() -> None:
     try:
-        shown = repr(S3Settings(endpoint_url=f"http://user:{SECRET}@127.0.0.1:1"))
+        shown = repr(S3Settings(endpoint=f"http://user:{SECRET}@127.0.0.1:1"))
     except InvalidRequestError as error:
         shown = str(error)
     assert SECRET not in shown

@@ -74,7 +74,7 @@ def test_a_broken_encryption_does_not_say_that_nothing_was_done(store: Store) ->
 def test_a_store_that_nobody_can_reach_has_done_nothing(store: Store, name: str) -> None:
     with http_faults(store.bucket.server.endpoint) as gone:
         url = gone.url
-    store.settings = S3Settings(endpoint_url=url, region="x", access_key="a", secret_key="b")
+    store.settings = S3Settings(endpoint=url, region="x", access_key="a", secret_key="b")
     store.use(SOON)
     error = outcome(OPERATIONS[name], store)
     forget_clients(url)

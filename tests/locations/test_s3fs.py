@@ -116,7 +116,7 @@ def test_a_small_file_is_looked_for_and_put_without_a_condition(watched: Watched
 
 def test_a_large_file_goes_in_parts(watched: Watched) -> None:
     data = os.urandom(12 * MIB + 1)
-    write(watched.use(part_bytes=5 * MIB), watched.uri, data)
+    write(watched.use(part_size=5 * MIB), watched.uri, data)
     assert watched.bucket.read("dir/x") == data
     assert watched.counts() == {
         "CreateMultipartUpload": 1,

@@ -51,7 +51,7 @@ def test_neither_s3fs_nor_botocore_repeats_anything(
     # A 500 may have been performed.
     may_be_there = name == "PutObject" and status == 500
     with pytest.raises(OutcomeUnknownError if may_be_there else StorageUnavailableError):
-        CALLS[name](watched, watched.use(NEVER, part_bytes=5 * MIB, concurrency=1))
+        CALLS[name](watched, watched.use(NEVER, part_size=5 * MIB, concurrency=1))
     assert watched.counts()[name] == 1
 
 
@@ -64,7 +64,7 @@ def test_what_fails_twice_is_done_at_the_third_time(
         watched.faults.answer(503, s3_operation(name), times=2)
     else:
         watched.faults.reset(s3_operation(name), times=2)
-    file_system = watched.use(part_bytes=5 * MIB)
+    file_system = watched.use(part_size=5 * MIB)
     CALLS[name](watched, file_system)
     assert watched.counts()[name] == 3 + (name == "UploadPart")
     if name in {"PutObject", "HeadObject", "UploadPart"}:
@@ -77,7 +77,7 @@ def test_what_fails_twice_is_done_at_the_third_time(
 def test_a_commit_whose_answer_was_lost_is_one(watched: Watched, name: str, size: int) -> None:
     data = os.urandom(size)
     watched.faults.lose_answer(s3_operation(name))
-    write(watched.use(part_bytes=5 * MIB), watched.uri, data)
+    write(watched.use(part_size=5 * MIB), watched.uri, data)
     assert watched.bucket.read("dir/x") == data
     assert watched.bucket.uploads() == []
 
@@ -100,7 +100,7 @@ def test_metadata_whose_answer_was_lost_is_published_once(watched: Watched) -> N
 
 
 def test_a_writer_that_fails_leaves_no_truncated_file(watched: Watched) -> None:
-    stream = watched.use(part_bytes=5 * MIB).create(watched.uri)
+    stream = watched.use(part_size=5 * MIB).create(watched.uri)
     stream.write(bytes(6 * MIB))
     stream.abort()
     with pytest.raises(StreamClosedError):
@@ -113,7 +113,7 @@ def test_a_writer_that_fails_leaves_no_truncated_file(watched: Watched) -> None:
 def test_a_part_that_is_refused_leaves_nothing(watched: Watched) -> None:
     watched.faults.answer(403, s3_operation("UploadPart"))
     with pytest.raises(InvalidRequestError):
-        write(watched.use(part_bytes=5 * MIB), watched.uri, bytes(12 * MIB))
+        write(watched.use(part_size=5 * MIB), watched.uri, bytes(12 * MIB))
     assert watched.bucket.keys() == []
     assert watched.bucket.uploads() == []
 
@@ -129,7 +129,7 @@ def test_reading_goes_on_where_the_connection_was_lost(watched: Watched) -> None
 def test_a_server_that_says_nothing_is_not_waited_for_forever(watched: Watched) -> None:
     _, go_on = watched.faults.blocking(s3_operation("ListObjectsV2"))
     with pytest.raises(StorageUnavailableError):
-        watched.use(NEVER, read_timeout_s=0.2).list(watched.directory)
+        watched.use(NEVER, read_timeout=0.2).list(watched.directory)
     go_on.set()
 
 
@@ -175,13 +175,13 @@ def test_a_bucket_that_is_missing_is_not_an_empty_directory(watched: Watched) ->
 
 
 def test_a_server_that_is_not_there_is_unavailable(watched: Watched) -> None:
-    file_system = watched.use(NEVER, endpoint_url="http://127.0.0.1:1")
+    file_system = watched.use(NEVER, endpoint="http://127.0.0.1:1")
     with pytest.raises(StorageUnavailableError):
         file_system.list(watched.directory)
 
 
 def test_what_is_sent_again_after_a_kept_connection_broke_is_whole(watched: Watched) -> None:
-    file_system = watched.use(NEVER, part_bytes=5 * MIB, concurrency=1)
+    file_system = watched.use(NEVER, part_size=5 * MIB, concurrency=1)
     data = os.urandom(12 * MIB)
     stream = file_system.create(watched.uri)
     stream.write(data[: 5 * MIB])

@@ -29,7 +29,7 @@ def s3_bucket(memory_bucket: S3Bucket) -> S3Bucket:
 
 
 def test_a_buckets_own_settings_are_for_it_alone(watched: Watched) -> None:
-    watched.use(endpoint_url="http://127.0.0.1:1", retries=NEVER)
+    watched.use(endpoint="http://127.0.0.1:1", retries=NEVER)
     use_s3(settings_of(watched.bucket.server), watched.bucket.name)
     assert list(file_system_for(watched.directory).list(watched.directory)) == []
     with pytest.raises(StorageUnavailableError):
@@ -55,7 +55,7 @@ def test_s3a_is_the_same(used: S3Bucket) -> None:
 def test_a_setting_reaches_the_requests(
     watched: Watched, changes: dict[str, Any], header: str, value: str, size: int
 ) -> None:
-    write(watched.use(part_bytes=5 * MIB, **changes), watched.uri, bytes(size))
+    write(watched.use(part_size=5 * MIB, **changes), watched.uri, bytes(size))
     name = "PutObject" if size == 1 else "CreateMultipartUpload"
     [made] = [request for request in watched.faults.requests if s3_operation(name)(request)]
     assert made.headers[header] == value
@@ -71,7 +71,7 @@ def test_what_the_settings_leave_open_is_fsspecs_to_say(
         "secret": server.secret_key,
     }
     monkeypatch.setitem(conf, "s3", said)
-    file_system = S3fsFileSystem(S3Settings(region=server.region, path_style=True))
+    file_system = S3fsFileSystem(S3Settings(region=server.region, path_style_access=True))
     write(file_system, f"fsspec+s3://{bucket.name}/x", b"1")
     assert bucket.read("x") == b"1"
 
@@ -86,7 +86,7 @@ def test_the_settings_come_before_fsspecs(
 
 
 def test_a_role_is_refused_with_the_way_out() -> None:
-    file_system = S3fsFileSystem(S3Settings(role_arn="arn:aws:iam::1:role/x"))
+    file_system = S3fsFileSystem(S3Settings(assumed_role="arn:aws:iam::1:role/x"))
     with pytest.raises(InvalidRequestError, match="AWS_PROFILE"):
         file_system.list("fsspec+s3://bucket/dir")
 
@@ -99,7 +99,7 @@ def test_certificates_that_are_missing_are_not_a_missing_object(
         watched.use(ca_bundle=missing).open(watched.uri)
     monkeypatch.setenv("AWS_CA_BUNDLE", missing)
     with pytest.raises(InvalidRequestError):
-        watched.use(endpoint_url="https://127.0.0.1:1").open(watched.uri)
+        watched.use(endpoint="https://127.0.0.1:1").open(watched.uri)
 
 
 def test_who_has_no_credentials_is_told_so(

@@ -1,6 +1,7 @@
 """What a sweep leaves, and which metadata stops it."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ from holdfast.locations.adapters import (
     file_system_for,
 )
 from holdfast.locations.coordination import GRACE_S
+from holdfast.locations.handles import checksum_of
+from holdfast.locations.storages import AdoptingOutputStream
 from holdfast.testing import Faults, ManualClock, metadata_of
 
 __all__ = ["access", "clock"]
@@ -110,6 +113,33 @@ class TestWhatIsLeft:
         assert uris(report) == {old.uri}
         assert report.too_young == 2
         assert young <= files_below(memory_directory)
+
+    def test_old_file_that_was_just_linked_in_is_young(self, tmp_path: Path) -> None:
+        """A segment that a failing query has kept for two days is stored at last, by a second name."""
+        segment = tmp_path / "segment"
+        segment.write_bytes(b"x" * 100)
+        age("", [str(segment)], 2 * GRACE_S)
+        location = job_in(f"file://{tmp_path}/storage").initialize_location_for_checkpoint(1)
+        stream = location.create_checkpoint_state_output_stream(SHARED)
+        assert isinstance(stream, AdoptingOutputStream)
+        assert stream.adopt(str(segment), 100, checksum_of(segment.read_bytes()))
+        assert sweep(f"file://{tmp_path}/storage", "job").files == ()
+        handle = stream.close_and_get_handle()
+        report = sweep(f"file://{tmp_path}/storage", "job")
+        assert (report.files, report.too_young) == ((), 1)
+        assert isinstance(handle, FileStateHandle)
+        assert segment.samefile(handle.uri.removeprefix("file://"))
+
+    def test_savepoint_that_is_being_copied_with_its_times_is_young(self, tmp_path: Path) -> None:
+        """As `cp -a` does it, which copies `_metadata` when it comes to it."""
+        access = job_in(f"file://{tmp_path}")
+        handle = write_state(access.initialize_location_for_savepoint(1))
+        age("", [handle.uri], 2 * GRACE_S)
+        copy = tmp_path / "savepoints" / "savepoint-job-0123456789ab"
+        copy.mkdir()
+        shutil.copy2(handle.uri.removeprefix("file://"), copy)
+        report = sweep(tmp_path, "job", savepoint_directory=tmp_path / "savepoints")
+        assert (uris(report), report.too_young) == ({handle.uri}, 1)
 
     def test_directories_that_hold_something_are_not_said_to_be_empty(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock

@@ -94,7 +94,7 @@ def faults_before(server: S3Server, *, over_http: bool = False) -> Iterator[Http
 def forget_clients(url: str | None) -> None:
     """Close this process's clients of a server that is gone."""
     connections = s3_client.CONNECTIONS.values
-    for settings in [settings for settings in connections if settings.endpoint_url == url]:
+    for settings in [settings for settings in connections if settings.endpoint == url]:
         connections.pop(settings).client.close()
 
 

@@ -233,15 +233,15 @@ def settings_of(
 ) -> S3Settings:
     """How to reach a server, with other values where they are given; a busy machine has time to answer."""
     if kind is None:
-        kind = SettingsOfSmallParts if "part_bytes" in changes else S3Settings
+        kind = SettingsOfSmallParts if "part_size" in changes else S3Settings
     values = {
-        "endpoint_url": server.endpoint,
+        "endpoint": server.endpoint,
         "region": server.region,
-        "path_style": True,
+        "path_style_access": True,
         "access_key": server.access_key,
         "secret_key": server.secret_key,
-        "connect_timeout_s": HANGS_S,
-        "read_timeout_s": HANGS_S,
+        "connect_timeout": HANGS_S,
+        "read_timeout": HANGS_S,
     }
     return kind(**{**values, **changes})
 

@@ -36,7 +36,7 @@ class Watched:
         return f"s3://{self.bucket.name}/dir"
 
     def file_system(self, **changes: Any) -> S3FileSystem:
-        values = {"endpoint_url": self.faults.url, "state_files": "boto3", **changes}
+        values = {"endpoint": self.faults.url, "state_files": "boto3", **changes}
         settings = settings_of(self.bucket.server, **values)
         return S3FileSystem(settings, retries=SOON)
 

@@ -10,14 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from jobs.keyed_subtasks import KeyedSubtasks
+from jobs.session import session_with
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DecimalType, StructField, StructType
 
 from holdfast.backends.arrow import estimates_of_sketches, union_of_sketches
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates as agg
+from holdfast.spark import keyed
 from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregated, operands_of
-from holdfast.spark.operators import settled_table
+from holdfast.spark.operators import Operator, Routing, settled_table
 
 COLUMNS = {
     "i": "int",
@@ -164,6 +168,17 @@ def test_rows_that_are_gathered_in_several_steps_come_out_once(monkeypatch: Any)
     assert subtasks.batch(table([1] * 20)) == [{"k": 1, "n": 20}]
 
 
+def test_rows_that_arrow_does_not_hold_in_one_array_are_folded_in_parts(monkeypatch: Any) -> None:
+    monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", 1)
+    batches = [*table([1, 5]).to_batches(), *table([2], key=2).to_batches(), *table([3]).to_batches()]
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.max("n"), "rows": agg.count()}), KEY)
+    found = subtasks.batch(pa.Table.from_batches(batches))
+    assert sorted(found, key=lambda row: row["k"]) == [
+        {"k": 1, "n": 5, "rows": 3},
+        {"k": 2, "n": 2, "rows": 1},
+    ]
+
+
 @pytest.fixture
 def bad_aggregates() -> Iterator[tuple[dict[str, Any], str]]:
     return iter(
@@ -256,3 +271,160 @@ def test_rows_of_a_pane_are_combined(spark: SparkSession) -> None:
     assert sorted(rows) == [(1, 2, 4), (6, 1, 6), (11, 1, 12)]
     single = operands_of(frame, ["k"], aggregates, combine=False, panes=Panes("ts"))
     assert sorted(row["ts"].second for row in rows_of(single)) == [1, 4, 6, 12]
+
+
+SOME = {name: EVERYTHING[name] for name in ("rows", "sum_i", "sum_w", "avg_d", "avg_n", "max_t")}
+SOME |= {name: EVERYTHING[name] for name in ("min_s", "min_day", "last_l", "first_s", "all_n")}
+
+SETTINGS = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "7",
+    "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    "spark.sql.legacy.allowHashOnMapType": "true",
+    "spark.sql.legacy.castComplexTypesToString.enabled": "true",
+    "spark.sql.legacy.charVarcharAsString": "true",
+    "spark.sql.legacy.collationAwareHashFunctions": "true",
+    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",
+    "spark.sql.legacy.integralDivide.returnBigint": "false",
+    "spark.sql.legacy.sizeOfNull": "false",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    "spark.sql.parser.quotedRegexColumnNames": "true",
+    "spark.sql.preserveCharVarcharTypeInfo": "true",
+    "spark.sql.retainGroupColumns": "false",
+    "spark.sql.session.timeZone": "Asia/Kathmandu",
+    "spark.sql.storeAssignmentPolicy": "LEGACY",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
+"""Settings of a session that change what SQL means or how Spark makes Arrow data, away from their defaults."""
+
+
+def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
+    """What comes of some rows in the JVM: aggregates of panes, sketches, schemas, and the subtasks of keys."""
+    frame = spark.createDataFrame(some_rows(0, 40), schema)
+    sketches = {f"distinct_{name}": agg.approx_count_distinct(name) for name in ("n", "day", "t")}
+    panes = operands_of(frame, ["k"], SOME | sketches, panes=Panes("ts", 5000))
+    small = StructType([StructField("d", DecimalType(38, 12))])
+    decimals = spark.createDataFrame([(Decimal(n).scaleb(-11),) for n in range(50)], small)
+    distinct = operands_of(decimals, [], {"distinct": agg.approx_count_distinct("d")})
+    key = ("k", "s", "w", "t")
+    operator = Operator(function=Aggregation(SOME), uid="o", parallelism=3, key=key)
+    dealt = Routing.of(frame, operator, 128).dealt(frame, 0).toArrow()
+    marks = dealt.select([*key, dealt.column_names[-1]])
+    marks = marks.set_column(3, "t", dealt["t"].cast(pa.int64()))
+    return [
+        comparable(rows_of(panes)),
+        rows_of(distinct),
+        aggregated(frame, ["k"], EVERYTHING).schema.simpleString(),
+        sorted(map(repr, marks.to_pylist())),
+    ]
+
+
+def test_results_and_subtasks_do_not_depend_on_settings_of_the_session(
+    spark: SparkSession,
+) -> None:
+    schema = spark.createDataFrame([], SCHEMA).schema
+    expected = outcomes(spark, schema)
+    with session_with(spark, SETTINGS):
+        assert outcomes(spark, schema) == expected
+
+
+def test_aggregates_of_values_without_an_order_in_state_are_refused(spark: SparkSession) -> None:
+    rows = spark.range(1).selectExpr(
+        "id as k",
+        "array(id) as list",
+        "map(id, id) as entries",
+        "named_struct('list', array(id), 'text', 'a' collate UNICODE_CI) as row",
+        "'a' collate UNICODE_CI as text",
+        "parse_json('1') as variant",
+        "interval '1' year as months",
+        "null as nothing",
+    )
+    wrong = {
+        "list": "array<bigint>",
+        "entries": "map<bigint,bigint>",
+        "row": "array<bigint>",
+        "text": "string collate UNICODE_CI",
+        "variant": "variant",
+        "months": "interval year",
+        "nothing": "void",
+    }
+    by_k = keyed(rows, "k", uid="o", parallelism=1)
+    for name, kind in wrong.items():
+        for aggregate in (
+            agg.min(name),
+            agg.max(name),
+            agg.first(name, by="k"),
+            agg.last("k", by=name),
+        ):
+            text = f"{aggregate.kind} of column '{name}'.* it has type {kind}, .* state"
+            with pytest.raises(InvalidRequestError, match=text):
+                by_k.agg(a=aggregate)
+            with pytest.raises(InvalidRequestError, match=text):
+                operands_of(rows, ["k"], {"a": aggregate}, combine=False)
+        if name != "nothing":
+            with pytest.raises(InvalidRequestError, match=f"of column '{name}'"):
+                by_k.agg(a=agg.approx_count_distinct(name))
+    counted = operands_of(rows, ["k"], {"a": agg.count("text"), "b": agg.collect("text")})
+    assert rows_of(counted) == [{"k": 0, "a__operand": 1, "b__operand": ["a"]}]
+
+
+def test_structs_are_compared_field_by_field_with_and_without_combining(
+    spark: SparkSession,
+) -> None:
+    values = [(1, 1.0), (1, math.nan), (0, 9.0), (None, 3.0)]
+    schema = "k bigint, v struct<a: int, t: struct<d: double>>, at interval day"
+    frame = spark.createDataFrame(
+        [(1, (a, (d,)), timedelta(days=number)) for number, (a, d) in enumerate(values)], schema
+    )
+    aggregates = {"least": agg.min("v"), "most": agg.max("v"), "end": agg.last("v", by="at")}
+    native = rows_of(aggregated(frame, ["k"], aggregates))
+    for combine in (True, False):
+        subtasks = KeyedSubtasks(lambda: Aggregation(aggregates), KEY)
+        operands = operands_of(frame, ["k"], aggregates, combine=combine)
+        assert repr(subtasks.batch(settled_table(operands, uid="test"))) == repr(native)
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_sum_that_spark_combines_and_does_not_fit_is_an_error(
+    spark: SparkSession, ansi: str
+) -> None:
+    largest = spark.createDataFrame(
+        [(1, 2**63 - 1, Decimal(10**38 - 1)), (1, 1, Decimal(1)), (2, None, None)],
+        "k bigint, n bigint, w decimal(38,0)",
+    )
+    with session_with(spark, {"spark.sql.ansi.enabled": ansi}):
+        for name, aggregate in (("n", agg.sum("n")), ("w", agg.sum("w")), ("a", agg.avg("w"))):
+            combined = operands_of(largest, ["k"], {name: aggregate})
+            with pytest.raises(PySparkException, match=f"aggregate '{name}': a sum does not fit"):
+                rows_of(combined)
+            single = operands_of(largest, ["k"], {name: aggregate}, combine=False)
+            subtasks = KeyedSubtasks(lambda: Aggregation({name: aggregate}), KEY)  # noqa: B023
+            with pytest.raises(InvalidRequestError, match="a sum"):
+                subtasks.batch(settled_table(single, uid="test"))
+            none = operands_of(largest.where("k = 2"), ["k"], {name: aggregate})
+            assert rows_of(none)[0][f"{name}{'_sum' if name == 'a' else ''}__operand"] is None
+
+
+@pytest.mark.usefixtures("state_backend")
+def test_a_sum_of_decimals_that_wraps_around_in_a_batch_is_an_error() -> None:
+    rows = pa.table(
+        {
+            "k": pa.array([1] * 4, pa.int64()),
+            "n": pa.array([Decimal(9 * 10**19)] * 4, pa.decimal128(38, 18)),
+        }
+    )
+    for aggregate in (agg.sum("n"), agg.avg("n")):
+        subtasks = KeyedSubtasks(lambda: Aggregation({"n": aggregate}), KEY)  # noqa: B023
+        with pytest.raises(InvalidRequestError, match="'aggregates': a sum has more than the 38"):
+            subtasks.batch(rows)
+
+
+def test_a_mean_of_decimals_that_does_not_fit_is_an_error() -> None:
+    rows = pa.table({"k": pa.array([1], pa.int64()), "n": pa.array([10**37], pa.decimal128(38, 0))})
+    subtasks = KeyedSubtasks(lambda: Aggregation({"mean": agg.avg("n")}), KEY)
+    with pytest.raises(InvalidRequestError, match=r"aggregate 'mean': a mean .* decimal128\(38, 4"):
+        subtasks.batch(rows)

@@ -49,6 +49,21 @@ def sums(job: KeyedJob, *pairs: tuple[Any, int], **options: Any) -> dict[Any, in
     return {row["key"]: row["n"] for row in output}
 
 
+@pytest.mark.parametrize("bound", [1, 60])
+def test_a_key_is_called_once_where_arrow_needs_several_arrays(
+    memory_directory: str, monkeypatch: pytest.MonkeyPatch, bound: int
+) -> None:
+    job = KeyedJob(memory_directory, Sums(), schema=ROWS)
+    pairs = [("a", 1), ("b", 10), ("c", 2), (None, 5), ("d", 4)]
+    monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", bound)
+    assert sums(job, *pairs) == dict(pairs)
+    if bound == 1:  # a key with two rows has more than a batch holds
+        with pytest.raises(InvalidRequestError, match="a key has 2 rows in a micro-batch with more"):
+            sums(job, *pairs, ("d", 5))
+    else:
+        assert sums(job, *pairs, ("d", 5)) == {"a": 2, "b": 20, "c": 4, None: 10, "d": 13}
+
+
 def test_a_key_is_called_once_with_all_of_its_rows_and_has_its_own_state(
     memory_directory: str,
 ) -> None:

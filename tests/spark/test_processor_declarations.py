@@ -186,6 +186,10 @@ def test_a_type_that_cannot_be_kept_is_refused_on_the_driver() -> None:
     schema = spark.StructType([spark.StructField("x", spark.CalendarIntervalType())])
     with pytest.raises(InvalidRequestError, match="interval"):
         _declare(lambda handle: handle.getValueState("v", schema))
+    collated = spark.StructType([spark.StructField("x", spark.StringType("UNICODE_CI"))])
+    _declare(lambda handle: handle.getValueState("v", collated))  # only kept, never compared
+    with pytest.raises(InvalidRequestError, match="keys of map state 'm' have type .*UNICODE_CI"):
+        _declare(lambda handle: handle.getMapState("m", collated, NUMBER))
 
 
 def test_a_field_that_must_not_be_null_is_kept_like_any_other(memory_directory: str) -> None:

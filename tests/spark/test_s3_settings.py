@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def refusal(**given: Given) -> str:
     return str(caught.value)
 
 
+def test_fields_of_s3_settings_are_named_like_the_settings() -> None:
+    settings = [setting.key.removeprefix("s3.") for setting, _ in s3_settings_table()]
+    assert {key.replace("-", "_") for key in settings} == {
+        field.name for field in fields(S3Settings)
+    }
+
+
 def test_every_setting_of_s3_is_read() -> None:
     own = {
         "endpoint": "http://127.0.0.1:1",
@@ -68,21 +76,21 @@ def test_every_setting_of_s3_is_read() -> None:
         "ca-bundle": "/ca",
     }
     assert s3_of(own=own) == S3Settings(
-        endpoint_url="http://127.0.0.1:1",
+        endpoint="http://127.0.0.1:1",
         region="eu-central-1",
-        path_style=True,
+        path_style_access=True,
         access_key="name",
         secret_key=SECRET,
         session_token="token",
-        role_arn="arn:role",
+        assumed_role="arn:role",
         server_side_encryption="aws:kms",
-        kms_key_id="key",
+        kms_key="key",
         storage_class="STANDARD_IA",
         checksum="crc32",
-        part_bytes=6 << 20,
+        part_size=6 << 20,
         concurrency=2,
-        connect_timeout_s=120.0,
-        read_timeout_s=90.0,
+        connect_timeout=120.0,
+        read_timeout=90.0,
         state_files="boto3",
         requester_pays=True,
         ca_bundle="/ca",
@@ -147,15 +155,15 @@ ALL_OF_S3A = {
     "requester.pays.enabled": "true",
 }
 ALL_READ = S3Settings(
-    endpoint_url="http://127.0.0.1:1",
+    endpoint="http://127.0.0.1:1",
     region="eu-central-1",
-    path_style=True,
+    path_style_access=True,
     access_key="name",
     secret_key=SECRET,
     session_token="token",
-    role_arn="arn:role",
+    assumed_role="arn:role",
     server_side_encryption="aws:kms",
-    kms_key_id="key",
+    kms_key="key",
     storage_class="INTELLIGENT_TIERING",
     requester_pays=True,
 )
@@ -195,7 +203,7 @@ def test_an_empty_option_of_the_bucket_takes_the_general_one_away() -> None:
     given = ALL_OF_S3A | {f"{OF_THE_BUCKET}session.token": "", f"{OF_THE_BUCKET}endpoint": " "}
     read = s3_of(s3a=given)
     assert read.session_token is None
-    assert read.endpoint_url is None
+    assert read.endpoint is None
     assert read.access_key == "name"
 
 
@@ -213,7 +221,7 @@ def test_names_are_looked_for_in_the_order_of_hadoop() -> None:
     for first in range(len(order)):
         given = {name: f"from {name}" for name in order[first:]}
         read = s3_of(s3a=given | {"encryption.algorithm": "SSE-KMS"})
-        assert read.kms_key_id == f"from {order[first]}"
+        assert read.kms_key == f"from {order[first]}"
 
 
 @pytest.mark.parametrize(
@@ -222,23 +230,23 @@ def test_names_are_looked_for_in_the_order_of_hadoop() -> None:
 @pytest.mark.parametrize("prefix", ["", OF_THE_BUCKET], ids=["general", "of the bucket"])
 def test_an_endpoint_without_a_scheme_gets_one(secure: Given, expected: str, prefix: str) -> None:
     given = {f"{prefix}connection.ssl.enabled{key}": value for key, value in secure.items()}
-    assert s3_of(s3a={"endpoint": "host:1", **given}).endpoint_url == f"{expected}://host:1"
+    assert s3_of(s3a={"endpoint": "host:1", **given}).endpoint == f"{expected}://host:1"
 
 
 def test_whoever_names_an_endpoint_takes_nothing_of_hadoop() -> None:
     read = s3_of(own={"endpoint": "http://own"}, s3a=ALL_OF_S3A)
-    assert read == S3Settings(endpoint_url="http://own")
+    assert read == S3Settings(endpoint="http://own")
 
 
 def test_credentials_and_encryption_are_not_mixed() -> None:
     credentials = {"access-key": "own", "secret-key": "own"}
     read = s3_of(own=credentials, s3a=ALL_OF_S3A)
-    assert (read.session_token, read.role_arn) == (None, None)
-    assert (read.region, read.kms_key_id) == ("eu-central-1", "key")
+    assert (read.session_token, read.assumed_role) == (None, None)
+    assert (read.region, read.kms_key) == ("eu-central-1", "key")
     read = s3_of(own={"kms-key": "own"}, s3a=ALL_OF_S3A | {"encryption.algorithm": "AES256"})
-    assert (read.server_side_encryption, read.kms_key_id) == ("aws:kms", "own")
+    assert (read.server_side_encryption, read.kms_key) == ("aws:kms", "own")
     read = s3_of(own={"server-side-encryption": "aws:kms"}, s3a=ALL_OF_S3A)
-    assert (read.server_side_encryption, read.kms_key_id) == ("aws:kms", None)
+    assert (read.server_side_encryption, read.kms_key) == ("aws:kms", None)
 
 
 @pytest.mark.parametrize(

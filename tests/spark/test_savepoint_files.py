@@ -36,6 +36,7 @@ from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import progress_of, restore_savepoint, roll_back, take_savepoint
+from holdfast.spark.checkpoint_location import APPLICATION_FILE
 from holdfast.spark.savepoints.stored_query import QueryAddress
 from holdfast.spark.savepoints.take import Base, copy_query
 from holdfast.spark_progress import spark_files_of
@@ -59,8 +60,8 @@ def test_a_savepoint_holds_what_is_needed_and_no_more(stopped: str, directory: s
         "offsets/1",
         "state/0/0/1.delta",
     }
-    assert without_notes(fork) - set(original) == set()
-    changed = {path for path in without_notes(fork) if fork[path] != original[path]}
+    assert without_notes(fork) - set(original) == {APPLICATION_FILE}
+    changed = {path for path in without_notes(fork) & set(original) if fork[path] != original[path]}
     assert changed == {"metadata", "holdfast.json"}
     assert msgspec.json.decode(fork["metadata"])["id"] == restored.query_id != QUERY
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 from contracts.errors import of_kind
 from jobs.stopped import (
@@ -32,6 +33,7 @@ from holdfast.errors import (
 from holdfast.locations import FileSystemCheckpointStorage, load_checkpoint, use_s3
 from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.locations.metadata import encode_metadata
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import restore_savepoint, roll_back, sessions, take_savepoint
 from holdfast.spark.checkpoint_location import (
@@ -46,7 +48,7 @@ from holdfast.spark.savepoints.notes import Change
 from holdfast.spark.savepoints.restore import restoring
 from holdfast.spark.savepoints.rollback import way_back
 from holdfast.spark.savepoints.take import query_copy
-from holdfast.spark_progress import SparkFiles, spark_files_of
+from holdfast.spark_progress import SPARK_FILES, SparkFiles, spark_files_of
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 
@@ -62,6 +64,56 @@ def plain(directory: str) -> str:
 def files_of(pointer: str) -> SparkFiles:
     """Spark's side of a savepoint."""
     return spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer)
+
+
+# Files that lead elsewhere
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../victim",
+        "offsets/../../victim",
+        "/victim",
+        "offsets//3",
+        "offsets/./3",
+        "",
+        ".",
+        "..",
+        "a/",
+    ],
+)
+def test_savepoint_file_with_a_path_that_leads_elsewhere_is_damage(
+    stopped: str, directory: str, path: str
+) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    first, *others = files_of(pointer).files
+    change_spark_files(pointer, files=(msgspec.structs.replace(first, path=path), *others))
+    with pytest.raises(CheckpointCorruptedError, match="not a path below a checkpointLocation"):
+        restore_savepoint(pointer, f"{directory}/fork")
+    assert not all_files(f"{directory}/fork")
+
+
+def test_savepoint_file_whose_bytes_are_elsewhere_is_damage(stopped: str, directory: str) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    first, *others = files_of(pointer).files
+    for uri in (f"{directory}/secret", f"{directory}/x/../secret", "../secret"):
+        stray = msgspec.structs.replace(first, handle=FileStateHandle(uri, 8))
+        change_spark_files(pointer, files=(stray, *others))
+        with pytest.raises(CheckpointCorruptedError, match="names"):
+            restore_savepoint(pointer, f"{directory}/fork")
+
+
+def change_spark_files(pointer: str, **changes: Any) -> None:
+    """Replace Spark's side of a savepoint, as an attacker would who knows how checksums are made."""
+    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    decoded = msgspec.msgpack.decode(metadata.coordinator_states[SPARK_FILES], type=SparkFiles)
+    changed = msgspec.structs.replace(decoded, **changes)
+    states = metadata.coordinator_states | {SPARK_FILES: msgspec.msgpack.encode(changed)}
+    metadata = msgspec.structs.replace(metadata, coordinator_states=states)
+    remove(f"{pointer}/_metadata")
+    content = encode_metadata(metadata, pointer)
+    put(f"{pointer}/_metadata", content.decode(errors="surrogateescape"))
 
 
 # The state that executors still hold

@@ -21,7 +21,7 @@ from jobs.operators import (
     never_ends,
 )
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast.locations import StoredOperator
 from holdfast.locations.handles import OperatorStateHandle
@@ -233,6 +233,28 @@ def test_state_does_not_depend_on_the_sessions_settings(job: Job, key: str, valu
     job.feed(files=2)
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
+
+
+def test_what_spark_infers_of_nulls_is_no_promise_for_later_runs(job: Job) -> None:
+    seen: list[Row] = []
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        seen.extend(rows.collect())
+
+    for value in ("id % 5", "nullif(id % 5, 3)", "id % 5"):
+        job.feed(files=1)
+        rows = job.stream().selectExpr(
+            "id",
+            f"array({value}) as a",
+            f"named_struct('x', {value}, 'y', array(null, null)) as s",
+            f"map('k', {value}) as m",
+        )
+        operator = job.operator(Groups(50), sink=sink)
+        job.start(operator, rows, availableNow=True).awaitTermination()
+    assert len({row.id for row in seen}) == len(seen)
+    assert {value for row in seen for value in row.a} == {None, 0, 1, 2, 3, 4}
+    assert all(row.a == [row.s.x] == [row.m["k"]] for row in seen)
+    assert all(row.s.y == [None, None] for row in seen)
 
 
 @pytest.mark.exhaustive

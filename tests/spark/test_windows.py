@@ -205,6 +205,15 @@ def test_windows_are_what_rows_one_by_one_make(
     check_windows(windows, lateness, emit, batches, "columnar")
 
 
+@pytest.mark.parametrize("windows", [tumbling(ms(10)), sliding(ms(10), ms(5)), session(ms(7))])
+def test_windows_of_rows_that_arrow_holds_in_several_arrays_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, windows: WindowAssigner
+) -> None:
+    monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", 1)
+    rows = [(key, time, time) for time in (20, 3, 28, 11) for key in (1, None, 2)]
+    check_windows(windows, 1, "append", [(rows, 10, 2, 0), (rows, 15, 1, 1)], "columnar")
+
+
 @pytest.mark.exhaustive  # a database is opened for each subtask of each batch
 @settings(max_examples=5)
 @given(ASSIGNERS, st.sampled_from([0, 15]), st.sampled_from(["append", "update"]), BATCHES)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from contracts.checkpoints import Checkpoint
 from contracts.elements import list_state
@@ -21,6 +22,7 @@ from contracts.written_keyed_states import (
 )
 from jobs.job import Job
 from jobs.operators import AllKinds, CountsLongs, TellsOfItself
+from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -270,6 +272,26 @@ def test_what_can_not_be_written_is_refused(tmp_path: Path) -> None:
         write_savepoint(target, {("new", "s"): table}, operators={"new": NewOperator(0)})
 
 
+def test_types_of_written_states_do_not_depend_on_settings_of_the_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def written(name: str) -> pa.Schema:
+        frame = spark.range(1).selectExpr("struct(array(timestamp_seconds(id)), 'a') as value")
+        pointer = write_savepoint(tmp_path / name, {("new", "s"): frame})
+        return holdfast.read_state(pointer, "new", "s").schema
+
+    other = {
+        "spark.sql.session.timeZone": "Asia/Kathmandu",
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    }
+    with session_with(spark, other):
+        schema = written("other")
+        collated = spark.sql("select named_struct('x', 'a' collate UNICODE_CI) as value")
+        with pytest.raises(InvalidRequestError, match=r"\['value'\] of the rows of a state"):
+            write_savepoint(tmp_path / "collated", {("new", "s"): collated})
+    assert schema == written("usual")
+
+
 def test_the_setting_has_flinks_names() -> None:
     for name in ("execution.state-recovery.path", "execution.savepoint.path"):
         with pytest.raises(InvalidRequestError, match=f"is '{PATH}' here"):
@@ -336,6 +358,30 @@ class TestKeyedStates:
         content = keyed_content(pointer)
         assert content["totals"] == dict(zip(KEYED_NAMES, [1, 2, 3, 4], strict=True))
         assert content["lists"] == dict(zip(KEYED_NAMES, [[1], [1, 2], [], [3]], strict=True))
+
+    def test_lists_of_no_type_are_written_and_read(self, tmp_path: Path) -> None:
+        schema = pa.schema(
+            [("user", pa.string()), ("value", pa.struct([("none", pa.list_(pa.null()))]))]
+        )
+        values = [{"none": [None] * number} for number in range(4)]
+        rows = pa.table([pa.array(["x", "ann", "bob", "y"]), pa.array(values)], schema).slice(1, 2)
+        states = {
+            ("op", "value"): StateRows(rows, kind="keyed value"),
+            ("op", "lists"): StateRows(
+                pa.table({"user": rows["user"], "value": pc.struct_field(rows["value"], "none")}),
+                kind="keyed list",
+            ),
+            ("other", "elements"): rows.select(["value"]),
+        }
+        operators = {"op": NewOperator(2, 8, key="user"), "other": NewOperator(2)}
+        pointer = write_savepoint(tmp_path / "written", states, operators=operators)
+        again = {state: holdfast.read_state(pointer, *state) for state in states}
+        changed = {state: table.slice(0, 2) for state, table in again.items()}
+        pointer = write_savepoint(tmp_path / "again", changed, base=pointer)
+        for state in states:
+            read = holdfast.read_state(pointer, *state)["value"].to_pylist()
+            lists = read if state[1] == "lists" else [value["none"] for value in read]
+            assert sorted(map(len, lists)) == [1, 2], state
 
     def test_a_time_to_live_goes_on_from_the_time_of_the_last_change(self, tmp_path: Path) -> None:
         ttl = StateTtlConfig(timedelta(seconds=1))

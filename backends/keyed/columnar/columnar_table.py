@@ -62,6 +62,7 @@ class ColumnarTable:
         sort_keys: The least sort key of the subtask, and the least above its own.
         now_ms: Returns the time of the batch.
         migration: For sections that were written with other values.
+        rewrite: Whether the next snapshot has no such sections any more.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ColumnarTable:
         sort_keys: tuple[int, int],
         now_ms: Callable[[], int],
         migration: Migration | None = None,
+        rewrite: bool = False,
     ) -> None:
         self.spec = spec
         self.manifest = manifest
@@ -81,10 +83,16 @@ class ColumnarTable:
         self._sections = sections
         self._now_ms = now_ms
         self._migration = migration
+        self._rewrite = rewrite
         self._stored = [stored.spec() for stored in manifest.specs]
         self._migrations = self._migrations_of(self._stored)
         # By segment and section. The section is kept to tell whether its segment was fetched again.
         self._sources: dict[tuple[str, int], tuple[Section, SectionRows]] = {}
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether the next snapshot must merge all runs, because some were written with other values."""
+        return self._rewrite and len(self.manifest.specs) > 1
 
     @property
     def now_ms(self) -> int:

@@ -88,7 +88,9 @@ class ColumnarStateTables:
     def key_groups(self) -> KeyGroupRange:
         return self._key_groups
 
-    def table(self, spec: TableSpec, migration: Migration | None = None) -> ColumnarTable:
+    def table(
+        self, spec: TableSpec, migration: Migration | None = None, *, rewrite: bool = False
+    ) -> ColumnarTable:
         table = self._tables.get(spec.name)
         if table is not None:
             if not table.spec.equals(spec):
@@ -107,6 +109,7 @@ class ColumnarStateTables:
             sort_keys=sort_key_range(self._key_groups),
             now_ms=lambda: self._now_ms,
             migration=migration,
+            rewrite=rewrite,
         )
         self._tables[spec.name] = table
         self._restored.pop(spec.name, None)

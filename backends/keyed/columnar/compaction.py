@@ -109,12 +109,14 @@ class Compaction:
         old = self._old
         new_runs = [] if rows is None else [_Run(size, self._policy.level(size, self._flush))]
         runs = [*new_runs, *(_Run(run.size, self._level(run), run) for run in old.runs)]
-        window = self._policy.window(
-            [run.size for run in runs],
-            [run.level for run in runs],
-            new=size,
-            flush=self._flush,
-        )
+        window: tuple[int, int] | None = (0, len(runs))
+        if not (runs and self._table.is_rewritten):
+            window = self._policy.window(
+                [run.size for run in runs],
+                [run.level for run in runs],
+                new=size,
+                flush=self._flush,
+            )
         if window is not None:
             merged = self._merge_runs(rows, runs, *window)
             return self._pruned(msgspec.structs.replace(old, runs=merged, flush_bytes=self._flush))

@@ -19,6 +19,7 @@ from holdfast.backends.keyed.columns.columns import (
     take_or_null,
     to_arrow,
     values_of_rows,
+    whole,
 )
 from holdfast.backends.keyed.columns.folding import fold_behind, fold_values, folded
 
@@ -41,4 +42,5 @@ __all__ = [
     "take_or_null",
     "to_arrow",
     "values_of_rows",
+    "whole",
 ]

@@ -15,7 +15,6 @@ _PLAIN = (
     types.is_null,
     types.is_boolean,
     types.is_integer,
-    types.is_decimal,
     types.is_fixed_size_binary,
     is_text,
     is_bytes,
@@ -25,8 +24,8 @@ _PLAIN = (
 def cells_of(column: pa.Array) -> list[Any]:
     """A value for each row; None for null.
 
-    Floats and times are the integers that Arrow stores of them: Python has no object for some times, and
-    no NaN equals another. Lists and structs are tuples. Rows of other types, such as maps, are arrays of one
+    Floats and times are the integers that Arrow stores of them, and decimals its bytes: Python has no object for some
+    times, and no NaN equals another. Lists and structs are tuples. Rows of other types, such as maps, are arrays of one
     row, which are not hashable.
     """
     kind = column.type
@@ -86,7 +85,9 @@ def column_of(cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _stored_as(kind: pa.DataType) -> pa.DataType | None:
-    """The integers that floats and times are stored as; None for other types."""
+    """The integers that floats and times are stored as, and the bytes of decimals; None for other types."""
+    if types.is_decimal(kind):
+        return pa.binary(kind.byte_width)
     if types.is_floating(kind) or types.is_temporal(kind):
         return None if types.is_interval(kind) else _INTEGERS[kind.bit_width]
     return None

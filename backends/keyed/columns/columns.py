@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow import equal_numbers, equal_rows, mapped_type
+from holdfast.backends.arrow import conformed, equal_numbers, equal_rows, mapped_type
 from holdfast.errors import InvalidRequestError
 
 Column: TypeAlias = npt.NDArray[Any] | pa.Array
@@ -39,16 +39,15 @@ def plain_type(type: pa.DataType) -> np.dtype[Any] | None:
 
 
 def from_arrow(array: pa.Array | pa.ChunkedArray) -> Column:
-    """The column of an Arrow array, without a copy where that is possible."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    """The column of an Arrow array, without a copy where that is possible. Raises what `side_by_side` does."""
+    array = whole(array)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     held = held_type(array.type)
     if types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
     elif held != array.type:
-        array = array.cast(held)
+        array = conformed(array, held)
     plain = plain_type(array.type)
     if plain is None or array.null_count:
         return array
@@ -76,7 +75,7 @@ def to_arrow(
         return pa.ExtensionArray.from_storage(type, to_arrow(column, type.storage_type))
     if types.is_run_end_encoded(type):
         return pc.run_end_encode(column, run_end_type=type.run_end_type)
-    return column if column.type == type else column.cast(type)
+    return conformed(column, type)
 
 
 def held_type(type: pa.DataType) -> pa.DataType:
@@ -144,6 +143,15 @@ def side_by_side(arrays: Sequence[pa.Array]) -> pa.Array:
             "subtasks"
         )
         raise InvalidRequestError(message) from error
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as a single array. Raises what `side_by_side` does."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return side_by_side(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def same_rows(

@@ -70,7 +70,13 @@ class HeapStateTables:
     def key_groups(self) -> KeyGroupRange:
         return self._key_groups
 
-    def table(self, spec: TableSpec, migration: Migration | None = None) -> HeapTable:
+    def table(
+        self,
+        spec: TableSpec,
+        migration: Migration | None = None,
+        *,
+        rewrite: bool = False,  # noqa: ARG002  # all values are written anew at once
+    ) -> HeapTable:
         mixed = self._mixed.get(spec.name)
         known = self._tables.get(spec.name)
         if known is not None and spec.name in self._asked:

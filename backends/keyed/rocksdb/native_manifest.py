@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.backends.keyed.segments import ROCKSDB_MAGIC, StoredSpec
-from holdfast.common import KeyGroup, crc32c, message_pack_decoder
+from holdfast.common import KeyGroup, crc32c, message_pack_decoder, raise_shortage
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 VERSION = 1
@@ -75,6 +75,7 @@ def decode_native(content: bytes, location: str = "") -> NativeManifest:
         manifest = _DECODER.decode(memoryview(content)[_HEADER.size : end])
         _check(manifest)
     except (msgspec.MsgspecError, pa.ArrowException, OSError, ValueError) as error:
+        raise_shortage(error, location)
         message = f"manifest of a database can't be decoded ({error})"
         raise CheckpointCorruptedError(message, location) from error
     return manifest

@@ -14,10 +14,12 @@ from contextlib import contextmanager, suppress
 
 from rocksdict import DbClosedError
 
+from holdfast.common import shortage_of
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointError,
     InvalidRequestError,
+    OutOfResourcesError,
     StorageFullError,
     StorageUnavailableError,
 )
@@ -26,6 +28,7 @@ from holdfast.locations.handles import StreamStateHandle
 
 _NONE: Mapping[str, StreamStateHandle] = {}
 _SORTED_FILE = re.compile(r"/[^:]*?\.rocksdb/[\w-]+/\w+\.sst")
+_LACKING = ("Too many open files", "Cannot allocate memory", "Resource temporarily unavailable")
 _FULL = ("No space left", "Disk quota")
 
 
@@ -57,6 +60,11 @@ def _error_for(
     is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     if is_full or any(words in text for words in _FULL):
         return StorageFullError(f"no space left for RocksDB's files ({text})", directory)
+    shortage = shortage_of(error, directory)
+    if shortage is not None:
+        return shortage
+    if any(words in text for words in _LACKING):  # RocksDB may begin such a text with Corruption
+        return OutOfResourcesError(f"RocksDB: {text}; nothing is damaged", directory)
     if isinstance(error, OSError) or text.startswith("IO error"):
         return StorageUnavailableError(f"RocksDB: {text}", directory)
     if text.startswith("Corruption"):

@@ -96,7 +96,13 @@ class RocksDBStateTables:
     def key_groups(self) -> KeyGroupRange:
         return self._key_groups
 
-    def table(self, spec: TableSpec, migration: Migration | None = None) -> RocksDBTable:
+    def table(
+        self,
+        spec: TableSpec,
+        migration: Migration | None = None,
+        *,
+        rewrite: bool = False,  # noqa: ARG002  # all values are written anew at once
+    ) -> RocksDBTable:
         self._check_open()
         mixed = self._mixed.get(spec.name)
         known = self._tables.get(spec.name)

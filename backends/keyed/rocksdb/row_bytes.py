@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import types
 
+from holdfast.backends.arrow import refuse_compressed
 from holdfast.backends.keyed.columns import cells_of, column_of, plain_type, to_arrow
 from holdfast.common import message_pack_decoder
 
@@ -63,7 +63,7 @@ class RowForm:
         """
         if self._record is not None:
             return self._encode_fixed(self._record, columns, count, head)
-        rows = map(_ENCODER.encode, zip(*map(_cells, columns), strict=True))
+        rows = map(_ENCODER.encode, zip(*map(cells_of, columns), strict=True))
         if head is None or self._head is None:
             return list(rows)
         heads = _slices(head.astype(self._head).tobytes(), _HEAD_BYTES)
@@ -75,7 +75,7 @@ class RowForm:
             skipped = 0 if self._head is None else _HEAD_BYTES
             cells = [_DECODER.decode(memoryview(row)[skipped:]) for row in rows]
             return tuple(
-                _column([row[number] for row in cells], type)
+                column_of([row[number] for row in cells], type)
                 for number, type in enumerate(self._types)
             )
         if not self._types:
@@ -130,27 +130,6 @@ def _slices(whole: bytes, width: int) -> list[bytes]:
     return slices
 
 
-def _has_decimals(type: pa.DataType) -> bool:
-    if isinstance(type, pa.BaseExtensionType):
-        return _has_decimals(type.storage_type)
-    return bool(types.is_decimal(type)) or any(
-        _has_decimals(type.field(number).type) for number in range(type.num_fields)
-    )
-
-
-def _cells(column: pa.Array) -> list[Any]:
-    """A value for each row that MessagePack has, or an array of this row alone."""
-    if not _has_decimals(column.type):
-        return cells_of(column)
-    return [column.slice(row, 1) for row in range(len(column))]
-
-
-def _column(cells: list[Any], type: pa.DataType) -> pa.Array:
-    if not _has_decimals(type):
-        return column_of(cells, type)
-    return pa.concat_arrays(cells) if cells else pa.array([], type)
-
-
 def _packed(row: Any) -> msgspec.msgpack.Ext:
     """A row that is an Arrow array. Raises `TypeError` for all else."""
     if not isinstance(row, pa.Array):
@@ -166,7 +145,9 @@ def _unpacked(code: int, data: memoryview) -> pa.Array:
     """A row that was packed so. Raises `ValueError` for all else."""
     if code != _ROW:
         raise ValueError(f"extension {code} is no row")
-    with pa.ipc.open_stream(pa.py_buffer(bytes(data))) as stream:
+    stored = bytes(data)
+    refuse_compressed(stored)  # no cell is, and Arrow would allocate whatever it says
+    with pa.ipc.open_stream(pa.py_buffer(stored)) as stream:
         return stream.read_next_batch().column(0)
 
 

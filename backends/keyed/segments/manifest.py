@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec
 from holdfast.backends.keyed.table import TableSpec
-from holdfast.common import MAX_INT64, Count, crc32c, message_pack_decoder
+from holdfast.common import MAX_INT64, Count, crc32c, message_pack_decoder, raise_shortage
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 MAGIC = b"HOLDTBLS"
@@ -183,9 +183,15 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
         """
         if len(parts) == 1:
             return parts[0]
+        older = [spec for part in parts for spec in part.specs[:-1]]
+        newest = [part.specs[-1] for part in parts]
+        # A part without older rows has the newest spec alone, and may come first.
+        last = next((spec for spec in newest if spec not in older), newest[-1])
         specs: list[StoredSpec] = []
-        for part in parts:
-            specs += [spec for spec in part.specs if spec not in specs]
+        for spec in [*older, *newest]:
+            if spec not in specs and spec != last:
+                specs.append(spec)
+        specs.append(last)
         numbered = [_renumbered(part, specs) for part in parts]
         runs: list[Run] = []
         for depth in range(max(len(part.runs) for part in parts), 0, -1):
@@ -305,6 +311,7 @@ def _decoded(content: bytes, location: str) -> Manifest:
         ValueError,
         RecursionError,
     ) as error:
+        raise_shortage(error, location)
         message = f"manifest of tables can't be decoded ({error})"
         raise CheckpointCorruptedError(message, location) from error
     return manifest

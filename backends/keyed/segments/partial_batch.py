@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import check_memory
+from holdfast.backends.arrow import check_blocks, check_memory
 
 _HEAD_BYTES: Final = 1 << 16
 _PREFIX: Final = 8
@@ -54,6 +54,7 @@ class PartialBatch:
                 self._fetch(end, min(length, at + _PREFIX) - end)
                 end = at + _PREFIX
         self._fetch(max(0, length - _HEAD_BYTES), min(length, _HEAD_BYTES))
+        check_blocks(self._buffer, 0)  # no segment is compressed
         with pa.ipc.open_file(self._buffer) as reader:
             if reader.num_record_batches != 1:
                 raise ValueError(f"{reader.num_record_batches} record batches")

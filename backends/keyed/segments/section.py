@@ -5,7 +5,7 @@ from typing import Protocol, cast
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import check_memory
+from holdfast.backends.arrow import check_blocks, check_memory
 from holdfast.backends.keyed.columns import Column, cut, from_arrow, plain_type
 from holdfast.backends.keyed.segments.partial_batch import PartialBatch
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
@@ -17,6 +17,7 @@ from holdfast.backends.keyed.segments.trailer import (
     column_kind,
 )
 from holdfast.backends.keyed.table import SortKeys
+from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointCorruptedError
 
 _LEAST_ROWS = 16384
@@ -237,12 +238,14 @@ class Section:
         return index
 
     def _not_decoded(self, error: Exception) -> CheckpointCorruptedError:
+        raise_shortage(error)
         return self._segment.corrupted(
             f"a section of table {self.table!r} can't be decoded ({error})"
         )
 
 
 def _only_batch(section: pa.Buffer) -> pa.RecordBatch:
+    check_blocks(section, 0)  # no segment is compressed
     with pa.ipc.open_file(section) as reader:
         if reader.num_record_batches != 1:
             message = f"{reader.num_record_batches} record batches"

@@ -118,7 +118,9 @@ class Segment:
             and not self.is_changed()
             and stream.adopt(self.location, self.size, written)
         )
-        if not is_adopted:
+        if is_adopted:
+            self.source.note_own_change()
+        else:
             stream.write(self.content())
 
     def let_go(self) -> None:

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from contextlib import suppress
 from typing import Self
 
 import numpy as np
@@ -69,6 +70,12 @@ class SegmentBytes:
         except FileNotFoundError:
             return self._is_cut_off()
         return _changes_with_content(now) != _changes_with_content(self._status)
+
+    def note_own_change(self) -> None:
+        """Take the file as it is now for unchanged: this process has touched it, and not its bytes."""
+        if self._status is not None:
+            with suppress(FileNotFoundError):
+                self._status = os.stat(self.location)
 
     def expect(self, *, most: bool) -> None:
         """Most pages of a section will be touched, or here and there some: see `Segment.expect`."""

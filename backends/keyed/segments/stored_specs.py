@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.keyed.compatibility import check_times
+from holdfast.backends.keyed.compatibility import are_folds_kept, check_times
 from holdfast.backends.keyed.table import Fold, Migration, StateKind, TableSpec, plain_schema
 from holdfast.common import MAX_INT64
 from holdfast.errors import StateMigrationError
@@ -87,7 +87,7 @@ def migration_of(
         ("keys", plain_schema(stored.key), plain_schema(spec.key)),
         ("namespaces", plain_schema(stored.namespace), plain_schema(spec.namespace)),
         ("sub keys", _bytes_of(stored.sub_key), _bytes_of(spec.sub_key)),
-        ("folds", stored.folds, spec.folds),
+        ("folds", are_folds_kept(stored, spec), True),
     ):
         if before != now:
             message = (
@@ -95,7 +95,8 @@ def migration_of(
             )
             raise StateMigrationError(message)
     check_times(stored, spec)
-    if _bytes_of(stored.values) == _bytes_of(spec.values) and stored.is_struct == spec.is_struct:
+    are_same = stored.folds == spec.folds and stored.is_struct == spec.is_struct
+    if are_same and _bytes_of(stored.values) == _bytes_of(spec.values):
         return None
     if migration is None:
         message = f"state {spec.name!r} was stored with values {stored.values}, and is asked for with {spec.values}"

@@ -4,12 +4,16 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from holdfast.backends.arrow import MisfitError
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.states.aggregating_columns import AggregatingColumns, AverageColumns
 from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.object_page import ObjectPage
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
+from holdfast.backends.serializers import serializer_of
 from holdfast.errors import InvalidRequestError
+
+_FLOATS = serializer_of(float, {})
 
 
 class Average(AggregateFunction):
@@ -30,13 +34,12 @@ class Average(AggregateFunction):
         return {"sum": 0.0, "count": 0}
 
     def add(self, value: Any, accumulator: Any) -> dict[str, Any]:
-        if isinstance(value, str | bytes):  # `float` would read a number in it
-            self._refuse(value)
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            self._refuse(value)
-        return {"sum": accumulator["sum"] + number, "count": accumulator["count"] + 1}
+        if type(value) is not float:
+            try:
+                value = _FLOATS.own(value)
+            except MisfitError:
+                self._refuse(value)
+        return {"sum": accumulator["sum"] + value, "count": accumulator["count"] + 1}
 
     def get_result(self, accumulator: Any) -> float:
         mean: float = accumulator["sum"] / accumulator["count"]

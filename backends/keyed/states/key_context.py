@@ -1,17 +1,19 @@
 """The keys of the batch, the current key and namespace, and the pages that states have of them."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError, scalar_of
+from holdfast.backends.arrow import MisfitError, dictionary_key, scalar_of
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_rows import CheckedRows
 from holdfast.errors import InvalidRequestError
 
 Namespace = tuple[Any, ...]
+
+_NATIVE = {pa.int64(): int, pa.string(): str}
+"""Types whose Python objects are equal where Arrow's values are, and are the same for all."""
 
 
 class KeyContext:
@@ -77,6 +79,7 @@ class Pages(Generic[_Page]):
     ) -> None:
         self._name = rows.name
         self._namespace = rows.table.spec.namespace
+        self._natives = tuple(_NATIVE.get(field.type) for field in self._namespace)
         self._hash_of = rows.hash_of
         self._context = context
         self._make: Callable[[Keys], _Page] | None = make
@@ -95,8 +98,11 @@ class Pages(Generic[_Page]):
 
     def of(self, namespace: Namespace) -> _Page:
         """The page of a namespace. Raises `InvalidRequestError` if the state has no such namespaces."""
+        name: Namespace = namespace
+        if tuple(map(type, namespace)) != self._natives:
+            name = self._own(namespace)
         try:
-            page = self._pages.get(namespace)
+            page = self._pages.get(name)
         except TypeError:
             message = (
                 f"state {self._name!r}: namespace {namespace} can't be looked up, because a value of it has no hash; "
@@ -104,17 +110,30 @@ class Pages(Generic[_Page]):
             )
             raise InvalidRequestError(message) from None
         if page is None:
-            namespace = tuple(map(findable, namespace))
-            page = self._pages.get(namespace)
-        if page is None:
             if self._make is None:
                 self.refuse()
             keys, _ = self._context.current()
             scalars = namespace_of(self._name, namespace, self._namespace)
             if scalars:
                 keys = keys.in_namespace(scalars, self._hash_of)
-            page = self._pages[namespace] = self._make(keys)
+            page = self._pages[name] = self._make(keys)
         return page
+
+    def _own(self, namespace: Namespace) -> Namespace:
+        """The namespace as dictionaries can look it up: equal to others where Arrow's values are."""
+        parts = []
+        for scalar in namespace_of(self._name, namespace, self._namespace):
+            try:
+                part = scalar.as_py()
+            except (OverflowError, ValueError) as error:
+                message = (
+                    f"state {self._name!r}: Python has no object for a namespace of type {scalar.type}; take it by "
+                    "arrays, with `in_namespaces`"
+                )
+                raise InvalidRequestError(message) from error
+            as_key = dictionary_key(scalar.type)
+            parts.append(part if as_key is None or part is None else as_key(part))
+        return tuple(parts)
 
     def store(self) -> None:
         """Write back what has changed, and forget all pages."""
@@ -131,11 +150,6 @@ class Pages(Generic[_Page]):
     def refuse(self) -> NoReturn:
         """Refuse to use the state, after `close`. Raises `InvalidRequestError`."""
         raise InvalidRequestError(self._why)
-
-
-def findable(value: Any) -> Any:
-    """The value; one NaN for all, because dictionaries find no other."""
-    return math.nan if isinstance(value, float) and math.isnan(value) else value
 
 
 def namespace_of(name: str, namespace: Sequence[Any], schema: pa.Schema) -> list[pa.Scalar]:

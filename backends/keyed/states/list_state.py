@@ -29,6 +29,7 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
 
     def __init__(self, columns: ListColumns, context: KeyContext) -> None:
         super().__init__(columns, context, partial(ListPage, columns))
+        self._form = columns.rows.form
 
     def get(self) -> list[Any]:
         """The elements of the current key, a new list; empty if there are none.
@@ -37,13 +38,14 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
             InvalidRequestError: No key is current.
         """
         page, index = self._current()
-        return list(page.read(index))
+        elements, copied = page.read(index), self._form.copied
+        return list(elements) if copied is None else list(map(copied, elements))
 
     def add(self, value: Any) -> None:
-        """Append an element. One of another type is refused when the batch is written back.
+        """Append an element; the state keeps what its type makes of it.
 
         Raises:
-            InvalidRequestError: No key is current, or the element is None.
+            InvalidRequestError: No key is current, or the element is None or of another type.
         """
         page, index = self._current()
         page.add(index, self._checked([value]))
@@ -88,7 +90,8 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
         elements = list(elements_of(values, state=self.name))
         if any(value is None for value in elements):
             raise InvalidRequestError(f"None is no element of list state {self.name!r}")
-        return elements
+        own, native = self._form.own, self._form.native
+        return [value if type(value) is native else own(value) for value in elements]
 
 
 class ListPage:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.backends.arrow import dictionary_key
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.key_context import KeyContext, findable
+from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.map_columns import MapColumns
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.table import Operation
@@ -28,6 +29,8 @@ class MapState(OfCurrentKey["MapPage", MapColumns]):
 
     def __init__(self, columns: MapColumns, context: KeyContext) -> None:
         super().__init__(columns, context, partial(MapPage, columns))
+        self._key_form, self._form = columns.key_form, columns.rows.form
+        self._dictionary_key = dictionary_key(self._key_form.type)
 
     def get(self, key: Any) -> Any:
         """The value of an entry, or None.
@@ -36,18 +39,23 @@ class MapState(OfCurrentKey["MapPage", MapColumns]):
             InvalidRequestError: No key is current, or the map key can't be one.
         """
         page, index = self._current()
-        return page.read(index, self._checked(key))
+        value = page.read(index, self._own_key(key))
+        copied = self._form.copied
+        return value if copied is None or value is None else copied(value)
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of an entry. What is of another type is refused when the batch is written back.
+        """Set the value of an entry; the state keeps what its types make of key and value.
 
         Raises:
-            InvalidRequestError: No key is current, or the map key can't be one, or the value is None.
+            InvalidRequestError: No key is current, or the map key or the value is None or of another type, or the map
+                key has no hash.
         """
         page, index = self._current()
         if value is None:
             raise InvalidRequestError(f"None is no value of map state {self.name!r}; use `remove`")
-        page.write(index, self._checked(key), value)
+        if type(value) is not self._form.native:
+            value = self._form.own(value)
+        page.write(index, self._own_key(key), value)
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set the values of entries. Raises what `put` does."""
@@ -57,7 +65,7 @@ class MapState(OfCurrentKey["MapPage", MapColumns]):
     def remove(self, key: Any) -> None:
         """Remove an entry, if it is there. Raises what `get` does."""
         page, index = self._current()
-        page.write(index, self._checked(key), _REMOVED)
+        page.write(index, self._own_key(key), _REMOVED)
 
     def __contains__(self, key: object) -> bool:
         """Whether there is such an entry. Raises what `get` does."""
@@ -74,7 +82,10 @@ class MapState(OfCurrentKey["MapPage", MapColumns]):
             InvalidRequestError: No key is current.
         """
         page, index = self._current()
-        return page.items(index)
+        entries, copied = page.items(index), self._form.copied
+        if copied is None:
+            return entries
+        return {key: copied(value) for key, value in entries.items()}
 
     def keys(self) -> list[Any]:
         """The map keys. Raises what `items` does."""
@@ -93,18 +104,31 @@ class MapState(OfCurrentKey["MapPage", MapColumns]):
         page, index = self._current()
         page.clear(index)
 
-    def _checked(self, key: Any) -> Any:
-        """The map key as dictionaries can look it up."""
+    def _own_key(self, key: Any) -> Any:
+        """The map key as the page knows it: equal to others where Arrow's values are."""
         if key is None:
             raise InvalidRequestError(f"None is no key of map state {self.name!r}")
+        if type(key) is not self._key_form.native:
+            key = self._key_form.own(key)
+            self._check_hash(key)
+        return key if self._dictionary_key is None else self._dictionary_key(key)
+
+    def _check_hash(self, key: Any) -> None:
+        """Refuse what dictionaries can't look up. Raises `InvalidRequestError`."""
+        kind = type(key).__name__
         try:
             hash(key)
         except TypeError:
-            message = (
-                f"a map key of type {type(key).__name__} can't be looked up in state {self.name!r}"
-            )
+            message = f"a map key of type {kind} can't be looked up in state {self.name!r}"
             raise InvalidRequestError(message) from None
-        return findable(key)
+        if self._key_form.copied is not None:
+            copy = self._key_form.copied(key)
+            if copy != key or hash(copy) != hash(key):
+                message = (
+                    f"a map key of type {kind} differs from its own copy, and can't be looked up in state "
+                    f"{self.name!r}; use a class whose objects are equal by value, and no NaN inside of them"
+                )
+                raise InvalidRequestError(message)
 
 
 class MapPage:
@@ -170,7 +194,10 @@ class MapPage:
         if self._stored is None:
             entries = self._columns.stored(self._keys)
             self._stored = [{} for _ in range(len(self._keys))]
-            map_keys = map(findable, self._columns.key_form.decoded(entries.map_keys))
+            map_keys = self._columns.key_form.decoded(entries.map_keys)
+            as_key = dictionary_key(self._columns.key_form.type)
+            if as_key is not None:
+                map_keys = list(map(as_key, map_keys))
             values = self._columns.rows.form.decoded(entries.values)
             for index, map_key, value in zip(
                 entries.indices.tolist(), map_keys, values, strict=True

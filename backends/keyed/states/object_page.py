@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_rows import ValueRows
@@ -23,7 +24,7 @@ class ObjectPage:
         refreshed: Which times start anew when the value is read; None if none does.
     """
 
-    __slots__ = ("changed", "keys", "refreshed", "rows", "values")
+    __slots__ = ("_column", "changed", "keys", "refreshed", "rows", "values")
 
     def __init__(self, rows: ValueRows, keys: Keys) -> None:
         self.rows = rows
@@ -31,13 +32,29 @@ class ObjectPage:
         self.values: list[Any] = [UNREAD] * len(keys)
         self.changed = bytearray(len(keys))
         self.refreshed: bytes | None = None
+        self._column: pa.Array | None = None
+
+    def give(self, index: int) -> Any:
+        """The value of a key, or None, for a caller that may change the object: the page has it no longer."""
+        value = self.read(index)
+        copied = self.rows.form.copied
+        if value is None or copied is None:
+            return value
+        if self.changed[index]:
+            return copied(value)
+        self.values[index] = UNREAD
+        return value
 
     def read(self, index: int) -> Any:
         """The value of a key, or None."""
         value = self.values[index]
         if value is UNREAD:
-            self.load()
-            value = self.values[index]
+            if self._column is None:
+                self.load()
+                value = self.values[index]
+            else:  # it was given away
+                (value,) = self.rows.form.decoded(self._column.slice(index, 1))
+                self.values[index] = value
         if self.refreshed is not None and value is not None and self.refreshed[index]:
             self.changed[index] = 1
         return value
@@ -56,6 +73,7 @@ class ObjectPage:
         for index in np.frombuffer(self.changed, np.uint8).nonzero()[0].tolist():
             stored[index] = self.values[index]
         self.values[:] = stored
+        self._column = column
 
     def store(self) -> None:
         changed = np.frombuffer(self.changed, np.uint8).nonzero()[0]
@@ -64,4 +82,8 @@ class ObjectPage:
         keys, values = self.keys, self.values
         if len(changed) < len(values):
             keys, values = keys.take(changed), [values[index] for index in changed.tolist()]
-        self.rows.put_or_delete(keys, self.rows.form.encoded_or_null(values))
+        self.rows.put_or_delete(keys, self.encoded(values))
+
+    def encoded(self, values: list[Any]) -> pa.Array:
+        """The column of values; null for None. Raises `InvalidRequestError`."""
+        return self.rows.form.encoded_or_null(values)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from holdfast.backends.descriptors import KnownFunction
 from holdfast.backends.keyed.keys import Keys
@@ -38,6 +39,7 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
         )
         super().__init__(columns, context, partial(FoldingPage, columns, combine))
         self._function = function
+        self._form = columns.rows.form
 
     def get(self) -> Any:
         """The value of the current key, or None if nothing was added.
@@ -46,13 +48,17 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
             InvalidRequestError: No key is current.
         """
         page, index = self._current()
-        return page.read(index)
+        value, copied = page.read(index), self._form.copied
+        return value if copied is None or value is None else copied(value)
 
     def add(self, value: Any) -> None:
-        """Add a value; None clears the state. One of another type is refused when the batch is written back.
+        """Add what the state's type makes of a value; None clears the state.
+
+        A sum that is too large for the type is refused when the batch is written back.
 
         Raises:
-            InvalidRequestError: No key is current, or the value has other fields than the state's structs.
+            InvalidRequestError: No key is current, or the value is of another type or has other fields than the
+                state's structs.
         """
         page, index = self._current()
         if value is None:
@@ -88,8 +94,14 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
         functions = self._function
         if functions == "count":
             return 1
-        if not isinstance(functions, Mapping):
+        if type(value) is self._form.native:
             return value
+        if isinstance(functions, Mapping):
+            value = self._counted(value, functions)
+        return self._form.own(value)
+
+    def _counted(self, value: Any, functions: Mapping[str, KnownFunction]) -> Any:
+        """A struct, with 1 in the fields that are counted."""
         self._check_fields(value, functions)
         if "count" not in functions.values():
             return value
@@ -145,11 +157,24 @@ class FoldingPage(ObjectPage):
             before = self.values[index]
             self.write(index, value if before is None else self._combine(before, value))
 
+    def encoded(self, values: list[Any]) -> pa.Array:
+        try:
+            return super().encoded(values)
+        except InvalidRequestError as error:
+            if isinstance(self._columns, CombiningColumns):
+                raise
+            # Every operand had the state's type, so only a sum can be the misfit.
+            form = self.rows.form
+            message = (
+                f"state {form.name!r}: a sum is too large for type {form.serializer.name}; give the state a wider "
+                "type, or floats"
+            )
+            raise InvalidRequestError(message) from error
+
     def store(self) -> None:
         super().store()
         if self._added and isinstance(self._columns, FoldingColumns):
             indices = sorted(self._added)
-            form = self._columns.rows.form
-            values = form.encoded([self._added[index] for index in indices])
+            values = self.encoded([self._added[index] for index in indices])
             keys = self.keys.take(np.array(indices, np.int64))
-            self._columns.append(keys, form.columns_of(values))
+            self._columns.append(keys, self.rows.form.columns_of(values))

@@ -1,18 +1,33 @@
-"""Known functions of two Python objects: the same as of whole columns."""
+"""Known functions of two Python objects: the same as of whole columns.
 
+Both objects are what a column of the state's type gives back, and so is the result, but for sums that are too large
+for the type: those are found when they are written back.
+"""
+
+import datetime as dt
+import decimal
 import math
 import operator
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from holdfast.backends.arrow import MisfitError, union_of_sketches
 from holdfast.backends.descriptors import KnownFunction
 from holdfast.errors import InvalidRequestError
 
 Combine = Callable[[Any, Any], Any]
+
+_DOUBLE_BITS = 64
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EXACT = decimal.Context(
+    prec=200, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[decimal.Inexact]
+)
+"""Arrow's decimals have 76 digits at most; more sums than there is time for don't fill the rest."""
 
 
 def combination_of(
@@ -25,10 +40,9 @@ def combination_of(
         type_: Type of the values.
     """
     if isinstance(function, str):
-        return _COMBINATIONS[function]
+        return _combination_of(function, type_)
     combinations = {
-        name: _combination_of_field(known, type_.field(name).type)
-        for name, known in function.items()
+        name: _combination_of(known, type_.field(name).type) for name, known in function.items()
     }
 
     def combine(value: Any, other: Any) -> Any:
@@ -41,18 +55,46 @@ def combination_of(
     return combine
 
 
-def _combination_of_field(function: KnownFunction, type_: pa.DataType) -> Combine:
-    if not pa.types.is_struct(type_):
-        return _COMBINATIONS[function]
-    pick = min if function == "min" else max
-    return lambda value, other: pick(value, other, key=partial(_rank, type_))
+def _combination_of(function: KnownFunction, type_: pa.DataType) -> Combine:
+    """The function for values of a type."""
+    if function == "sum":
+        return _sum_of(type_)
+    if function in ("min", "max") and (types.is_struct(type_) or types.is_timestamp(type_)):
+        pick = min if function == "min" else max
+        return lambda value, other: pick(value, other, key=partial(_rank, type_))
+    return _COMBINATIONS[function]
+
+
+def _sum_of(type_: pa.DataType) -> Combine:
+    if types.is_decimal(type_):
+        return _EXACT.add
+    if types.is_floating(type_) and type_.bit_width < _DOUBLE_BITS:
+        narrow = np.dtype(type_.to_pandas_dtype()).type
+
+        def add(value: Any, other: Any) -> Any:
+            with np.errstate(over="ignore"):  # floats have infinity for that
+                return float(narrow(value + other))
+
+        return add
+    return _durations if types.is_duration(type_) else operator.add
+
+
+def _durations(value: Any, other: Any) -> Any:
+    try:
+        return value + other
+    except (ArithmeticError, ValueError) as error:  # of pandas, too
+        raise InvalidRequestError("a sum of durations is more than Python has room for") from error
 
 
 def _rank(type_: pa.DataType, value: Any) -> Any:
-    """The sort key of a struct: its fields in turn, null first and NaN last."""
-    if pa.types.is_struct(type_):
+    """The sort key of a value: of a struct its fields in turn, null first and NaN last; of an instant its distance from 1970."""
+    if types.is_struct(type_):
         fields = [(field.type, field_of(value, field.name)) for field in type_]
         return [(0,) if inner is None else (1, _rank(kind, inner)) for kind, inner in fields]
+    if types.is_timestamp(type_) and type_.tz is not None:
+        value -= (
+            _EPOCH  # clocks of one zone show some times twice, and Python compares what they show
+        )
     return (1, 0.0) if _is_nan(value) else (0, value)
 
 
@@ -93,7 +135,6 @@ def _union(value: bytes, other: bytes) -> bytes:
 
 
 _COMBINATIONS: dict[KnownFunction, Combine] = {
-    "sum": operator.add,
     "count": operator.add,
     "min": _least,
     "max": _greatest,

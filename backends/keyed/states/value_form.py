@@ -20,12 +20,18 @@ class ValueForm:
         name: The state's name, for errors.
         serializer: Makes columns of values.
         what: What the values are, for errors.
+
+    Attributes:
+        native: The immutable Python type whose objects are values as they are; None if there is no such type.
+        copied: Copies a value that is given to whoever could change it; None if nobody can.
     """
 
     def __init__(self, name: str, serializer: Serializer, *, what: str = "values") -> None:
         self.name = name
         self._what = what
         self.serializer = serializer
+        self.native = serializer.native
+        self.copied = None if serializer.is_immutable else serializer.copied
         self.type = serializer.storage_type
         field = serializer.field("value")
         parts = list(self.type) if pa.types.is_struct(self.type) else []
@@ -56,8 +62,14 @@ class ValueForm:
         try:
             return joined(self.serializer.encode(values), self.serializer.storage_type)
         except MisfitError as error:
-            message = f"{self._what} don't fit state {self.name!r} of type {self.serializer.name}: {error}"
-            raise InvalidRequestError(message) from None
+            raise self._refused(error) from None
+
+    def own(self, value: Any) -> Any:
+        """A value as the state gives it back. Raises `InvalidRequestError`, also for None."""
+        try:
+            return self.serializer.own(value)
+        except MisfitError as error:
+            raise self._refused(error) from None
 
     def encoded_or_null(self, values: Elements) -> pa.Array:
         """Values as an Arrow array, null where there is none. Raises `InvalidRequestError`."""
@@ -79,8 +91,16 @@ class ValueForm:
         return self.encoded(values)
 
     def decoded(self, values: pa.Array) -> list[Any]:
-        """Values as Python objects, none of which is null."""
-        return self.serializer.decode(pa.chunked_array([values], values.type))
+        """Values as Python objects, none of which is null.
+
+        Raises:
+            InvalidRequestError: Python has no object for a value.
+        """
+        try:
+            return self.serializer.decode(pa.chunked_array([values], values.type))
+        except InvalidRequestError as error:
+            message = f"{self._what} of state {self.name!r}: {error.args[0]}"
+            raise InvalidRequestError(message) from None
 
     def objects(self, values: pa.Array, present: Flags) -> list[Any]:
         """Values as Python objects; None where they are not present."""
@@ -108,6 +128,12 @@ class ValueForm:
         chunked = pa.chunked_array([values], field.type)
         now = migrated_column(self.name, field, chunked, self.serializer)
         return self.columns_of(joined(now.chunks, self.type))
+
+    def _refused(self, error: MisfitError) -> InvalidRequestError:
+        message = (
+            f"{self._what} don't fit state {self.name!r} of type {self.serializer.name}: {error}"
+        )
+        return InvalidRequestError(message)
 
     @staticmethod
     def _spread(values: pa.Array, present: Flags) -> pa.Array:

@@ -1,9 +1,6 @@
 """A value of the current key."""
 
-import copy
-import datetime as dt
 from collections.abc import Callable
-from decimal import Decimal
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,17 +9,11 @@ from holdfast.backends.keyed.states.object_page import UNREAD, ObjectPage
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.value_columns import ValueColumns
 
-_UNCHANGING = frozenset(
-    (bool, int, float, str, bytes, Decimal, dt.date, dt.datetime, dt.time, dt.timedelta)
-)
-"""Types of values that nobody can change, so that all readers may have the same."""
-
 
 class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
     """A value of each key; its methods are about the current key, in the current namespace if it has namespaces.
 
-    Values are looked up once for all keys of the batch, and written back once; objects that are given to the
-    state belong to it from then on.
+    Values are looked up once for all keys of the batch, and written back once.
 
     Source:
         Flink, ValueState.
@@ -30,7 +21,10 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
 
     def __init__(self, columns: ValueColumns, context: KeyContext) -> None:
         super().__init__(columns, context, partial(ObjectPage, columns.rows))
-        self._is_refreshed = columns.rows.is_refreshed_by_reading
+        self._form = columns.rows.form
+        self._native = self._form.native
+        is_changeable = self._form.copied is not None
+        self._is_read_by_page = columns.rows.is_refreshed_by_reading or is_changeable
 
     def value(self) -> Any:
         """The value of the current key; a copy of the default, or None, if there is none.
@@ -42,9 +36,9 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
             value = self._values[self._context.index]  # type: ignore[index]
         except (IndexError, TypeError):  # no page, or no key
             value = UNREAD
-        if value is UNREAD or self._is_refreshed:
+        if value is UNREAD or self._is_read_by_page:
             page, index = self._current()
-            value = page.read(index)
+            value = page.give(index)
         if value is None and self._columns.default is not None:
             return self._default()
         return value
@@ -52,11 +46,14 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
     def update(self, value: Any) -> None:
         """Set the value of the current key; None removes it.
 
-        A value of another type is refused when the batch is written back.
+        The state keeps what its type makes of the value, so changing the object later doesn't change the state. An
+        integer that is too large, or text that is not valid Unicode, is refused when the batch is written back.
 
         Raises:
-            InvalidRequestError: No key is current.
+            InvalidRequestError: No key is current, or the value is of another type.
         """
+        if type(value) is not self._native and value is not None:
+            value = self._form.own(value)
         try:
             index = self._context.index
             self._values[index] = value  # type: ignore[index]
@@ -75,11 +72,9 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
 
         It is made when a value is missing: a state is opened for each batch, and few need it.
         """
-        form = self._columns.rows.form
-        (default,) = form.decoded(form.encoded([self._columns.default]))
-        if type(default) in _UNCHANGING:
-            return lambda: default
-        return partial(copy.deepcopy, default)
+        (default,) = self._form.decoded(self._form.encoded([self._columns.default]))
+        copied = self._form.copied
+        return (lambda: default) if copied is None else partial(copied, default)
 
     def _turn_to(self, page: ObjectPage | None) -> None:
         super()._turn_to(page)

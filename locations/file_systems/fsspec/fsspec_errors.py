@@ -4,6 +4,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from holdfast.common import shortage_of
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -56,7 +57,7 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
     if isinstance(error, TypeError | ValueError | NotImplementedError):
         message = f"fsspec can't do this ({text}); check its configuration of the protocol"
         return InvalidRequestError(message, uri)
-    return StorageUnavailableError(f"store failed ({text})", uri)
+    return shortage_of(error, uri) or StorageUnavailableError(f"store failed ({text})", uri)
 
 
 def _was_refused(error: Exception) -> bool:

@@ -134,7 +134,7 @@ def _options(settings: S3Settings) -> dict[str, Any]:
     Raises:
         InvalidRequestError: s3fs does not support the settings.
     """
-    if settings.role_arn is not None:
+    if settings.assumed_role is not None:
         message = (
             "s3fs can't assume a role; set AWS_PROFILE to a profile of ~/.aws/config with a role, or "
             "use s3:// without fsspec"
@@ -145,8 +145,8 @@ def _options(settings: S3Settings) -> dict[str, Any]:
         "use_listings_cache": False,
         "skip_instance_cache": True,
     }
-    if settings.endpoint_url is not None:
-        options["endpoint_url"] = settings.endpoint_url
+    if settings.endpoint is not None:
+        options["endpoint_url"] = settings.endpoint
     if settings.access_key is not None:
         options["key"] = settings.access_key
         options["secret"] = settings.secret_key

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from holdfast.common import ContextPool
+from holdfast.common import ContextPool, raise_shortage
 from holdfast.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -42,7 +42,7 @@ class MultipartUpload:
         self._pool = ContextPool(target.settings.concurrency, thread_name_prefix="holdfast-s3-part")
         self._room = threading.BoundedSemaphore(target.settings.concurrency)
         self._parts: list[Future[dict[str, Any]]] = []
-        self._part_bytes = target.settings.part_bytes
+        self._part_bytes = target.settings.part_size
         self._part = bytearray()
         self._filled = 0
         self._size = 0
@@ -76,6 +76,7 @@ class MultipartUpload:
             sent = self._pool.submit(self._upload, count + 1, part)
         except BaseException as error:
             self._room.release()
+            raise_shortage(error, self._target.uri)
             if isinstance(error, RuntimeError):  # the pool was shut down by `abort`
                 raise StreamClosedError("stream was discarded", self._target.uri) from error
             raise

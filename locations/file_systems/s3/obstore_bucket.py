@@ -188,9 +188,9 @@ def _options(settings: S3Settings, connection: Connection, bucket: str) -> dict[
     endpoint, is_path_style = endpoint_of(connection.client, bucket)
     client: dict[str, Any] = {
         "allow_http": True,
-        "connect_timeout": timedelta(seconds=settings.connect_timeout_s),
+        "connect_timeout": timedelta(seconds=settings.connect_timeout),
         # For the whole request, because obstore does not detect stalls while sending.
-        "timeout": timedelta(seconds=settings.read_timeout_s),
+        "timeout": timedelta(seconds=settings.read_timeout),
         "user_agent": "holdfast",
     }
     certificates = settings.ca_bundle or os.environ.get("AWS_CA_BUNDLE")
@@ -206,7 +206,7 @@ def _options(settings: S3Settings, connection: Connection, bucket: str) -> dict[
         "skip_signature": False,
         "unsigned_payload": False,
         "server_side_encryption": settings.server_side_encryption,
-        "sse_kms_key_id": settings.kms_key_id,
+        "sse_kms_key_id": settings.kms_key,
         "client_options": client,
         # boto3's requests are retried instead.
         "retry_config": {"max_retries": 0, "retry_timeout": timedelta(0)},

@@ -44,11 +44,11 @@ def client_options(settings: S3Settings) -> dict[str, Any]:
         # Retries have one owner. The SDK's would multiply with ours, and their quota fails
         # whole bursts.
         "retries": {"mode": "standard", "total_max_attempts": 1},
-        "connect_timeout": settings.connect_timeout_s,
-        "read_timeout": settings.read_timeout_s,
+        "connect_timeout": settings.connect_timeout,
+        "read_timeout": settings.read_timeout,
         "tcp_keepalive": True,
         "max_pool_connections": max(32, 2 * settings.concurrency),
-        "s3": {"addressing_style": "path" if settings.path_style else "auto"},
+        "s3": {"addressing_style": "path" if settings.path_style_access else "auto"},
         # Each request names its checksum itself.
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
@@ -75,10 +75,10 @@ def _make(settings: S3Settings) -> Connection:
         if session.get_credentials() is None:  # not cached: they may be available a moment later
             message = "no credentials for S3; set them by settings, environment, files or a role"
             raise InvalidRequestError(message)
-        if settings.role_arn is not None:
+        if settings.assumed_role is not None:
             _assume(session, settings, config)
         client = session.client(
-            "s3", endpoint_url=settings.endpoint_url, config=config, verify=settings.ca_bundle
+            "s3", endpoint_url=settings.endpoint, config=config, verify=settings.ca_bundle
         )
         if settings.checksum != "off":
             _sign_parts_by_checksum(client)
@@ -121,7 +121,7 @@ def _assume(session: Any, settings: S3Settings, config: Any) -> None:
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=partial(inner.create_client, config=config, verify=settings.ca_bundle),
         source_credentials=inner.get_credentials(),
-        role_arn=settings.role_arn,
+        role_arn=settings.assumed_role,
         extra_args={"RoleSessionName": "holdfast"},
     )
     inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001  # see above

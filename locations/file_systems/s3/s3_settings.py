@@ -13,24 +13,26 @@ _STATE_FILES = ("auto", "boto3", "obstore")
 class S3Settings:
     """Settings to reach an S3 store and write to it. boto3 determines values that are not set.
 
+    The names are those of the settings `spark.holdfast.s3.*`, with `_` instead of `-`.
+
     Attributes:
-        endpoint_url: URL of the store, with `http://` or `https://`; AWS if not set.
+        endpoint: URL of the store, with `http://` or `https://`; AWS if not set.
         region: The region of the bucket.
-        path_style: Whether the bucket is in the path of requests instead of the host name. Most
+        path_style_access: Whether the bucket is in the path of requests instead of the host name. Most
             stores other than AWS need this.
         access_key: Access key id of the credentials.
         secret_key: Secret of the credentials.
         session_token: Token of temporary credentials.
-        role_arn: A role to assume with the credentials.
+        assumed_role: A role to assume with the credentials.
         server_side_encryption: `AES256` or `aws:kms`.
-        kms_key_id: Key for `aws:kms`.
+        kms_key: Key for `aws:kms`.
         storage_class: Storage class of new objects, such as `INTELLIGENT_TIERING`.
         checksum: Checksum that the store verifies uploads with: `crc32c`, `crc32`, or `off` for stores
             that support neither. Holdfast's own checksums are independent of it.
-        part_bytes: Bytes of a part of a large file, at least 5 MiB; grows with the file.
+        part_size: Bytes of a part of a large file, at least 5 MiB; grows with the file.
         concurrency: Number of parts of one file that are sent at the same time.
-        connect_timeout_s: Seconds to wait for a connection.
-        read_timeout_s: Seconds to wait for the next byte of an answer; less than the deadline of
+        connect_timeout: Seconds to wait for a connection.
+        read_timeout: Seconds to wait for the next byte of an answer; less than the deadline of
             retries, so that a stalled request is retried.
         ca_bundle: File with the certificates to trust.
         requester_pays: Whether the requester pays for requests.
@@ -44,21 +46,21 @@ class S3Settings:
     MAX_PARTS: ClassVar[int] = 10_000
     PARTS_PER_SIZE: ClassVar[int] = 1_000
 
-    endpoint_url: str | None = None
+    endpoint: str | None = None
     region: str | None = None
-    path_style: bool = False
+    path_style_access: bool = False
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
-    role_arn: str | None = None
+    assumed_role: str | None = None
     server_side_encryption: str | None = None
-    kms_key_id: str | None = None
+    kms_key: str | None = None
     storage_class: str | None = None
     checksum: str = "crc32c"
-    part_bytes: int = 8 << 20
+    part_size: int = 8 << 20
     concurrency: int = 4
-    connect_timeout_s: float = 5.0
-    read_timeout_s: float = 20.0
+    connect_timeout: float = 5.0
+    read_timeout: float = 20.0
     ca_bundle: str | None = None
     requester_pays: bool = False
     state_files: str = "auto"
@@ -72,29 +74,27 @@ class S3Settings:
             message = f"state_files must be one of {known}, got {self.state_files!r}"
             raise InvalidRequestError(message)
         min_bytes = self.MIN_PART_BYTES
-        if self.part_bytes < min_bytes:
-            message = f"part_bytes must be >= {min_bytes}, got {self.part_bytes}"
+        if self.part_size < min_bytes:
+            message = f"part_size must be >= {min_bytes}, got {self.part_size}"
             raise InvalidRequestError(message)
         if self.concurrency < 1:
             raise InvalidRequestError(f"concurrency must be >= 1, got {self.concurrency}")
-        if self.endpoint_url is not None and not {"@", "?"}.isdisjoint(self.endpoint_url):
-            raise InvalidRequestError(
-                "endpoint_url must not contain credentials; set them separately"
-            )
+        if self.endpoint is not None and not {"@", "?"}.isdisjoint(self.endpoint):
+            raise InvalidRequestError("endpoint must not contain credentials; set them separately")
         if (self.access_key is None) != (self.secret_key is None):
             raise InvalidRequestError("access_key and secret_key must be set together")
         if self.session_token is not None and self.access_key is None:
             message = "session_token requires access_key and secret_key"
             raise InvalidRequestError(message)
-        if self.kms_key_id is not None and self.server_side_encryption is None:
-            message = "kms_key_id requires server_side_encryption='aws:kms'"
+        if self.kms_key is not None and self.server_side_encryption is None:
+            message = "kms_key requires server_side_encryption='aws:kms'"
             raise InvalidRequestError(message)
 
     def write_parameters(self) -> dict[str, str]:
         """Return the parameters of every request that creates an object."""
         parameters = {
             "ServerSideEncryption": self.server_side_encryption,
-            "SSEKMSKeyId": self.kms_key_id,
+            "SSEKMSKeyId": self.kms_key,
             "StorageClass": self.storage_class,
         }
         return {key: value for key, value in parameters.items() if value}

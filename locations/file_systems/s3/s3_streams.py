@@ -135,10 +135,10 @@ class S3OutputStream:
 
     def _append(self, left: memoryview) -> None:
         if self._upload is None:
-            room = self._target.settings.part_bytes - len(self._head)
+            room = self._target.settings.part_size - len(self._head)
             self._head += left[:room]
             left = left[room:]
-            if len(self._head) < self._target.settings.part_bytes:
+            if len(self._head) < self._target.settings.part_size:
                 return
             self._begin_upload()
         if left and self._upload is not None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.output import printable, say
-from holdfast.common import SYSTEM_CLOCK, Clock
+from holdfast.common import SYSTEM_CLOCK, Clock, shortage_of
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.redaction import shown
 
@@ -27,11 +27,22 @@ exit status:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parses the whole command line, or the words of one command."""
+    """Parses the whole command line, or the words of one command, whose options may be anywhere."""
+
+    _is_intermixed = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._is_intermixed:
+            return super().parse_known_args(args, namespace)
         self._words = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        if self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        # Without this, Python 3.11 refuses optional arguments after an option.
+        self._is_intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, without secrets of URIs among the words that it is about."""
@@ -87,7 +98,11 @@ def main(arguments: Sequence[str] | None = None, *, clock: Clock = SYSTEM_CLOCK)
     except BrokenPipeError:
         _drop_output()  # who read has seen enough
         return status
-    except Exception:  # noqa: BLE001  # Python's own status for it would be that of "nothing found"
+    except Exception as error:  # noqa: BLE001  # Python's own status for it would be that of "nothing found"
+        shortage = shortage_of(error)
+        if shortage is not None:
+            say(str(shortage))
+            return _STORE_FAILED
         for line in traceback.format_exc().splitlines():
             print(printable(line), file=sys.stderr)
         try:

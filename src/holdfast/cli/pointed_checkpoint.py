@@ -1,13 +1,26 @@
 """Shared by commands about one checkpoint: they find it by a pointer, and print it in a line."""
 
 import argparse
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from holdfast.cli.output import time_text
+from holdfast.cli.output import say, time_text
 from holdfast.cli.stores import use_stores
-from holdfast.locations.coordination import claimant_of, find_checkpoint, is_savepoint, size_of
+from holdfast.common import uripath
+from holdfast.errors import CheckpointNotFoundError
+from holdfast.locations.coordination import (
+    claimant_of,
+    find_checkpoint,
+    is_gone,
+    is_savepoint,
+    size_of,
+)
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import SPARK, SparkProgress, all_streams, directories_of, progress_of
+
+_Result = TypeVar("_Result")
+
+_MAX_ATTEMPTS = 20
 
 POINTER_HELP = (
     "URI of the directory of a checkpoint or savepoint, or of its _metadata; of a job or a "
@@ -26,6 +39,47 @@ def pointed(options: argparse.Namespace, pointer: str) -> CompletedCheckpoint:
     checkpoint = find_checkpoint(pointer)
     reach(options, checkpoint)
     return checkpoint
+
+
+def follow(
+    options: argparse.Namespace,
+    pointer: str,
+    checkpoint: CompletedCheckpoint,
+    use: Callable[[CompletedCheckpoint], _Result],
+) -> _Result:
+    """Use a checkpoint, and start over with a newer one each time that its job deletes it meanwhile.
+
+    Args:
+        options: The command's options.
+        pointer: The pointer that the user gave.
+        checkpoint: The checkpoint that it means.
+        use: Reads the checkpoint. It has no effect if a file is missing.
+
+    Raises:
+        CheckpointNotFoundError: The pointer means this checkpoint alone, and it was deleted; or a file of it is
+            missing; or the job deletes each newer one, too.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        try:
+            return use(checkpoint)
+        except CheckpointNotFoundError as error:
+            if not is_gone(checkpoint):
+                raise
+            gone = checkpoint.location.external_pointer
+            try:
+                checkpoint = pointed(options, pointer)
+            except CheckpointNotFoundError:
+                message = (
+                    "the job has deleted this checkpoint while it was read; name the job's directory "
+                    f"for its newest checkpoint, {uripath.parent(gone)}"
+                )
+                raise CheckpointNotFoundError(message, gone) from error
+            say(f"{gone} was deleted by its job while it was read; starting over with the newest")
+    message = (
+        "the job deletes checkpoints faster than they can be read; keep more of them "
+        "(spark.holdfast.checkpoint.num-retained), or take a savepoint"
+    )
+    raise CheckpointNotFoundError(message, pointer)
 
 
 def reach(options: argparse.Namespace, *checkpoints: CompletedCheckpoint) -> None:

@@ -14,7 +14,7 @@ def spark_needed() -> Iterator[None]:
     Commands import PySpark in such a block, and not at the top: the other commands need none.
 
     Raises:
-        InvalidRequestError: PySpark is not installed.
+        InvalidRequestError: PySpark is not installed, or too old.
     """
     try:
         yield
@@ -24,6 +24,8 @@ def spark_needed() -> Iterator[None]:
             "pip install 'holdfast[spark]'"
         )
         raise InvalidRequestError(message) from error
+    except ImportError as error:
+        raise InvalidRequestError(str(error)) from error
 
 
 def add_job(command: argparse.ArgumentParser, where: str) -> None:

@@ -32,6 +32,7 @@ from holdfast.common.parallel import (
     raise_if_cancelled,
 )
 from holdfast.common.process_local import ProcessCache, ProcessLock
+from holdfast.common.shortages import raise_shortage, shortage_of
 from holdfast.common.uripath import checkpoint_directory
 
 __all__ = [
@@ -59,6 +60,8 @@ __all__ = [
     "parse_duration_s",
     "raise_first",
     "raise_if_cancelled",
+    "raise_shortage",
     "read_exactly",
     "read_into",
+    "shortage_of",
 ]

@@ -47,6 +47,19 @@ def normalize(uri: str | os.PathLike[str]) -> str:
     return f"{scheme}://{authority}/{posixpath.normpath(path or '/').lstrip('/')}"
 
 
+def is_normalized(uri: str) -> bool:
+    """Whether a location is in the form that `normalize` gives."""
+    try:
+        return normalize(uri) == uri
+    except InvalidRequestError:
+        return False
+
+
+def is_path_below(path: str) -> bool:
+    """Whether a relative path leads to something below the directory that it is joined to."""
+    return bool(path) and is_normalized(f"file:///{path}")
+
+
 def refuse_password(uri: str) -> None:
     """Raise `InvalidRequestError` if a URI, or a string meant to be one, contains a password."""
     parts = URI.fullmatch(uri)

@@ -1,5 +1,6 @@
 """Runs operators with state in PySpark's Structured Streaming; savepoints, and settings of queries."""
 
+import holdfast.spark.pyspark_version  # noqa: F401  # first, so that it says why nothing else works
 from holdfast.backends.keys import subtask_of_key
 from holdfast.spark.by_key import keyed
 from holdfast.spark.data_source import read_state
@@ -18,6 +19,7 @@ from holdfast.spark.savepoints import (
     RestoredQuery,
     RollBackPoint,
     RollBackPreview,
+    application_id,
     preview_roll_back,
     restore_savepoint,
     roll_back,
@@ -46,6 +48,7 @@ __all__ = [
     "StatefulFunction",
     "StatefulOperator",
     "StatefulQuery",
+    "application_id",
     "checkpointed",
     "configure",
     "copy_savepoint",

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import InvalidRequestError
@@ -83,6 +85,21 @@ def spreads_state() -> Callable[[str, int], None]:
         raise InvalidRequestError(message)
     spread: Callable[[str, int], None] = manager.repartition
     return spread
+
+
+def register_source(session: SparkSession, source: type[DataSource]) -> None:
+    """Make sure that a session finds a data source of Holdfast.
+
+    Spark finds sources in modules named `pyspark_…` by itself, but not if the path of its Python has a space. For
+    a source that a session has already, it would log a warning.
+    """
+    registered = _registered.setdefault(session, set())
+    if source not in registered:
+        session.dataSource.register(source)
+        registered.add(source)
+
+
+_registered: WeakKeyDictionary[SparkSession, set[type[DataSource]]] = WeakKeyDictionary()
 
 
 def _any_session() -> SparkSession | None:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.common import message_pack_decoder
+from holdfast.common import message_pack_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle, is_inside
 from holdfast.locations.metadata import CheckpointMetadata, absolute_uri, relative_uri
+from holdfast.locations.storages import is_state_file
+from holdfast.redaction import shown
 
 SPARK_FILES = "spark-files"
 
@@ -60,7 +62,8 @@ def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
 
     Raises:
         InvalidRequestError: The checkpoint is no savepoint of a query.
-        CheckpointCorruptedError: The checkpoint's record of Spark's files can't be read.
+        CheckpointCorruptedError: The checkpoint's record of Spark's files can't be read, or names one
+            outside of where a savepoint has files, or which would be restored outside of a checkpointLocation.
     """
     encoded = metadata.coordinator_states.get(SPARK_FILES)
     if encoded is None:
@@ -71,7 +74,17 @@ def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         message = f"Spark's side of the savepoint can't be decoded ({error})"
         raise CheckpointCorruptedError(message, directory) from error
-    return decoded._with_uris(lambda uri: absolute_uri(uri, directory))  # noqa: SLF001  # its own kind
+    spark_files = decoded._with_uris(lambda uri: absolute_uri(uri, directory))  # noqa: SLF001  # its own kind
+    for file in spark_files.files:
+        if not uripath.is_path_below(file.path):
+            message = f"savepoint names a file {file.path!a}, which is not a path below a checkpointLocation"
+            raise CheckpointCorruptedError(message, directory)
+        if isinstance(file.handle, FileStateHandle) and not (
+            is_inside(file.handle, directory) or is_state_file(file.handle.uri)
+        ):
+            message = f"savepoint names {shown(file.handle.uri)!a}, where it can't have a file"
+            raise CheckpointCorruptedError(message, directory)
+    return spark_files
 
 
 def _changed(handle: StreamStateHandle, change: Callable[[str], str]) -> StreamStateHandle:

@@ -1,15 +1,15 @@
 """All streams that a checkpoint leads to: state of operators, and Spark's files."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from os import PathLike
 
 import msgspec
 
 from holdfast.common import uripath
-from holdfast.errors import CheckpointError, CheckpointNotFoundError
-from holdfast.locations.coordination import VerifiedFile, copy_checkpoint, files_of, verify
+from holdfast.errors import CheckpointNotFoundError
+from holdfast.locations.coordination import VerifiedFile, copy_checkpoint, files_of, is_gone, verify
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
-from holdfast.locations.storages import CompletedCheckpoint, load_checkpoint
+from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress.spark_files import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
 
 
@@ -41,6 +41,7 @@ def verify_checkpoints(
     *,
     on_bytes: Callable[[int], object] = lambda _: None,
     on_gone: Callable[[CompletedCheckpoint], object] = lambda _: None,
+    known: Container[tuple[str, int]] = (),
 ) -> Iterator[VerifiedFile]:
     """Read every byte of every file that checkpoints lead to; see `verify`.
 
@@ -51,6 +52,7 @@ def verify_checkpoints(
         checkpoints: The checkpoints.
         on_bytes: Called again and again with the number of bytes read since the last call.
         on_gone: Called once for each checkpoint that was deleted meanwhile.
+        known: URI and size of files that were read before, and are not read again.
 
     Raises:
         CheckpointCorruptedError: A checkpoint's record of Spark's files can't be read.
@@ -59,8 +61,9 @@ def verify_checkpoints(
     streams: list[StreamStateHandle] = []
     for checkpoint in checkpoints:
         of_checkpoint = all_streams(checkpoint)
-        streams += of_checkpoint
-        for file in files_of(of_checkpoint):
+        files = [file for file in files_of(of_checkpoint) if (file.uri, file.size) not in known]
+        streams += files
+        for file in files:
             leading.setdefault(file.uri, []).append(checkpoint)
     gone: set[str] = set()
     for verified in verify(streams, on_bytes=on_bytes):
@@ -69,23 +72,12 @@ def verify_checkpoints(
             continue
         for checkpoint in leading[verified.uri]:
             pointer = checkpoint.location.external_pointer
-            if pointer not in gone and _is_gone(checkpoint):
+            if pointer not in gone and is_gone(checkpoint):
                 gone.add(pointer)
                 on_gone(checkpoint)
         pointers = [each.location.external_pointer for each in leading[verified.uri]]
         if not all(pointer in gone for pointer in pointers):
             yield verified
-
-
-def _is_gone(checkpoint: CompletedCheckpoint) -> bool:
-    """Whether a checkpoint was deleted since, as far as can be told: `_metadata` goes first."""
-    try:
-        load_checkpoint(checkpoint.location)
-    except CheckpointNotFoundError:
-        return True
-    except CheckpointError:
-        return False
-    return False
 
 
 def copy_savepoint(

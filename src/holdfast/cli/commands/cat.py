@@ -1,15 +1,16 @@
 """`holdfast cat`: what is in a state."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import add_command
 from holdfast.cli.output import bytes_text, say
-from holdfast.cli.pointed_checkpoint import POINTER_HELP, pointed
+from holdfast.cli.pointed_checkpoint import POINTER_HELP, follow, pointed
 from holdfast.cli.printed_rows import add_rows, cell_text, element_cell, print_rows
 from holdfast.cli.stores import add_stores
-from holdfast.errors import CheckpointNotFoundError
+from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
+from holdfast.locations.storages import CompletedCheckpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,8 @@ def add_to(commands: "Commands") -> None:
         action="append",
         type=_named_value,
         metavar="NAME[=VALUE]",
-        help="only the rows of this key, without reading others; once for each of its columns; NAME alone is null",
+        help="only the rows of this key, without reading others; once for each of its columns, with the value as this "
+        "command prints it; NAME alone is null",
     )
     command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
     add_rows(command)
@@ -69,16 +71,42 @@ def cat_command(options: argparse.Namespace) -> int:
         CheckpointError: The state can't be read.
     """
     try:
-        pointer = pointed(options, options.pointer).location.external_pointer
+        checkpoint = pointed(options, options.pointer)
     except CheckpointNotFoundError as error:
         say(str(error))
         return 1
+    return follow(
+        options, options.pointer, checkpoint, lambda checkpoint: _print(options, checkpoint)
+    )
+
+
+def _print(options: argparse.Namespace, checkpoint: CompletedCheckpoint) -> int:
+    pointer = checkpoint.location.external_pointer
     is_there, batches = _asked_for(options, pointer)
     cell = _state_cell if _is_listing(options) else element_cell
+    if options.json:  # whose rows are printed as they are read
+        batches = _until_deleted(batches, pointer)
     is_any = print_rows(options, batches, right=_NUMBERS, cell=cell)
     if is_there and not is_any:
         say("it is empty" if options.key is None else "nothing is kept for that key")
     return 0 if is_there else 1
+
+
+def _until_deleted(batches: "Iterable[pa.RecordBatch]", pointer: str) -> "Iterator[pa.RecordBatch]":
+    """The batches; a missing file is another error once rows were printed, so that none are printed twice."""
+    has_rows = False
+    try:
+        for batch in batches:
+            yield batch
+            has_rows = has_rows or batch.num_rows > 0
+    except CheckpointNotFoundError as error:
+        if not has_rows:
+            raise
+        message = (
+            f"the rows that were printed are not all: a file of the state is gone ({error}); if the job "
+            "has deleted this checkpoint meanwhile, repeat the command with the job's directory"
+        )
+        raise StorageUnavailableError(message, pointer) from error
 
 
 def _asked_for(

@@ -12,10 +12,11 @@ from holdfast.cli.output import (
     say,
     told_when_interrupted,
 )
-from holdfast.cli.pointed_checkpoint import POINTER_HELP, pointed
+from holdfast.cli.pointed_checkpoint import POINTER_HELP, follow, pointed
 from holdfast.cli.stores import add_stores, use_stores
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations.coordination import files_of
+from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import all_streams, copy_savepoint
 
 if TYPE_CHECKING:
@@ -54,11 +55,15 @@ def copy_command(options: argparse.Namespace) -> int:
     except CheckpointNotFoundError as error:
         say(str(error))
         return 1
+
+    def copied(checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, CompletedCheckpoint]:
+        total = sum(file.size for file in files_of(all_streams(checkpoint)))
+        way_out = "if files are left, `holdfast clean --savepoint-dir` deletes them"
+        with told_when_interrupted(way_out), progress("copying", total) as advance:
+            return checkpoint, copy_savepoint(checkpoint, options.target, on_bytes=advance)
+
+    checkpoint, copy = follow(options, options.pointer, checkpoint, copied)
     files = files_of(all_streams(checkpoint))
-    way_out = "if files are left, `holdfast clean --savepoint-dir` deletes them"
-    total = sum(file.size for file in files)
-    with told_when_interrupted(way_out), progress("copying", total) as advance:
-        copy = copy_savepoint(checkpoint, options.target, on_bytes=advance)
     pointer = copy.location.external_pointer
     size = sum(file.size for file in files) + copy.metadata_bytes
     if options.json:

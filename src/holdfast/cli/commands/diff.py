@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import add_command, add_json
 from holdfast.cli.output import bytes_text, count_text, print_json, print_line, print_pairs
-from holdfast.cli.pointed_checkpoint import POINTER_HELP, pointed, progress_in, summary
+from holdfast.cli.pointed_checkpoint import POINTER_HELP, follow, pointed, progress_in, summary
 from holdfast.cli.stores import add_stores
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
@@ -62,7 +62,13 @@ def add_to(commands: "Commands") -> None:
 
 def diff_command(options: argparse.Namespace) -> int:
     """Print the differences; the status is 0 if there are none, else 1."""
-    comparison = _compared(pointed(options, options.first), pointed(options, options.second))
+    first, second = (pointed(options, pointer) for pointer in (options.first, options.second))
+    comparison = follow(
+        options,
+        options.first,
+        first,
+        lambda one: follow(options, options.second, second, lambda other: _compared(one, other)),
+    )
     if options.json:
         print_json(comparison)
     else:

@@ -45,8 +45,7 @@ def add_to(commands: "Commands") -> None:
     command.add_argument(
         "--keep-query-id",
         action="store_true",
-        help="move the query instead: Spark and sinks take it for the same, and the old one must "
-        "never run again",
+        help="move the query instead: Spark takes it for the same, and the old one must never run again",
     )
     command.add_argument(
         "--paths",
@@ -101,6 +100,12 @@ def restore_command(options: argparse.Namespace) -> int:
             print_line(line_of(key, value))
     if restored.restored_before:
         say("this restore was done before; nothing was changed")
+    if options.keep_query_id:
+        say(
+            f"has the sink batches after {restored.batch_id} from the old query? They come again under the same "
+            "ids, with other rows: a sink that appends has them twice, and one that skips batch ids which it has "
+            "seen (Delta's txnAppId and txnVersion) loses rows unless it uses holdfast.spark.application_id()"
+        )
     say(
         f"query {restored.query_id} goes on behind batch {restored.batch_id}; start it with "
         f"checkpointLocation {restored.checkpoint_location} and these settings"

@@ -36,7 +36,8 @@ def add_to(commands: "Commands") -> None:
             "  with --yes too                     does it\n\n"
             "End the Spark application that ran the query first: its executors could still store\n"
             "state of the batches that are taken back, and from here nobody sees them. A roll back\n"
-            "that was interrupted is finished by the same command. The sink is not rolled back."
+            "that was interrupted is finished by the same command. The sink is not rolled back: it must\n"
+            "replace the batches that come again, or have them deleted first."
         ),
         examples="""
             holdfast rollback file:///data/totals-spark
@@ -103,6 +104,7 @@ def rollback_command(options: argparse.Namespace) -> int:
                     "dry_run": True,
                     "query_id": preview.query_id,
                     "batch": preview.batch_id,
+                    "newest_batch": preview.newest_batch_id,
                     "checkpoints": preview.checkpoints,
                     "files": preview.files,
                 }
@@ -110,6 +112,14 @@ def rollback_command(options: argparse.Namespace) -> int:
         else:
             for uri in [*preview.checkpoints, *preview.files]:
                 print_line(uri)
+        if preview.newest_batch_id > preview.batch_id:
+            say(
+                f"what does the sink do with batches {preview.batch_id + 1} to {preview.newest_batch_id}? It may "
+                "have them, and gets them again with other rows. One that replaces them is right. One that appends "
+                "has them twice: delete their rows first. One that skips batch ids which it has seen (Delta's "
+                "txnAppId and txnVersion) loses the new rows, unless the id that it is given is "
+                "holdfast.spark.application_id(); delete the old rows first then, too"
+            )
         say(
             f"query {preview.query_id} would go on behind batch {preview.batch_id}; end the Spark "
             "application that ran it, then --yes does it"

@@ -18,10 +18,10 @@ from holdfast.cli.output import (
     print_table,
     say,
 )
-from holdfast.cli.pointed_checkpoint import POINTER_HELP, pointed, progress_in, summary
+from holdfast.cli.pointed_checkpoint import POINTER_HELP, follow, pointed, progress_in, summary
 from holdfast.cli.stores import add_stores
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
-from holdfast.locations.coordination import files_of
+from holdfast.locations.coordination import files_of, is_gone
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import StoredOperator, StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint
@@ -69,12 +69,22 @@ def show_command(options: argparse.Namespace) -> int:
     except CheckpointNotFoundError as error:
         say(str(error))
         return 1
-    shown = _shown(checkpoint)
+    shown = follow(options, options.pointer, checkpoint, _shown_whole)
     if options.json:
         print_json(shown)
     else:
         _print(shown, subtasks=options.subtasks, now_s=options.clock.now_ms() / 1000)
     return 0
+
+
+def _shown_whole(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
+    """What the checkpoint holds. Raises `CheckpointNotFoundError` if it was deleted before all of it was read."""
+    shown = _shown(checkpoint)
+    states = (state for operator in shown["operators"].values() for state in operator["states"])
+    if any(state["failure"] for state in states) and is_gone(checkpoint):
+        message = "checkpoint was deleted while it was read"
+        raise CheckpointNotFoundError(message, checkpoint.location.external_pointer)
+    return shown
 
 
 def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:

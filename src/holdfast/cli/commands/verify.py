@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _NOTHING_FOUND, _DAMAGED = 1, 3
 
+_MAX_PASSES = 20
+
 
 def add_to(commands: "Commands") -> None:
     """Add the command."""
@@ -69,34 +71,15 @@ class _ToVerify:
     failed: list[VerifiedFile] = field(default_factory=list)
     missing: int = 0
 
-    def leave_out(self, gone: list[CompletedCheckpoint], *, are_named: bool) -> None:
-        """Take out checkpoints that their jobs have deleted; users who named them are told."""
-        for checkpoint in gone:
-            pointer = checkpoint.location.external_pointer
-            del self.checkpoints[pointer]
-            if are_named:
-                say(f"{pointer} was deleted while it was read")
-                self.missing += 1
-
 
 def verify_command(options: argparse.Namespace) -> int:
     """Verify, and print what is wrong; the status is 0 if nothing is, else 3."""
-    task = _to_verify(options)
-    loaded = list(task.checkpoints.values())
-    total = sum(
-        file.size for file in files_of(s for checkpoint in loaded for s in all_streams(checkpoint))
-    )
-    gone: list[CompletedCheckpoint] = []
-    with progress("verifying", total) as advance:
-        verified = verify_checkpoints(loaded, on_bytes=advance, on_gone=gone.append)
-        files = [*task.failed, *verified]
-    task.leave_out(gone, are_named=not options.all)
-    checkpoints = list(task.checkpoints.values())
+    task, files, checkpoints = _verify(options)
     wrong = sorted((file for file in files if file.failure is not None), key=lambda file: file.uri)
     size = sum(item.size for item in files) + sum(item.metadata_bytes for item in checkpoints)
     damaged = [_damage(file) for file in wrong]
     result = {
-        "checkpoints": sorted(task.checkpoints),
+        "checkpoints": sorted(item.location.external_pointer for item in checkpoints),
         "files": len(files) + len(checkpoints),
         "bytes": size,
         "damaged": damaged,
@@ -114,6 +97,55 @@ def verify_command(options: argparse.Namespace) -> int:
     if not checkpoints and not task.missing:
         say(f"no completed checkpoint or savepoint below {', '.join(options.pointers)}")
     return _NOTHING_FOUND if task.missing or not checkpoints else 0
+
+
+def _verify(
+    options: argparse.Namespace,
+) -> tuple[_ToVerify, list[VerifiedFile], list[CompletedCheckpoint]]:
+    """Verify until no checkpoint was deleted meanwhile; all files that were read, and the checkpoints that are whole."""
+    task = _to_verify(options)
+    files = list(task.failed)
+    checkpoints: list[CompletedCheckpoint] = []
+    for _ in range(_MAX_PASSES):
+        gone: list[CompletedCheckpoint] = []
+        files += _verified(list(task.checkpoints.values()), files, gone)
+        checkpoints += [item for item in task.checkpoints.values() if item not in gone]
+        if not gone:
+            break
+        if not options.all:
+            for item in gone:
+                say(f"{item.location.external_pointer} was deleted while it was read")
+        # Jobs have gone on meanwhile: the checkpoints that replaced what they deleted are verified, too.
+        known = {item.location.external_pointer for item in (*checkpoints, *gone)}
+        task = _to_verify(options)
+        files += [file for file in task.failed if file not in files]
+        task.checkpoints = {
+            pointer: item for pointer, item in task.checkpoints.items() if pointer not in known
+        }
+        if not task.checkpoints:
+            break
+    else:
+        say(
+            "checkpoints are deleted faster than they can be read; keep more of them "
+            "(spark.holdfast.checkpoint.num-retained), or verify a copy (holdfast copy)"
+        )
+        task.missing += 1
+    return task, files, checkpoints
+
+
+def _verified(
+    checkpoints: list[CompletedCheckpoint],
+    before: list[VerifiedFile],
+    gone: list[CompletedCheckpoint],
+) -> list[VerifiedFile]:
+    """Verify the files of checkpoints that were not verified before; checkpoints that their jobs delete are noted."""
+    known = {(file.uri, file.size) for file in before}
+    streams = (stream for checkpoint in checkpoints for stream in all_streams(checkpoint))
+    total = sum(file.size for file in files_of(streams) if (file.uri, file.size) not in known)
+    with progress("verifying", total) as advance:
+        return list(
+            verify_checkpoints(checkpoints, on_bytes=advance, on_gone=gone.append, known=known)
+        )
 
 
 def _to_verify(options: argparse.Namespace) -> _ToVerify:

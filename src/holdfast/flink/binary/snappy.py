@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.common import crc32c
+from holdfast.common import crc32c, raise_shortage
 from holdfast.flink.binary.data_input import corrupted_error
 
 _STREAM = b"\xff\x06\x00\x00sNaPpY"
@@ -89,6 +89,7 @@ def decompress_block(data: bytes, max_bytes: int) -> bytes:
     try:
         return bytes(pa.decompress(data, size, codec="snappy", asbytes=True))
     except (pa.ArrowException, OSError) as error:
+        raise_shortage(error)
         raise corrupted_error("compressed bytes can't be decompressed") from error
 
 

@@ -1,8 +1,9 @@
 """Bytes of state: in the metadata, next to it, or in files that it names.
 
-Metadata of checkpoints has absolute names of files. They are only opened in the checkpoint's own store, or where the
-caller specifies that files were moved to, so that a foreign file can't make a reader open arbitrary ones. If a file is
-missing, it is looked up where it would be if the job's whole directory had been moved.
+Metadata of checkpoints has absolute names of files. They are trusted only below the directory of the checkpoint or its
+job, in Flink's places for state in the same store, and where the caller specifies that files were moved to, so that
+foreign metadata can't make a reader open arbitrary files. If a file is missing, it is looked up where it would be if the
+job's whole directory had been moved.
 """
 
 import re
@@ -18,6 +19,8 @@ from holdfast.locations.file_systems import file_system_for
 
 _IN_A_JOB = re.compile(r".*/(chk-\d+|shared|taskowned)/(.+)")
 """A file of a job's checkpoints, as Flink names it."""
+_IN_A_SAVEPOINT = re.compile(r".*/savepoint-[0-9a-f]+-[0-9a-f]+/[^/]+")
+"""A file of a savepoint, as Flink before 1.11 names it."""
 _CHECKPOINT = re.compile(r"chk-\d+")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 
@@ -70,7 +73,7 @@ class StateFiles:
         """Open the stream of a handle.
 
         Raises:
-            InvalidRequestError: It is in another store than the checkpoint.
+            InvalidRequestError: It is in another store than the checkpoint, or where Flink stores no state.
             CheckpointCorruptedError: Its name is not a valid file name.
         """
         if isinstance(handle, InlineStream):
@@ -96,7 +99,13 @@ class StateFiles:
                 return [uripath.normalize(uripath.join(new, uri[len(old) :].strip("/")))]
         moved = self._moved_with_all(uri)
         if _store(uri) == _store(self._directory):
-            return [uri, *moved]
+            if moved or self._is_near(uri) or _IN_A_SAVEPOINT.fullmatch(uri):
+                return [uri, *moved]
+            message = (
+                "a file of the checkpoint is where no checkpoint of Flink keeps files; if it belongs to "
+                "it, say so: moved={directory: directory}, or --moved DIRECTORY=DIRECTORY"
+            )
+            raise InvalidRequestError(message, uri)
         if not moved:
             message = (
                 "a file of the checkpoint is in another store than its metadata; to allow this, or if it was "
@@ -104,6 +113,13 @@ class StateFiles:
             )
             raise InvalidRequestError(message, uri)
         return moved
+
+    def _is_near(self, uri: str) -> bool:
+        """Whether a file is below the directory of the metadata or, of a checkpoint, of its job."""
+        directory = self._directory
+        if _CHECKPOINT.fullmatch(uripath.name(directory)):
+            directory = uripath.parent(directory)
+        return uri.startswith(f"{directory}/")
 
     def _moved_with_all(self, uri: str) -> list[str]:
         """Return the possible URIs of a file if the job's whole directory was moved."""

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointError, InvalidRequestError, UnreadableStateError
 from holdfast.flink.binary import corrupted_error
 
@@ -153,6 +154,7 @@ def reading(subject: str) -> Iterator[None]:
         decimal.DecimalException,
         pa.ArrowException,
     ) as error:
+        raise_shortage(error)
         raise corrupted_error(f"{subject}: {error}") from error
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointCorruptedError, UnreadableStateError
 from holdfast.flink.binary import corrupted_error, decompress_streams
 from holdfast.flink.serializers import Serializer, reading
@@ -170,7 +171,8 @@ class _States:
                     position = self._end(data, position, reader)
                 except UnreadableStateError:
                     return places
-        except (CheckpointCorruptedError, *_NO_VALUE):
+        except (CheckpointCorruptedError, *_NO_VALUE) as error:
+            raise_shortage(error)
             return None
         return places if position == len(data) else None
 
@@ -217,7 +219,8 @@ class _States:
                         return places  # it has all the remaining bytes
                     following = self._search_after(data, position + _INT.size, left)
                     return None if following is None else places | following
-        except (CheckpointCorruptedError, *_NO_VALUE):
+        except (CheckpointCorruptedError, *_NO_VALUE) as error:
+            raise_shortage(error)
             self._attempts -= 1
             return None
         return None if left or position < len(data) else places

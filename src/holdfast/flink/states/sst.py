@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.common import raise_shortage
 from holdfast.errors import UnsupportedFormatError
 from holdfast.flink.binary import corrupted_error, decompress_block, masked_crc32c
 from holdfast.flink.metadata import StateStream
@@ -216,6 +217,7 @@ def _decompress(data: bytes, kind: int) -> bytes:
                 message = f"a RocksDB block has the unknown compression {kind}"
                 raise UnsupportedFormatError(message)
     except (pa.ArrowException, OSError, zlib.error) as error:
+        raise_shortage(error)
         raise corrupted_error("a RocksDB block can't be decompressed") from error
     if len(whole) != size:
         raise corrupted_error(f"a RocksDB block has {len(whole)} bytes instead of {size}")

@@ -2,6 +2,7 @@
 
     descriptions   count, sum, …: what users write
     combining      on the driver: what the operator takes of a batch, one row a key where that pays
+    changes        aggregates that were renamed, added or dropped since the last run
     single_rows    on executors: accumulators of rows that were not combined
     accumulators   the stored form of aggregates, and their results; `windows/` uses it, too
     aggregation    the operator: folds rows into state, yields what has changed
@@ -11,6 +12,12 @@ Start with `descriptions`.
 
 from holdfast.spark.aggregates.accumulators import Accumulators
 from holdfast.spark.aggregates.aggregation import Aggregation
+from holdfast.spark.aggregates.changes import (
+    ANOTHER_UID,
+    AggregateChanges,
+    ChangeOptions,
+    check_own_states,
+)
 from holdfast.spark.aggregates.combining import Panes, aggregated, operands_of, preparation_of
 from holdfast.spark.aggregates.descriptions import (
     Aggregate,
@@ -28,14 +35,18 @@ from holdfast.spark.aggregates.descriptions import (
 )
 
 __all__ = [
+    "ANOTHER_UID",
     "Accumulators",
     "Aggregate",
+    "AggregateChanges",
     "Aggregation",
+    "ChangeOptions",
     "Panes",
     "aggregated",
     "approx_count_distinct",
     "avg",
     "check_aggregates",
+    "check_own_states",
     "collect",
     "count",
     "first",

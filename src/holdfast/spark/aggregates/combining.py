@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
     DataType,
+    DatetimeType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
     LongType,
-    MapType,
+    NullType,
     NumericType,
     ShortType,
     StringType,
     StructType,
     TimestampType,
-    VariantType,
 )
 
 from holdfast.errors import InvalidRequestError
@@ -38,8 +38,19 @@ from holdfast.spark.aggregates.descriptions import (
     need_combining,
     operand,
 )
+from holdfast.spark.operators import is_collated
 
 _PANE = "__holdfast_pane"
+_GROUP, _RESULT = "__holdfast_group_", "__holdfast_result_"
+_FLOATS = (FloatType, DoubleType)
+_ORDERED = (
+    NumericType,
+    BooleanType,
+    DatetimeType,
+    DayTimeIntervalType,
+    StringType,
+    BinaryType,
+)
 _LG_CONFIG_K = 12
 """A sketch has 2 to this power buckets of a byte each; Spark's default."""
 
@@ -124,23 +135,43 @@ def preparation_of(
         names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
         columns = [_column(name) for name in names]
         return lambda rows: _with_times(rows, panes).select(*columns)
-    groups = [_column(name) for name in by]
+    groups = {name: _column(name) for name in by}
     types = {field.name: field.dataType for field in rows.schema}
-    accumulators = [
-        expression.alias(operand(accumulator))
+    accumulators = {
+        operand(accumulator): expression
         for name, aggregate in aggregates.items()
         for accumulator, expression in _combined(name, aggregate, types).items()
-    ]
+    }
     if panes is None:
-        return lambda rows: rows.groupBy(*groups).agg(*accumulators)
-    groups.append(F.col(_PANE))
+        return lambda rows: _grouped(rows, groups, accumulators)
+    groups[panes.time] = F.col(_PANE)
 
     def combined(rows: DataFrame) -> DataFrame:
         # Aggregates may be of the time itself, so that it keeps its name until they are made.
         timed = _with_times(rows, panes).withColumn(_PANE, panes.start)
-        return timed.groupBy(*groups).agg(*accumulators).withColumnRenamed(_PANE, panes.time)
+        return _grouped(timed, groups, accumulators)
 
     return combined
+
+
+def _grouped(
+    rows: DataFrame, groups: Mapping[str, Column], aggregates: Mapping[str, Column]
+) -> DataFrame:
+    """A row for each group, with columns of these names.
+
+    The columns of groups are selected like aggregates: by `spark.sql.retainGroupColumns` Spark has them or not.
+    """
+    named = {
+        **{f"{_GROUP}{number}": column for number, column in enumerate(groups.values())},
+        **{f"{_RESULT}{number}": column for number, column in enumerate(aggregates.values())},
+    }
+    grouped = rows.groupBy(*groups.values()).agg(
+        *(column.alias(name) for name, column in named.items())
+    )
+    names = [*groups, *aggregates]
+    return grouped.select(
+        *(F.col(made).alias(name) for made, name in zip(named, names, strict=True))
+    )
 
 
 def _with_times(rows: DataFrame, panes: Panes | None) -> DataFrame:
@@ -157,20 +188,39 @@ def aggregated(
     """
     check_aggregates(aggregates, key)
     _check_columns(aggregates, rows)
-    results = [_native(aggregate).alias(name) for name, aggregate in aggregates.items()]
-    return rows.groupBy(*map(_column, key)).agg(*results)
+    results = {name: _native(aggregate) for name, aggregate in aggregates.items()}
+    return _grouped(rows, {name: _column(name) for name in key}, results)
 
 
 def _check_columns(aggregates: Mapping[str, Aggregate], rows: DataFrame) -> None:
-    """Refuse rows that lack a column, or have no numbers where they are added up: Spark would make numbers of text and times."""
+    """Refuse rows that lack a column, or have one of a type that an aggregate is not of. Raises `InvalidRequestError`."""
     check_columns(aggregates, rows.columns)
     types = {field.name: field.dataType for field in rows.schema}
     for aggregate in aggregates.values():
-        kind = types.get(aggregate.column or "")
-        if aggregate.kind in {"sum", "avg"} and not isinstance(kind, NumericType):
-            name = kind.simpleString() if kind is not None else "no type"
-            message = f"{aggregate.kind} of column {aggregate.column!r}: it has type {name}, which is no number; cast it"
-            raise InvalidRequestError(message)
+        for column in filter(None, (aggregate.column, aggregate.by)):
+            problem = _problem(aggregate, types[column])
+            if problem:
+                raise InvalidRequestError(f"{aggregate.kind} of column {column!r}: {problem}")
+
+
+def _problem(aggregate: Aggregate, kind: DataType) -> str:
+    """Why values of a type can't be aggregated, and the way out; empty if they can."""
+    has_type = f"it has type {kind.simpleString()}"
+    if aggregate.kind in {"count", "collect"}:
+        return ""
+    if aggregate.kind in {"sum", "avg"}:  # Spark would make numbers of text and times
+        return "" if isinstance(kind, NumericType) else f"{has_type}, which is no number; cast it"
+    if aggregate.kind == "approx_count_distinct":
+        is_plain = isinstance(kind, (*_ORDERED, NullType)) and not is_collated(kind)
+        return "" if is_plain else f"{has_type}; make it a string"
+    if isinstance(kind, StructType):
+        problems = ((field.name, _problem(aggregate, field.dataType)) for field in kind)
+        return next((f"field {name!r}: {problem}" for name, problem in problems if problem), "")
+    if isinstance(kind, StringType) and is_collated(kind):
+        return f"{has_type}, and state compares bytes; cast it to string, or upper(...) of it"
+    if isinstance(kind, _ORDERED):
+        return ""
+    return f"{has_type}, which has no order in state; aggregate a part of it, or to_json of it"
 
 
 def _native(aggregate: Aggregate) -> Column:
@@ -197,29 +247,40 @@ def _combined(name: str, aggregate: Aggregate, types: Mapping[str, DataType]) ->
         assert aggregate.column is not None  # `avg` asks for it
         column = _column(aggregate.column)
         is_decimal = isinstance(types.get(aggregate.column), DecimalType)
-        summand = column if is_decimal else column.cast("double")
-        return dict(
-            zip(aggregate.accumulators(name), (F.sum(summand), F.count(column)), strict=True)
-        )
+        total = _sum(name, column) if is_decimal else F.sum(column.cast("double"))
+        return dict(zip(aggregate.accumulators(name), (total, F.count(column)), strict=True))
     if aggregate.by is not None:
         return {name: _extreme(aggregate, _column(aggregate.column or ""))}
     if aggregate.kind == "approx_count_distinct":
         return {name: _sketch(aggregate.column or "", types)}
+    if aggregate.kind == "sum" and not isinstance(types[aggregate.column or ""], _FLOATS):
+        return {name: _sum(name, _column(aggregate.column or ""))}
     return {name: _native(aggregate)}
+
+
+def _sum(name: str, column: Column) -> Column:
+    """A sum that is an error where it doesn't fit its type.
+
+    By `spark.sql.ansi.enabled` Spark's `sum` is an error, or wraps around, or is null.
+    """
+    message = f"aggregate {name!r}: a sum does not fit its type; cast the column to double, or to a wider decimal"
+    is_lost = F.when(F.count(column) > 0, F.raise_error(F.lit(message)))
+    total = F.try_sum(column)
+    return F.coalesce(total, is_lost)
 
 
 def _sketch(name: str, types: Mapping[str, DataType]) -> Column:
     """A sketch of a column's values; Spark takes whole numbers, texts and bytes, so that others become such."""
     column, kind = _column(name), types[name]
-    if isinstance(kind, (ArrayType, MapType, StructType, VariantType)):
-        message = f"approx_count_distinct of column {name!r}: it has type {kind.simpleString()}"
-        raise InvalidRequestError(message)
     if isinstance(kind, (BooleanType, ByteType, ShortType)):
         column = column.cast("int")
     elif isinstance(kind, TimestampType):
         column = F.unix_micros(column)  # a text would be of the session's time zone
-    elif isinstance(kind, (FloatType, DoubleType)):
+    elif isinstance(kind, _FLOATS):
         column = (column + F.lit(0.0)).cast("string")  # zeros of both signs are equal
+    elif isinstance(kind, DecimalType):
+        # A cast writes small numbers as 1E-7 or not, by spark.sql.ansi.enabled.
+        column = F.translate(F.format_number(column, kind.scale), ",", "")
     elif not isinstance(kind, (IntegerType, LongType, StringType, BinaryType)):
         column = column.cast("string")
     return F.hll_sketch_agg(column, F.lit(_LG_CONFIG_K))

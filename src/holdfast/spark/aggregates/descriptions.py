@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from holdfast.backends.arrow import check_sketches
 from holdfast.backends.descriptors import KnownFunction
@@ -38,6 +38,12 @@ class Aggregate:
     column: str | None = None
     by: str | None = None
 
+    def __str__(self) -> str:
+        """The call that makes it; stored with its values, so that a restart knows whether it is the same."""
+        column = "" if self.column is None else repr(self.column)
+        by = "" if self.by is None else f", by={self.by!r}"
+        return f"{self.kind}({column}{by})"
+
     def accumulators(self, name: str) -> dict[str, KnownFunction]:
         """The stored columns of the aggregate, and how two values of each are combined.
 
@@ -47,6 +53,18 @@ class Aggregate:
         if self.kind == "avg":
             return {f"{name}_sum": "sum", f"{name}_count": "sum"}
         return {name: _FUNCTIONS[self.kind]}
+
+    def accumulators_of_no_rows(self, name: str) -> dict[str, Any]:
+        """The stored columns that are not null where there were no rows, and what they are then.
+
+        Args:
+            name: The aggregate's name.
+        """
+        if self.kind == "avg":
+            return {f"{name}_count": 0}
+        if self.kind == "count":
+            return {name: 0}
+        return {name: []} if self.kind == "collect" else {}
 
 
 def operand(accumulator: str) -> str:

@@ -1,7 +1,7 @@
 """Rows of a stream by key, and what can keep state of them."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -163,15 +163,24 @@ class KeyedRows:
         *unnamed: object,
         combine: bool = True,
         ttl: StateTtlConfig | None = None,
+        renamed: Mapping[str, str] | None = None,
+        added: Collection[str] = (),
+        dropped: Collection[str] = (),
         **aggregates: Aggregate,
     ) -> KeyedOutput:
         """Keep aggregates of each key, and yield those that a batch has changed.
+
+        The aggregates of a query that is started again are those of its state. If they differ, say how by `renamed`,
+        `added` and `dropped`. You can leave these arguments in place: changes that were made have no effect any more.
 
         Args:
             unnamed: Refused: a column needs a name.
             combine: Whether Spark makes one row of all rows of a key in a batch before they go to their
                 subtasks. It costs a shuffle more, which is lost where keys seldom have two rows in a batch.
             ttl: How long the aggregates of a key live after its last row; None for ever.
+            renamed: The names that aggregates had before, by their present names: `{"orders": "n"}`.
+            added: Names of aggregates that the state does not have yet. They begin without the rows so far.
+            dropped: Names of aggregates that the state has and that are no longer wanted. Their values are lost.
             aggregates: The aggregates, made by functions of `holdfast.spark.aggregates`, by the names of the
                 columns that they become.
 
@@ -179,9 +188,10 @@ class KeyedRows:
             InvalidRequestError: An aggregate has no name, or names collide, or a column isn't there.
         """
         _check_named(unnamed)
+        function = Aggregation(aggregates, ttl=ttl, renamed=renamed, added=added, dropped=dropped)
         schema = aggregated(self.rows, self.key, aggregates).schema
         prepare = partial(preparation_of, key=self.key, aggregates=aggregates, combine=combine)
-        return _output(self, Aggregation(aggregates, ttl=ttl), schema, prepare=prepare)
+        return _output(self, function, schema, prepare=prepare)
 
     def window(
         self,
@@ -243,15 +253,31 @@ class WindowedRows:
     allowed_lateness: timedelta
     emit: Emit
 
-    def agg(self, *unnamed: object, **aggregates: Aggregate) -> KeyedOutput:
+    def agg(
+        self,
+        *unnamed: object,
+        renamed: Mapping[str, str] | None = None,
+        added: Collection[str] = (),
+        dropped: Collection[str] = (),
+        **aggregates: Aggregate,
+    ) -> KeyedOutput:
         """Keep aggregates of each key and window; columns are the key, window_start, window_end, and they.
+
+        `renamed`, `added` and `dropped` are those of `KeyedRows.agg`. The windows themselves can't be changed.
 
         Raises:
             InvalidRequestError: An aggregate has no name, or names collide, or a column isn't there.
         """
         _check_named(unnamed)
         keyed_rows = self.keyed
-        function = WindowedAggregation(aggregates, self.windows, **self._options())
+        function = WindowedAggregation(
+            aggregates,
+            self.windows,
+            renamed=renamed,
+            added=added,
+            dropped=dropped,
+            **self._options(),
+        )
         panes = Panes(self.time)
         prepare = partial(
             preparation_of,
@@ -267,16 +293,27 @@ class WindowedRows:
         schema = StructType([*columns[:width], *bounds, *columns[width:]])
         return _output(keyed_rows, function, schema, prepare=prepare)
 
-    def apply(self, function: WindowFunction, schema: StructType | str) -> KeyedOutput:
+    def apply(
+        self,
+        function: WindowFunction,
+        schema: StructType | str,
+        *,
+        renamed: Mapping[str, str] | None = None,
+        dropped: Collection[str] = (),
+    ) -> KeyedOutput:
         """Call a function for each key and window with all of its rows, which are kept until then.
 
         Args:
             function: Called with the key, the window and its rows.
             schema: Spark schema of the rows that it gives.
+            renamed: The names that columns of the rows had before, by their present names. Rows of open windows
+                are kept, so say here how their columns have changed when the query is started again.
+            dropped: Names of columns that rows of open windows have and that are no longer wanted.
         """
-        return _output(
-            self.keyed, WindowedFunction(function, self.windows, **self._options()), schema
+        windowed = WindowedFunction(
+            function, self.windows, renamed=renamed, dropped=dropped, **self._options()
         )
+        return _output(self.keyed, windowed, schema)
 
     def _options(self) -> dict[str, Any]:
         return {"time": self.time, "allowed_lateness": self.allowed_lateness, "emit": self.emit}

@@ -1,11 +1,16 @@
 """Spark's own directory of a query: its logs parsed, its files selected, the link to our checkpoints.
 
-Start with `file_names`, which draws the directory. `logs`, `metadata_file`, `link` and `zips` are about one
+Start with `file_names`, which draws the directory. `logs`, `metadata_file`, `link`, `application` and `zips` are about one
 kind of file each, `batches` reads where the query is. `selection` says which files count for a batch; of
 sources and states `source_logs` and `state_selection` know that. `rewriting` fits paths in files to another
 place. `small_files` and `trees` do what I/O there is. `savepoints/` calls all of it, `query/` leaves the link.
 """
 
+from holdfast.spark.checkpoint_location.application import (
+    APPLICATION_FILE,
+    decode_application,
+    encode_application,
+)
 from holdfast.spark.checkpoint_location.batches import (
     batch_at,
     inferred_settings,
@@ -50,6 +55,7 @@ from holdfast.spark.checkpoint_location.trees import materialised, opened, tree
 from holdfast.spark.checkpoint_location.zips import parts_of
 
 __all__ = [
+    "APPLICATION_FILE",
     "LINK_FILE",
     "METADATA",
     "PROVIDER_CLASS",
@@ -62,8 +68,10 @@ __all__ = [
     "batch_at",
     "beyond",
     "check_apart",
+    "decode_application",
     "decode_offsets",
     "delete",
+    "encode_application",
     "encode_link",
     "for_spark",
     "has_link",

@@ -8,6 +8,7 @@ what a query needs.
 from collections.abc import Collection, Iterable
 
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.spark.checkpoint_location.application import APPLICATION_FILE
 from holdfast.spark.checkpoint_location.file_names import (
     batch_that_wrote,
     is_hidden,
@@ -25,7 +26,8 @@ from holdfast.spark.checkpoint_location.state_selection import selected_state
 UNFINISHED_FILE = "holdfast-unfinished.json"
 """The note of a restore or roll back that was begun; it is never copied."""
 
-_TOP = {METADATA, LINK_FILE, UNFINISHED_FILE, "offsets", "commits", "sources", "state"}
+_OURS = {LINK_FILE, APPLICATION_FILE, UNFINISHED_FILE}
+_TOP = {METADATA, *_OURS, "offsets", "commits", "sources", "state"}
 
 
 def select(paths: Collection[str], batch: LoggedBatch) -> list[str]:

@@ -10,10 +10,13 @@ import zipfile
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from holdfast.common import json_decoder
+from holdfast.common import json_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError
 
 _DESCRIPTION = "metadata"
+_MAX_DESCRIPTION_BYTES = 64 << 20
+"""Some 100 bytes for each file: those of a partition of many terabytes."""
+
 _PARTS = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
 
 
@@ -29,10 +32,18 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
     """
     directory = path.rpartition("/")[0]
     try:
-        with opens() as stream, zipfile.ZipFile(stream) as archive:
-            _, _, text = archive.read(_DESCRIPTION).decode().partition("\n")
+        with (
+            opens() as stream,
+            zipfile.ZipFile(stream) as archive,
+            archive.open(_DESCRIPTION) as description,
+        ):
+            content = description.read(_MAX_DESCRIPTION_BYTES + 1)
+        if len(content) > _MAX_DESCRIPTION_BYTES:
+            message = f"its description has more than {_MAX_DESCRIPTION_BYTES} bytes"
+            raise ValueError(message)
+        _, _, text = content.decode().partition("\n")
         described = json_decoder(dict[str, Any]).decode(text)
-        return {
+        parts = {
             f"{directory}/{folder}/{part[name]}": int(part["sizeBytes"])
             for kind, folder, name in _PARTS
             for part in described.get(kind) or []
@@ -40,3 +51,10 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError) as error:
         message = f"a snapshot of RocksDB can't be read ({error!r})"
         raise CheckpointCorruptedError(message, path) from error
+    for part in parts:
+        if not uripath.is_path_below(part):
+            message = (
+                f"a snapshot of RocksDB names a file {part!a}, which is not below its directory"
+            )
+            raise CheckpointCorruptedError(message, path)
+    return parts

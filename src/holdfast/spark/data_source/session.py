@@ -10,7 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.inspection import Raw
 from holdfast.spark.data_source.view import SETTINGS
+from holdfast.spark.sessions import register_source
 from holdfast.spark.settings import is_of_stores
+from pyspark_holdfast import DefaultSource
 
 
 def read_state(
@@ -30,19 +32,20 @@ def read_state(
 
     Args:
         spark: The session, also one of Spark Connect.
-        pointer: URI of the checkpoint or savepoint.
+        pointer: URI of the checkpoint or savepoint, or as for `holdfast.read_state`.
         operator: The operator's uid. Without it, `state` and `raw` the rows say which states there are.
         state: The state's name; may be left out where the operator has only one state.
         raw: As for `holdfast.read_state`.
         kind: As for `holdfast.read_state`.
         key: The key of keyed state whose rows alone are read, without the others: a value for each of the key's
-            columns, by name: text, number, bool or None, or else text that Arrow casts to the column's type.
+            columns, by name, as JSON has it or as `holdfast cat` prints it.
 
     Raises:
         TypeError: A value of the key is of another type.
         pyspark.errors.AnalysisException: There is no such state, or it can't be read; the message
             says which names there are.
     """
+    register_source(spark, DefaultSource)
     settings = {key: text for key, text in spark.conf.getAll.items() if is_of_stores(key)}
     options = {SETTINGS: msgspec.json.encode(settings).decode()}
     named = {"operator": operator, "state": state, "raw": raw, "kind": kind}

@@ -10,15 +10,14 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.backends.arrow import (
-    children_of,
+    conformed,
     fields_of,
     is_bytes,
     is_text,
     paths_in,
-    plain_array,
     plain_type,
-    with_children,
 )
+from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
 
 _MOST_DIGITS = 38
@@ -49,8 +48,9 @@ def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
-            columns.append(_cast(column, field.type))
-        except pa.ArrowException:
+            columns.append(conformed(column, field.type))
+        except pa.ArrowException as error:
+            raise_shortage(error)
             message = (
                 f"column {field.name!r} of type {column.type} has values that Spark's type has no "
                 "room for; holdfast.read_state reads them"
@@ -118,17 +118,3 @@ _HELD: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.Dat
         )
     ),
 )
-
-
-def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The array as the wanted type, inside and out."""
-    if array.type.equals(wanted):
-        return array
-    array = plain_array(array)
-    if not types.is_nested(wanted):
-        return array.cast(wanted)
-    inner = [
-        _cast(values, field.type)
-        for values, field in zip(children_of(array), fields_of(wanted), strict=True)
-    ]
-    return with_children(array, inner, wanted)

@@ -75,6 +75,16 @@ class ClassicEngine:
         log.serialize(entry.get(), text)
         return str(text.toString("UTF-8"))
 
+    def read(self, query: RunningQuery, name: str) -> str | None:
+        file_system, path = self._hadoop(f"{query.checkpoint_location}/{name}")
+        if not file_system.exists(path):
+            return None
+        stream = file_system.open(path)
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
     def leave(self, query: RunningQuery, name: str, text: str) -> None:
         file_system, path = self._hadoop(f"{query.checkpoint_location}/{name}")
         stream = file_system.create(path, True)

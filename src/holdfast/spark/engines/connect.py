@@ -88,7 +88,10 @@ class ConnectEngine:
         )
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
-        uri = f"{query.checkpoint_location}/offsets/{batch_id}"
+        return self.read(query, f"offsets/{batch_id}")
+
+    def read(self, query: RunningQuery, name: str) -> str | None:
+        uri = f"{query.checkpoint_location}/{name}"
         try:
             if self._query().is_ours:
                 return read_text(uri)

@@ -84,6 +84,10 @@ class Engine(Protocol):
         """Spark's offset log entry of a batch, its text as in its file; None if there is none."""
         ...
 
+    def read(self, query: RunningQuery, name: str) -> str | None:
+        """Read a small file of Spark's checkpoint directory; None if there is none."""
+        ...
+
     def leave(self, query: RunningQuery, name: str, text: str) -> None:
         """Write a small file of that name into Spark's checkpoint directory."""
         ...

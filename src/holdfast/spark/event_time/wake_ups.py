@@ -9,7 +9,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
-from pyspark_holdfast_wake import DIRECTORY, FORMAT, NAME, ask, file_of, forget, is_of_wake_ups
+from holdfast.spark.sessions import register_source
+from pyspark_holdfast_wake import (
+    DIRECTORY,
+    FORMAT,
+    NAME,
+    DefaultSource,
+    ask,
+    file_of,
+    forget,
+    is_of_wake_ups,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,7 @@ class WakeUps:
             raise InvalidRequestError("only batches of a stream can be asked for; use readStream")
         columns = [StructField(each.name, each.dataType, each.nullable) for each in rows.schema]
         session = rows.sparkSession
+        register_source(session, DefaultSource)
         stream = (
             session.readStream.format(FORMAT).schema(StructType(columns)).option(NAME, self.name)
         )

@@ -8,7 +8,13 @@ from holdfast.spark.operators.functions import BroadcastProcessFunction, Statefu
 from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
 from holdfast.spark.operators.operator import Broadcast, Operator, Sink, check_can_be_called
 from holdfast.spark.operators.output_rows import OutputRows, Row
-from holdfast.spark.operators.routing import Routing, arrow_schema, settled_table
+from holdfast.spark.operators.routing import (
+    Routing,
+    arrow_schema,
+    is_collated,
+    read_table,
+    settled_table,
+)
 from holdfast.spark.operators.sinks import (
     CheckpointedSink,
     checkpointed_sinks,
@@ -32,6 +38,8 @@ __all__ = [
     "check_can_be_called",
     "checkpointed_sinks",
     "initialize_sinks",
+    "is_collated",
+    "read_table",
     "settled_table",
     "sinks_left_behind",
     "snapshot_sinks",

@@ -1,12 +1,13 @@
 """An operator that is called key by key, with timers."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
 import pyarrow as pa
 
 from holdfast.backends.api import FunctionInitializationContext
+from holdfast.backends.arrow import gather
 from holdfast.backends.keyed import TimerService
 from holdfast.spark.operators.functions import StatefulFunction
 from holdfast.spark.operators.output_rows import OutputRows, Row
@@ -106,8 +107,7 @@ class KeyedProcessFunction(StatefulFunction):
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = self._context
         output = OutputRows(context.output_schema or context.input_schema)
-        table = pa.Table.from_batches(batches, context.input_schema)
-        for returned in self._results(table):
+        for returned in self._results(list(gather(batches))):
             if returned is not None:
                 output.add(returned)
                 if output.are_enough:
@@ -115,11 +115,11 @@ class KeyedProcessFunction(StatefulFunction):
         self._turns.end()
         yield from output.take()
 
-    def _results(self, table: pa.Table) -> Iterator[Iterable[Row] | None]:
+    def _results(self, parts: Sequence[pa.RecordBatch]) -> Iterator[Iterable[Row] | None]:
         """The results of the calls: one for each key with rows, then one for each timer that is due."""
         context, turns = self._context, self._turns
-        for batch in table.combine_chunks().to_batches():
-            for key, rows in turns.of_rows(batch):
+        if parts:
+            for key, rows in turns.of_rows(parts):
                 yield self.process_key(key, rows)
         until_ms: dict[TimeDomain, int] = {
             "event": context.watermark,

@@ -7,8 +7,9 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
-from holdfast.backends.arrow import mapped_type
+from holdfast.backends.arrow import conformed_column, mapped_type
 from holdfast.backends.keys import check_hashed
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import LateRows
@@ -76,7 +77,8 @@ class Routing:
         if operator.key:
             # Key groups as in Flink; the hash is Spark's own, for it is computed in the JVM.
             key_group = F.pmod(_hashed(rows, operator), F.lit(max_parallelism))
-            subtask = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
+            quotient = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
+            subtask = quotient.cast("bigint")  # Spark has a setting for its type
             _check_has_state(key, uid=operator.uid)
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
         mark = (F.col("id") - parallelism).alias(_SUBTASK)
@@ -123,24 +125,32 @@ def _hashed(rows: DataFrame, operator: Operator) -> Column:
         InvalidRequestError: Spark has no hash for a column of it.
     """
     for column in operator.key:
-        kind = rows.schema[column].dataType.simpleString()
-        if " collate " in kind:
+        data_type = rows.schema[column].dataType
+        kind = data_type.simpleString()
+        if is_collated(data_type):
             message = (
                 f"column {column!r} of the key of operator {operator.uid!r} has type {kind}: strings "
                 "that are equal to it have different hashes; use a column of plain strings that "
                 "are alike, such as upper(...) of it, cast to string"
             )
             raise InvalidRequestError(message)
+        message = (
+            f"column {column!r} of the key of operator {operator.uid!r} has type {kind}, for which Spark "
+            "has no hash; use columns without maps, variants and geometries, such as a string made of it"
+        )
+        # Spark sees it too late: in the optimizer.
+        if "geometry(" in kind or "geography(" in kind:
+            raise InvalidRequestError(message)
         try:
             rows.select(F.hash(F.col(f"`{column}`")))
         except AnalysisException as error:
-            message = (
-                f"column {column!r} of the key of operator {operator.uid!r} has type "
-                f"{kind}, for which Spark has no hash; "
-                "use columns without maps and variants, such as a string made of it"
-            )
             raise InvalidRequestError(message) from error
     return F.hash(*(F.col(f"`{column}`") for column in operator.key))
+
+
+def is_collated(kind: DataType) -> bool:
+    """Whether strings of the type, or in it, are compared by a collation, which Arrow has not: state compares bytes."""
+    return " collate " in kind.simpleString()
 
 
 def _check_has_state(key: pa.Schema, *, uid: str) -> None:
@@ -163,14 +173,24 @@ def settled_table(frame: DataFrame, *, uid: str) -> pa.Table:
         InvalidRequestError: Its columns can't be used.
     """
     _check_columns(frame.columns, uid=uid)
+    return read_table(frame)
+
+
+def read_table(frame: DataFrame) -> pa.Table:
+    """All rows of a small frame in Arrow, whatever the session's settings for Arrow are."""
     table = frame.toArrow()
-    return table.cast(_settled_schema(table.schema))
+    schema = _settled_schema(table.schema)
+    columns = [
+        conformed_column(column, field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.table(columns, schema)
 
 
 def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
     """How the frame's rows look in Arrow, whatever the session's settings for Arrow are.
 
-    Columns are nullable, timestamps in UTC, strings and bytes of the 32-bit kinds: else state
+    Columns and all that is inside of them may be null, whatever Spark infers from this query; timestamps in UTC, strings and bytes of the 32-bit kinds: else state
     would depend on `spark.sql.session.timeZone` and `spark.sql.execution.arrow.useLargeVarTypes`.
 
     Raises:
@@ -208,7 +228,9 @@ def _check_columns(names: list[str], *, uid: str) -> None:
 
 
 def _settled_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([(column.name, mapped_type(column.type, _settled)) for column in schema])
+    return pa.schema(
+        [(column.name, mapped_type(column.type, _settled, may_be_null=True)) for column in schema]
+    )
 
 
 def _settled(type: pa.DataType) -> pa.DataType:

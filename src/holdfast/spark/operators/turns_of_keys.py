@@ -1,13 +1,16 @@
 """The turns that keys and timers take in a micro-batch: one key is current at a time."""
 
+import itertools
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.backends.arrow import take_rows
 from holdfast.backends.keyed import KeyedStateBackend, TimerService
 from holdfast.errors import InvalidRequestError
 
@@ -37,18 +40,27 @@ class TurnsOfKeys:
         self._due: list[_Timer] = []  # while they fire
         self._turns: dict[_Timer, int] | None = None
 
-    def of_rows(self, rows: pa.RecordBatch) -> Iterator[tuple[Any, pa.RecordBatch]]:
-        """Each key of the rows, which is current until the next is asked for, and its rows."""
-        keys = self._states.keys(rows)
+    def of_rows(
+        self, parts: Sequence[pa.RecordBatch]
+    ) -> Iterator[tuple[Any, pa.RecordBatch]]:
+        """Each key of the rows, which is current until the next is asked for, and its rows.
+
+        Args:
+            parts: The rows, in at least one batch.
+
+        Raises:
+            InvalidRequestError: The rows of a key are more than a record batch holds.
+        """
+        keys = self._states.keys(pa.Table.from_batches(parts))
         grouping = keys.rows
-        ordered = rows.take(pa.array(grouping.order))
-        bounds = [*grouping.starts.tolist(), rows.num_rows]
+        bounds = np.append(grouping.starts, len(grouping.order))
         set_current_key = self._states.set_current_key
         self._states.begin_batch(keys)
-        for number, values in enumerate(zip(*_values(keys.columns), strict=True)):
+        values = zip(*_values(keys.columns), strict=True)
+        rows_of_keys = _rows_of_keys(parts, grouping.order, bounds)
+        for number, (key, rows) in enumerate(zip(values, rows_of_keys, strict=True)):
             set_current_key(number)
-            start = bounds[number]
-            yield self._make(values), ordered.slice(start, bounds[number + 1] - start)
+            yield self._make(key), rows
 
     def of_timers(
         self, until_ms: Mapping[TimeDomain, int]
@@ -111,6 +123,34 @@ class TurnsOfKeys:
             )
             raise InvalidRequestError(message)
         return service
+
+
+def _rows_of_keys(
+    parts: Sequence[pa.RecordBatch], order: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of each key.
+
+    Args:
+        parts: The rows.
+        order: Their positions, by key.
+        bounds: Where each key begins there, and where the last one ends.
+    """
+    start, end = int(bounds[0]), int(bounds[-1])
+    taken = list(take_rows(parts, order[start:end]))
+    if len(taken) == 1:
+        of_key = (bounds - start).tolist()
+        for first, behind in itertools.pairwise(of_key):
+            yield taken[0].slice(first, behind - first)
+    elif len(bounds) == 2:
+        message = (
+            f"a key has {end - start} rows in a micro-batch with more text, bytes or lists than the 2 GiB that a "
+            "record batch holds; let sources give less at once, such as by maxFilesPerTrigger or maxOffsetsPerTrigger"
+        )
+        raise InvalidRequestError(message)
+    else:
+        middle = len(bounds) // 2
+        yield from _rows_of_keys(parts, order, bounds[: middle + 1])
+        yield from _rows_of_keys(parts, order, bounds[middle:])
 
 
 def _tuples_named(names: list[str]) -> Callable[[Iterable[Any]], tuple[Any, ...]]:

@@ -9,6 +9,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.operators import is_collated
 from holdfast.spark.processors import errors
 
 Kind = Literal["value", "list", "map"]
@@ -84,9 +86,16 @@ class Declarations:
         Raises:
             StatefulProcessorError: It can't be declared; Spark's class and words.
             TypeError: The time to live is no whole number.
+            InvalidRequestError: The keys of a map have a collation.
         """
         doing = f"initializing {kind} state"
         parsed_key = None if key_schema is None else self._parsed(key_schema)
+        if parsed_key is not None and is_collated(parsed_key):
+            message = (
+                f"the keys of map state {name!r} have type {parsed_key.simpleString()}, and state compares the bytes of "
+                "strings; declare them as string, and give keys that are alike, such as upper(...) of them"
+            )
+            raise InvalidRequestError(message)
         parsed = self._parsed(schema)
         if not isinstance(name, str):
             message = f"the name of a state is {name!r}, and must be a string"

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from holdfast.backends.api import FunctionInitializationContext
+from holdfast.backends.arrow import gather
 from holdfast.backends.descriptors import MapStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.operator import BroadcastState
@@ -127,7 +128,7 @@ class ProcessorFunction(StatefulFunction):
         self._check_timers()
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = pa.Table.from_batches(list(batches), self._input_schema)
+        table = pa.Table.from_batches(gather(batches), self._input_schema)
         run = self._run
         run.open()
         output = self._output()
@@ -148,7 +149,7 @@ class ProcessorFunction(StatefulFunction):
             table = pa.concat_tables([first, table.filter(pc.invert(is_initial))])
             initial = pa.Table.from_struct_array(first[INITIAL_STATE])
             initial_rows = initial.num_rows
-        columns = [table[name].combine_chunks() for name in names]
+        columns = [table[name] for name in names]
         if initial is not None:
             table = table.slice(initial_rows).drop_columns([INITIAL_STATE])
         keys = self._backend.keys(columns)

@@ -1,6 +1,6 @@
 """A processor in one batch of one subtask: its calls in order, and its states over the backend's."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +20,7 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed import KeyedStateBackend, Keys, TimerService
+from holdfast.backends.serializers import ANY_FIELD
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.processors import errors
 from holdfast.spark.processors.declarations import (
@@ -86,8 +87,6 @@ class ProcessorRun:
         self.timer_values = TimerValues(*times)
         for name in declared.deleted:  # before a variable of the same name has its new state
             backend.drop_state(name)
-        for variable in declared.variables:
-            _refuse_renamed(backend, variable)
         self._states = [(each, _stored(backend, each)) for each in declared.variables]
         self._timers = ProcessorTimers(backend, service, self.current)
         self._declarations = Declarations(time_mode, self._schema_of)
@@ -197,13 +196,14 @@ def state_of(backend: KeyedStateBackend, declared: Declaration) -> StoredState:
     if declared.ttl_ms is not None:
         ttl = StateTtlConfig(timedelta(milliseconds=min(declared.ttl_ms, _MOST_MS)))
     values = struct_type(declared.schema).arrow
+    dropped = (ANY_FIELD,)  # as in Spark: a declaration without a field drops it
     if declared.kind == "value":
-        return backend.get_state(ValueStateDescriptor(name, values, ttl=ttl))
+        return backend.get_state(ValueStateDescriptor(name, values, dropped=dropped, ttl=ttl))
     if declared.kind == "list":
-        return backend.get_list_state(ListStateDescriptor(name, values, ttl=ttl))
+        return backend.get_list_state(ListStateDescriptor(name, values, dropped=dropped, ttl=ttl))
     assert declared.key_schema is not None
     keys = struct_type(declared.key_schema).arrow
-    return backend.get_map_state(MapStateDescriptor(name, keys, values, ttl=ttl))
+    return backend.get_map_state(MapStateDescriptor(name, keys, values, dropped=dropped, ttl=ttl))
 
 
 def _stored(backend: KeyedStateBackend, declared: Declaration) -> StoredState:
@@ -253,31 +253,3 @@ def _declares_otherwise(what: str) -> InvalidRequestError:
         "the same each time, whatever the time and the host"
     )
     return InvalidRequestError(message)
-
-
-def _refuse_renamed(backend: KeyedStateBackend, declared: Declaration) -> None:
-    """Refuse a state whose fields have other names and the same types: by name, their values would be lost."""
-    stored = backend.specs().get(declared.name)
-    if stored is None:
-        return
-    values = stored.values
-    if stored.kind == "list":
-        values = _element_fields(values.field(0).type, has_times=stored.ttl_ms is not None)
-    before = [(field.name, field.type) for field in values]
-    now = [(field.name, field.type) for field in struct_type(declared.schema).arrow]
-    lost = {name for name, _ in before} - {name for name, _ in now}
-    new = {name for name, _ in now} - {name for name, _ in before}
-    if lost and new and [kind for _, kind in before] == [kind for _, kind in now]:
-        message = (
-            f"state {declared.name!r} was stored with fields {[name for name, _ in before]}, and is declared with "
-            f"{[name for name, _ in now]}: what {sorted(lost)} had would be lost. Keep the names; or add "
-            f"{sorted(new)} in a run of its own, copy the values, and remove {sorted(lost)} later"
-        )
-        raise errors.no_evolution(message, is_other_kind=False)
-
-
-def _element_fields(lists: pa.DataType, *, has_times: bool) -> Sequence[pa.Field]:
-    element = lists.value_type
-    if has_times:
-        element = element.field("element").type
-    return list(element) if pa.types.is_struct(element) else []

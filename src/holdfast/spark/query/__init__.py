@@ -5,6 +5,7 @@
 checkpoint; `continuation` says whether it may go on from the last. Start with `stateful_query`.
 """
 
+from holdfast.spark.query.batch_run import current_batch
 from holdfast.spark.query.cleaning import CLEANER
 from holdfast.spark.query.coordinator import CheckpointCoordinator
 from holdfast.spark.query.held_checkpoints import retained
@@ -24,6 +25,7 @@ __all__ = [
     "StatefulOperator",
     "StatefulQuery",
     "checkpointed",
+    "current_batch",
     "retained",
     "stateful",
     "writer",

@@ -1,6 +1,6 @@
 """One micro-batch: its operators are applied, the sink runs, the acknowledgements are collected."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any, Self, cast
@@ -64,6 +64,10 @@ class BatchRun:
         operators: The query's operators by uid.
         job: Where the query's state is kept.
         times: The times of the batch.
+        application_id: Returns the id that sinks know the query by.
+
+    Attributes:
+        application_id: As given.
     """
 
     def __init__(
@@ -75,7 +79,9 @@ class BatchRun:
         operators: Mapping[str, RunningOperator],
         job: JobStorage,
         times: BatchTimes,
+        application_id: Callable[[], str],
     ) -> None:
+        self.application_id = application_id
         self._engine = engine
         self._jobs = engine.jobs(run_id)
         self._pending = pending

@@ -14,7 +14,14 @@ from holdfast.common import Clock
 from holdfast.errors import CheckpointNotFoundError, OutcomeUnknownError
 from holdfast.locations.coordination import sweep
 from holdfast.redaction import shown
-from holdfast.spark.checkpoint_location import LINK_FILE, Link, check_apart, encode_link
+from holdfast.spark.checkpoint_location import (
+    APPLICATION_FILE,
+    LINK_FILE,
+    Link,
+    check_apart,
+    decode_application,
+    encode_link,
+)
 from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_plans
 from holdfast.spark.event_time import (
     NO_TIMERS,
@@ -62,6 +69,7 @@ class QueryRun:
         wake_ups: Asks Spark for batches when timers are due; None if they wait for the next rows.
         has_begun: Whether there was a batch.
         next_timers: The earliest timers that the last batch has left; None if nobody knows.
+        application_id: The id that sinks know the query by; None until a sink asks for it.
     """
 
     run_id: str
@@ -74,6 +82,7 @@ class QueryRun:
     wake_ups: WakeUps | None
     has_begun: bool = False
     next_timers: NextTimers | None = None
+    application_id: str | None = None
 
     @classmethod
     def start(
@@ -169,7 +178,8 @@ class QueryRun:
             if not rows_came and self._has_nothing_to_do(pending, times) and engine.is_empty(rows):
                 self.coordinator.carry_over(pending, progress)
             else:
-                acknowledgements = self._run(engine, rows, pending, times)
+                find_id = partial(self._find_application_id, engine, query)
+                acknowledgements = self._run(engine, rows, pending, times, find_id)
                 states = snapshot_sinks(self.sinks, pending.checkpoint_id)
                 self.coordinator.complete(pending, acknowledgements, progress, states)
                 self.next_timers = earliest(
@@ -211,8 +221,23 @@ class QueryRun:
             and self.coordinator.can_carry_over(pending)
         )
 
+    def _find_application_id(self, engine: Engine, query: RunningQuery) -> str:
+        """Read the application id once in a run: only a stopped query can be rolled back."""
+        if self.application_id is None:
+            content = engine.read(query, APPLICATION_FILE)
+            uri = f"{query.checkpoint_location}/{APPLICATION_FILE}"
+            self.application_id = (
+                query.query_id if content is None else decode_application(content, uri=uri)
+            )
+        return self.application_id
+
     def _run(
-        self, engine: Engine, rows: DataFrame, pending: PendingCheckpoint, times: BatchTimes
+        self,
+        engine: Engine,
+        rows: DataFrame,
+        pending: PendingCheckpoint,
+        times: BatchTimes,
+        application_id: Callable[[], str],
     ) -> dict[str, list[Acknowledgement]]:
         """Let the user's function run its jobs; the acknowledgements come back through them."""
         with BatchRun(
@@ -222,6 +247,7 @@ class QueryRun:
             operators=self.operators,
             job=self.job,
             times=times,
+            application_id=application_id,
         ) as batch:
             self.process(rows, pending.batch_id)
             return batch.finish()

@@ -10,6 +10,7 @@ Each begins with a `QueryAddress`, by which a caller names a query, and goes on 
 (`stored_query`). `exchanged_state` is for `moving/`. Spark's files they know by `checkpoint_location/`.
 """
 
+from holdfast.spark.savepoints.application import application_id
 from holdfast.spark.savepoints.exchanged_state import QueryToExchange
 from holdfast.spark.savepoints.notes import RESTORED_FILE, is_attempt
 from holdfast.spark.savepoints.restore import RestoredQuery, restore_savepoint
@@ -31,6 +32,7 @@ __all__ = [
     "RestoredQuery",
     "RollBackPoint",
     "RollBackPreview",
+    "application_id",
     "is_attempt",
     "preview_roll_back",
     "restore_savepoint",

@@ -27,8 +27,8 @@ _ENCRYPTIONS = {
 }
 
 _NOT_MIXED = (
-    frozenset({"access_key", "secret_key", "session_token", "role_arn"}),
-    frozenset({"server_side_encryption", "kms_key_id"}),
+    frozenset({"access_key", "secret_key", "session_token", "assumed_role"}),
+    frozenset({"server_side_encryption", "kms_key"}),
 )
 """Fields that are all Hadoop's, or none of them."""
 
@@ -58,8 +58,8 @@ def _encryption(text: str) -> str:
     return _ENCRYPTIONS[text.upper()]
 
 
-_ROWS = {
-    "endpoint_url": Setting(
+_SETTINGS = (
+    Setting(
         key="s3.endpoint",
         kind="URL with http:// or https://",
         meaning="Where the S3 store is; AWS if not set.",
@@ -67,7 +67,7 @@ _ROWS = {
         s3a="endpoint",
         parse=_endpoint,
     ),
-    "region": Setting(
+    Setting(
         key="s3.region",
         kind="name",
         meaning="Region of the S3 store.",
@@ -75,7 +75,7 @@ _ROWS = {
         s3a="endpoint.region",
         parse=str,
     ),
-    "path_style": Setting(
+    Setting(
         key="s3.path-style-access",
         kind="`true` or `false`",
         meaning="Whether the bucket stands in the path of requests instead of in the host name, as "
@@ -85,7 +85,7 @@ _ROWS = {
         parse=boolean,
         default_text="false",
     ),
-    "access_key": Setting(
+    Setting(
         key="s3.access-key",
         kind="name of credentials",
         meaning="Credentials for S3. Where they are not set, boto3 finds them: in the environment, "
@@ -94,7 +94,7 @@ _ROWS = {
         s3a="access.key",
         parse=str,
     ),
-    "secret_key": Setting(
+    Setting(
         key="s3.secret-key",
         kind="secret",
         meaning="The secret of `access-key`.",
@@ -102,7 +102,7 @@ _ROWS = {
         s3a="secret.key",
         parse=str,
     ),
-    "session_token": Setting(
+    Setting(
         key="s3.session-token",
         kind="secret",
         meaning="The token that temporary credentials have beside their key and secret.",
@@ -110,7 +110,7 @@ _ROWS = {
         s3a="session.token",
         parse=str,
     ),
-    "role_arn": Setting(
+    Setting(
         key="s3.assumed-role",
         kind="ARN",
         meaning="A role to assume with the credentials.",
@@ -118,7 +118,7 @@ _ROWS = {
         s3a="assumed.role.arn",
         parse=str,
     ),
-    "server_side_encryption": Setting(
+    Setting(
         key="s3.server-side-encryption",
         kind="`AES256` or `aws:kms`",
         meaning="How the store encrypts what is written.",
@@ -126,7 +126,7 @@ _ROWS = {
         s3a="encryption.algorithm",
         parse=_encryption,
     ),
-    "kms_key_id": Setting(
+    Setting(
         key="s3.kms-key",
         kind="ARN or id",
         meaning="The key of `aws:kms`, which it implies.",
@@ -134,7 +134,7 @@ _ROWS = {
         s3a="encryption.key",
         parse=str,
     ),
-    "storage_class": Setting(
+    Setting(
         key="s3.storage-class",
         kind="name",
         meaning="Storage class of what is written.",
@@ -142,7 +142,7 @@ _ROWS = {
         s3a="create.storage.class",
         parse=str.upper,
     ),
-    "checksum": Setting(
+    Setting(
         key="s3.checksum",
         kind="`crc32c`, `crc32` or `off`",
         meaning="What the store is to check uploads by; `off` for stores that know neither. "
@@ -150,7 +150,7 @@ _ROWS = {
         flink="",
         parse=str.lower,
     ),
-    "part_bytes": Setting(
+    Setting(
         key="s3.part-size",
         kind="size, at least 5m",
         meaning="Part of a large file that is sent at a time; grows with the file.",
@@ -158,14 +158,14 @@ _ROWS = {
         parse=size,
         default_text="8m",
     ),
-    "concurrency": Setting(
+    Setting(
         key="s3.concurrency",
         kind="number, at least 1",
         meaning="Parts of one file that are sent at a time.",
         flink="s3.upload.max.concurrent.uploads",
         parse=positive,
     ),
-    "connect_timeout_s": Setting(
+    Setting(
         key="s3.connect-timeout",
         kind="duration such as `5s`, longer than none",
         meaning="How long to wait for a connection.",
@@ -174,7 +174,7 @@ _ROWS = {
         default_text="5s",
         unit="s",
     ),
-    "read_timeout_s": Setting(
+    Setting(
         key="s3.read-timeout",
         kind="duration such as `20s`, longer than none",
         meaning="How long to wait for the next bytes of an answer. Requests are repeated for a minute; "
@@ -184,7 +184,7 @@ _ROWS = {
         default_text="20s",
         unit="s",
     ),
-    "state_files": Setting(
+    Setting(
         key="s3.state-files",
         kind="`auto`, `boto3` or `obstore`",
         meaning="What reads the beginnings of files, and writes files of a single request; `auto` is "
@@ -192,7 +192,7 @@ _ROWS = {
         flink="",
         parse=str.lower,
     ),
-    "requester_pays": Setting(
+    Setting(
         key="s3.requester-pays",
         kind="`true` or `false`",
         meaning="Whether whoever makes a request pays for it, instead of the bucket's owner.",
@@ -201,14 +201,16 @@ _ROWS = {
         parse=boolean,
         default_text="false",
     ),
-    "ca_bundle": Setting(
+    Setting(
         key="s3.ca-bundle",
         kind="path",
         meaning="File with the certificates to trust, on driver and executors.",
         flink="",
         parse=str,
     ),
-}
+)
+
+_ROWS = {setting.key.removeprefix("s3.").replace("-", "_"): setting for setting in _SETTINGS}
 """By field of `S3Settings`, in the order of the docs."""
 
 
@@ -216,8 +218,7 @@ def s3_settings_table() -> list[tuple[Setting, Any]]:
     """Every setting with its default, in the order of the docs."""
     defaults = {field.name: field.default for field in fields(S3Settings)}
     return [
-        (replace(setting, argument=re.sub(r"\W", "_", setting.key)), defaults[name])
-        for name, setting in _ROWS.items()
+        (replace(setting, argument=f"s3_{name}"), defaults[name]) for name, setting in _ROWS.items()
     ]
 
 
@@ -272,8 +273,8 @@ def _values(said: _Said) -> dict[str, Any]:
 def _settings(whose: str, said: _Said) -> S3Settings:
     values = _values(said)
     if values.get("server_side_encryption") == "AES256":
-        values.pop("kms_key_id", None)
-    elif values.get("kms_key_id"):
+        values.pop("kms_key", None)
+    elif values.get("kms_key"):
         values["server_side_encryption"] = "aws:kms"
     try:
         return S3Settings(**values)
@@ -288,7 +289,7 @@ def _from_s3a(configuration: Mapping[str, str], bucket: str, own: _Said) -> _Sai
 
     Endpoint, credentials and encryption are never mixed of both: each comes whole from ours or from Hadoop's.
     """
-    if "endpoint_url" in own:
+    if "endpoint" in own:
         return {}
     ours = {name for names in _NOT_MIXED if names & own.keys() for name in names} | own.keys()
     said: _Said = {}
@@ -299,12 +300,12 @@ def _from_s3a(configuration: Mapping[str, str], bucket: str, own: _Said) -> _Sai
                 said[name] = (key, text)
     _, encryption = said.get("server_side_encryption", ("", ""))
     if _ENCRYPTIONS.get(encryption.upper()) != "aws:kms":
-        said.pop("kms_key_id", None)  # of SSE-C it is the secret itself
-    key, endpoint = said.get("endpoint_url", ("", ""))
+        said.pop("kms_key", None)  # of SSE-C it is the secret itself
+    key, endpoint = said.get("endpoint", ("", ""))
     if endpoint and "://" not in endpoint:
         _, secure = _s3a(configuration, bucket, "connection.ssl.enabled")
         scheme = "http" if secure.lower() == "false" else "https"
-        said["endpoint_url"] = (key, f"{scheme}://{endpoint}")
+        said["endpoint"] = (key, f"{scheme}://{endpoint}")
     return said
 
 

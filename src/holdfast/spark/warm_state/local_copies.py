@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 import msgspec
 import pyarrow as pa
 
-from holdfast.common import Clock
+from holdfast.common import Clock, shortage_of
 from holdfast.errors import CheckpointError, StorageFullError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import (
@@ -85,7 +85,8 @@ class LocalCopies:
                 continue  # superseded meanwhile
             except _NO_COPY as error:
                 _log.warning("local copy %s of state can't be used: %s", path, error)
-                unlink(path)
+                if shortage_of(error) is None:
+                    unlink(path)
             else:
                 self.on_read("local")
                 return reader

@@ -45,6 +45,15 @@ class FixedWindows:
     slide_ms: int
     offset_ms: int = 0
 
+    def __str__(self) -> str:
+        """What they are; stored with their state, so that a restart knows whether they are the same."""
+        size, slide, offset = (
+            timedelta(milliseconds=length)
+            for length in (self.size_ms, self.slide_ms, self.offset_ms % self.slide_ms)
+        )
+        kind = "tumbling windows" if size == slide else f"sliding windows every {slide}"
+        return f"{kind} of {size}" + (f", offset {offset}" if offset else "")
+
     def assign(self, times_ms: Times) -> tuple[npt.NDArray[np.int64], Times]:
         """The windows of each time.
 
@@ -72,6 +81,10 @@ class SessionWindows:
     """
 
     gap_ms: int
+
+    def __str__(self) -> str:
+        """As for `FixedWindows`."""
+        return f"session windows with a gap of {timedelta(milliseconds=self.gap_ms)}"
 
 
 WindowAssigner: TypeAlias = FixedWindows | SessionWindows

@@ -1,18 +1,29 @@
 """The operators: rows go into windows, and windows that are complete or have changed come out."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Required, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, Required, TypedDict, Unpack
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.backends.api import FunctionInitializationContext
+from holdfast.backends.arrow import gather, take_rows
 from holdfast.backends.descriptors import ReducingStateDescriptor
-from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates import Accumulators, Aggregate, check_aggregates
+from holdfast.backends.keyed import TableSpec
+from holdfast.common import json_decoder
+from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.spark.aggregates import (
+    ANOTHER_UID,
+    Accumulators,
+    Aggregate,
+    AggregateChanges,
+    check_aggregates,
+    check_own_states,
+)
 from holdfast.spark.operators import OutputRows, Row, StatefulFunction
 from holdfast.spark.windows.assigning import (
     FixedWindows,
@@ -23,12 +34,15 @@ from holdfast.spark.windows.assigning import (
     milliseconds,
 )
 from holdfast.spark.windows.fixed import FixedSpans
-from holdfast.spark.windows.sessions import SessionSpans
+from holdfast.spark.windows.sessions import SESSIONS, SessionSpans
 from holdfast.spark.windows.spans import Assigned, Spans, Windows
 
 START, END = "window_start", "window_end"
 """The columns that results have of their window."""
 
+_STATE = "windows"
+_WINDOWS = b"holdfast.windows"
+_read_note = json_decoder(tuple[str, str, str]).decode
 _MICROSECONDS = pa.timestamp("us")
 
 Emit = Literal["append", "update"]
@@ -63,6 +77,7 @@ class _Windowed(StatefulFunction):
             rows of it.
 
     Attributes:
+        kept: What is kept of each window, in words.
         late_rows: How many rows of the batch were late; of those that were combined before, each counts as one.
 
     Source:
@@ -70,6 +85,7 @@ class _Windowed(StatefulFunction):
     """
 
     time_mode = "event"
+    kept: ClassVar[str]
     keeps_late_rows = True  # a late row may belong to a window that isn't over
 
     def __init__(self, windows: WindowAssigner, **options: Unpack[WindowOptions]) -> None:
@@ -92,8 +108,16 @@ class _Windowed(StatefulFunction):
         self.late_rows = 0
 
     @abstractmethod
-    def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
-        """The descriptor of the state that is kept of each window."""
+    def _descriptor(
+        self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
+    ) -> ReducingStateDescriptor:
+        """The descriptor of the state that is kept of each window.
+
+        Args:
+            schema: The rows that come.
+            stored: The state as it is stored; None if it is new.
+            metadata: To be stored with each column.
+        """
 
     @abstractmethod
     def _operands(self, rows: pa.RecordBatch) -> pa.Array:
@@ -118,10 +142,13 @@ class _Windowed(StatefulFunction):
             if isinstance(self._assigner, FixedWindows)
             else SessionSpans.namespace
         )
+        check_own_states(self._store, [_STATE, SESSIONS])
+        stored = self._store.specs().get(_STATE)
+        metadata = self._described(stored)
         self._state = self._store.get_reducing_state(
-            self._descriptor(context.input_schema), namespace
+            self._descriptor(context.input_schema, stored, metadata), namespace
         ).columns
-        self._timers = self._store.event_time_timers("windows", namespace).columns
+        self._timers = self._store.event_time_timers(_STATE, namespace).columns
         self._windows: Windows
         if isinstance(self._assigner, FixedWindows):
             self._windows = FixedSpans(self._assigner)
@@ -130,11 +157,31 @@ class _Windowed(StatefulFunction):
                 self._assigner, self._store, self._state, self._timers, self._lateness_ms
             )
 
+    def _described(self, stored: TableSpec | None) -> dict[bytes, bytes]:
+        """The windows as they are stored with each column of the state. Raises `StateMigrationError` if others are stored."""
+        now = (str(self._assigner), self._emit, self.kept)
+        for field in [] if stored is None else stored.values:
+            note = (field.metadata or {}).get(_WINDOWS)
+            if note is None:
+                continue
+            windows, emit, kept = _read_note(note)
+            if (windows, kept) != (now[0], self.kept):
+                message = (
+                    f"the operator has {kept} of {windows}, and now has {self.kept} of {now[0]}; what is kept can't move "
+                    f"to other windows. Take the windows of before, or {ANOTHER_UID}"
+                )
+                raise StateMigrationError(message)
+            if (emit, self._emit) == ("append", "update"):
+                message = (
+                    "the operator has windows with emit='append', which were not given out yet and never would be with "
+                    f"emit='update'; keep emit='append', or {ANOTHER_UID}"
+                )
+                raise StateMigrationError(message)
+        return {_WINDOWS: msgspec.json.encode(now)}
+
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = [batch for batch in batches if batch.num_rows]
-        due = []
-        if given:
-            due.append(self._add(pa.concat_batches(given)))
+        parts = list(gather(batches))
+        due = [self._add(parts)] if parts else []
         complete, over = self._fire()
         if self._emit == "append":
             due.append(complete)
@@ -143,18 +190,17 @@ class _Windowed(StatefulFunction):
             self._state.clear(over.keys)
             self._windows.forget(over)
 
-    def _add(self, rows: pa.RecordBatch) -> Spans:
+    def _add(self, parts: Sequence[pa.RecordBatch]) -> Spans:
         """Add rows to their windows. Returns the windows that are given out because of them."""
-        rows = rows.filter(pc.is_valid(rows.column(self._time)))
-        times_ms = _milliseconds(rows.column(self._time))
-        keys = self._store.keys(rows)
+        parts = [rows.filter(pc.is_valid(rows.column(self._time))) for rows in parts]
+        times_ms = np.concatenate([_milliseconds(rows.column(self._time)) for rows in parts])
+        keys = self._store.keys(pa.Table.from_batches(parts))
         late_ms = self._batch.late_watermark
         assigned = self._windows.assign(keys, times_ms, late_ms - self._lateness_ms + 1)
         self.late_rows += self._late(times_ms, assigned)
         spans = assigned.spans
         if len(spans):
-            operands = self._operands(rows).take(pa.array(assigned.rows))
-            self._state.add(spans.keys, operands)
+            self._fold(parts, assigned)
         every = np.arange(len(spans))
         last_ms = spans.ends_ms - 1
         if self._emit == "update":
@@ -165,6 +211,17 @@ class _Windowed(StatefulFunction):
         if self._lateness_ms:
             self._timers.register(spans.keys, last_ms + self._lateness_ms, every)
         return spans.take(is_complete)
+
+    def _fold(self, parts: Sequence[pa.RecordBatch], assigned: Assigned) -> None:
+        """Add the operands of rows to the state of their windows."""
+        keys = assigned.spans.keys
+        operands = [pa.RecordBatch.from_struct_array(self._operands(rows)) for rows in parts]
+        first = 0
+        for taken in take_rows(operands, assigned.rows):
+            end = first + taken.num_rows
+            is_all = taken.num_rows == len(assigned.rows)
+            self._state.add(keys if is_all else keys.of_rows(first, end), taken.to_struct_array())
+            first = end
 
     def _late(self, times_ms: Times, assigned: Assigned) -> int:
         is_left_out = np.ones(len(times_ms), np.bool_)
@@ -182,7 +239,11 @@ class _Windowed(StatefulFunction):
         behind_ms = fired.times_ms[known.rows] - last_ms[at]
         is_complete, is_over = (np.zeros(len(spans), np.bool_) for _ in range(2))
         is_complete[at[behind_ms == 0]] = True
-        is_over[at[behind_ms == self._lateness_ms]] = True
+        is_over[at[behind_ms >= self._lateness_ms]] = True
+        kept = is_complete & ~is_over
+        if kept.any():  # the lateness may be new to windows of an earlier run
+            over_ms = last_ms[kept] + self._lateness_ms
+            self._timers.register(spans.keys, over_ms, np.flatnonzero(kept))
         return spans.take(is_complete), spans.take(is_over)
 
     def _given_out(self, due: list[Spans]) -> Iterator[pa.RecordBatch]:
@@ -226,25 +287,39 @@ class WindowedAggregation(_Windowed):
     Args:
         aggregates: The aggregates by name.
         windows: Which windows there are.
+        renamed: The names that aggregates had before, as for `KeyedRows.agg`.
+        added: Names of aggregates that the state does not have yet.
+        dropped: Names of aggregates whose values are to be lost.
         options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
             to do so in each batch that has rows of them.
     """
 
+    kept = "aggregates"
+
     def __init__(
         self,
         aggregates: Mapping[str, Aggregate],
         windows: WindowAssigner,
+        *,
+        renamed: Mapping[str, str] | None = None,
+        added: Collection[str] = (),
+        dropped: Collection[str] = (),
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(windows, **options)
         check_aggregates(aggregates, [START, END])
         self._aggregates = dict(aggregates)
+        self._changes = AggregateChanges.of(
+            aggregates, {"renamed": renamed, "added": added, "dropped": dropped}
+        )
 
-    def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
+    def _descriptor(
+        self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
+    ) -> ReducingStateDescriptor:
         check_aggregates(self._aggregates, [*self._store.key.names, START, END])
         self._accumulators = Accumulators(self._aggregates, schema)
-        return self._accumulators.descriptor("windows")
+        return self._accumulators.descriptor(_STATE, stored, self._changes, metadata=metadata)
 
     def _operands(self, rows: pa.RecordBatch) -> pa.Array:
         return self._accumulators.operands(rows)
@@ -262,21 +337,52 @@ class WindowedFunction(_Windowed):
     Args:
         function: The user's function.
         windows: Which windows there are.
+        renamed: The stored names of the rows' columns, by their present names.
+        dropped: Stored columns of rows whose values are to be lost.
         options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
             to do so in each batch that has rows of them.
     """
 
+    kept = "rows"
+
     def __init__(
-        self, function: WindowFunction, windows: WindowAssigner, **options: Unpack[WindowOptions]
+        self,
+        function: WindowFunction,
+        windows: WindowAssigner,
+        *,
+        renamed: Mapping[str, str] | None = None,
+        dropped: Collection[str] = (),
+        **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(windows, **options)
         self._function = function
+        self._renamed = renamed or {}
+        self._dropped = dropped
 
-    def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
+    def _descriptor(
+        self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
+    ) -> ReducingStateDescriptor:
         self._rows_type = pa.list_(pa.struct(list(schema)))
+        before = [] if stored is None else stored.values.field("rows").type.value_type
+        gone = {field.name for field in before} - {
+            *schema.names,
+            *self._renamed.values(),
+            *self._dropped,
+        }
+        if gone:
+            new = sorted({*schema.names} - {field.name for field in before})
+            message = (
+                f"rows of open windows have columns {sorted(gone)}, and rows that come now don't have them, but "
+                f"{new}; give apply renamed={{new name: old name}}, or dropped={sorted(gone)} to lose their values"
+            )
+            raise StateMigrationError(message)
         return ReducingStateDescriptor(
-            "windows", {"rows": "concatenate"}, pa.struct([("rows", self._rows_type)])
+            _STATE,
+            {"rows": "concatenate"},
+            pa.struct([pa.field("rows", self._rows_type, metadata=metadata)]),
+            renamed={f"rows[].{name}": before for name, before in self._renamed.items()},
+            dropped=[f"rows[].{name}" for name in self._dropped],
         )
 
     def _operands(self, rows: pa.RecordBatch) -> pa.Array:

@@ -25,6 +25,9 @@ from holdfast.spark.windows.spans import (
 _Indices = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
+SESSIONS = "sessions"
+"""The state that has the sessions of each key."""
+
 _SPAN = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 _NO_NUMBER = np.iinfo(np.int64).max
 
@@ -81,7 +84,7 @@ class SessionSpans:
         self._timers = timers
         self._lateness_ms = lateness_ms
         self._sessions = store.get_map_state(
-            MapStateDescriptor("sessions", pa.int64(), _SPAN)
+            MapStateDescriptor(SESSIONS, pa.int64(), _SPAN)
         ).columns
 
     def assign(self, keys: Keys, times_ms: Times, over_ms: int) -> Assigned:

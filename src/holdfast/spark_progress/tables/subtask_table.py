@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from holdfast.locations.coordination import find_checkpoint
 from holdfast.locations.metadata import CheckpointMetadata
-from holdfast.locations.storages import load_checkpoint, resolve_pointer
 from holdfast.spark_progress.progress import SPARK, progress_of
 
 _SUBTASKS = pa.schema(
@@ -37,13 +37,13 @@ _SUBTASKS = pa.schema(
 def subtasks(pointer: str | PathLike[str]) -> pa.Table:
     """The statistics of each subtask in the metadata of a checkpoint or savepoint, a row for each.
 
-    Numbers that nobody has counted are null. Times are in milliseconds.
+    The pointer is that of `read_state`. Numbers that nobody has counted are null. Times are in milliseconds.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint.
         CheckpointCorruptedError: Stored bytes are damaged.
     """
-    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    metadata = find_checkpoint(pointer).metadata
     return pa.Table.from_pylist(list(_subtask_rows(metadata)), _SUBTASKS)
 
 

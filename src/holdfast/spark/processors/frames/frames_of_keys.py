@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyarrow import types
 from pyspark.sql.pandas.types import _create_converter_to_pandas, from_arrow_type
 
+from holdfast.backends.arrow import take_rows
 from holdfast.spark.processors.frames.frame_parts import part_of_frame
 from holdfast.spark.processors.rows import InputSettings, in_zone
 from holdfast.spark.processors.turns import Turns
@@ -27,7 +28,7 @@ class FramesOfKeys:
     """
 
     def __init__(self, table: pa.Table, turns: Turns, settings: InputSettings) -> None:
-        self._table = table
+        self._parts = table.to_batches()
         self._turns = turns
         self._zone = settings.time_zone
         row_bytes = table.nbytes / table.num_rows if table.num_rows else 0
@@ -50,7 +51,7 @@ class FramesOfKeys:
         return part_of_frame(self._block, first - self._first, end - self._first)
 
     def _frames(self, first: int, end: int) -> Any:
-        block = self._table.take(pa.array(self._turns.rows[first:end]))
+        block = pa.Table.from_batches(take_rows(self._parts, self._turns.rows[first:end]))
         return pd.DataFrame(
             {
                 name: series_of(column, self._zone)

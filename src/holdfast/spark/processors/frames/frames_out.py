@@ -13,6 +13,7 @@ from pyspark.errors import PySparkValueError
 from pyspark.sql.pandas.types import _create_converter_from_pandas
 from pyspark.sql.types import StructType
 
+from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors.frames.frame_parts import column_values
 from holdfast.spark.processors.rows import InputSettings
@@ -117,6 +118,7 @@ class FramesOut:
             except pa.ArrowInvalid:
                 array = pa.Array.from_pandas(values, mask=mask).cast(kind, safe=True)
         except pa.ArrowException as error:
+            raise_shortage(error)
             message = (
                 f"Failed to convert the value of the column '{name}' with type '{values.dtype}' to Arrow type "
                 f"'{kind}': {error}"

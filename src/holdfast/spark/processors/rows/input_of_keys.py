@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import mapped_type
+from holdfast.backends.arrow import conformed, conformed_column, mapped_type, take_rows
 from holdfast.spark.processors.turns import Turns
 from holdfast.spark.processors.values import many_objects, objects_of, row_maker
 
@@ -51,7 +51,7 @@ class RowsOfKeys:
     """
 
     def __init__(self, table: pa.Table, turns: Turns, settings: InputSettings) -> None:
-        self._table = table
+        self._parts = table.to_batches()
         self._turns = turns
         self._zone = settings.time_zone
         self._make = row_maker(table.column_names)
@@ -72,10 +72,12 @@ class RowsOfKeys:
             yield from self._rows(start, min(start + _BLOCK, end))
 
     def _rows(self, first: int, end: int) -> list[Any]:
-        block = self._table.take(pa.array(self._turns.rows[first:end]))
+        rows: list[Any] = []
         with many_objects():
-            columns = [values_in_rows(column, self._zone) for column in block.columns]
-            return list(map(self._make, zip(*columns, strict=True)))
+            for block in take_rows(self._parts, self._turns.rows[first:end]):
+                columns = [values_in_rows(column, self._zone) for column in block.columns]
+                rows.extend(map(self._make, zip(*columns, strict=True)))
+        return rows
 
 
 def values_in_rows(column: pa.Array | pa.ChunkedArray, zone: str) -> list[Any]:
@@ -86,7 +88,9 @@ def values_in_rows(column: pa.Array | pa.ChunkedArray, zone: str) -> list[Any]:
 def in_zone(column: pa.Array | pa.ChunkedArray, zone: str) -> pa.Array | pa.ChunkedArray:
     """The column with its instants in a zone; those are in UTC before."""
     kind = zoned(column.type, zone)
-    return column if kind == column.type else column.cast(kind)
+    if isinstance(column, pa.ChunkedArray):
+        return conformed_column(column, kind)
+    return conformed(column, kind)
 
 
 def zoned(kind: pa.DataType, zone: str) -> pa.DataType:

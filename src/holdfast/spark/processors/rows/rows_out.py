@@ -10,6 +10,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
+from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors.values import struct_type
 
@@ -82,6 +83,7 @@ class RowsOut:
         try:
             array = pa.array(values, field.type)
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            raise_shortage(error)
             raise self._misfit(number, error) from error
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 

@@ -21,10 +21,12 @@ from holdfast.locations.storages import CompletedCheckpoint, load_checkpoint, re
 from holdfast.redaction import shown
 from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import (
+    APPLICATION_FILE,
     LINK_FILE,
     METADATA,
     Moves,
     check_apart,
+    encode_application,
     encode_link,
     names_in,
     newest_batch,
@@ -99,9 +101,10 @@ def restore_savepoint(
         checkpoint_dir: Where its operators, if it has any, will have their checkpoints, not in the
             checkpointLocation; by default `spark.holdfast.checkpoint.dir`.
         job_id: The job of its operators, which must have no checkpoints yet; by default the query's id.
-        keep_query_id: Whether it stays the same query for Spark, and for sinks that know a batch by
-            query and number. Then the old query must never run again: Spark would stop one of the two
-            without an error.
+        keep_query_id: Whether it stays the same query for Spark. Then the old query must never run again: Spark
+            would stop one of the two without an error. A sink that skips batches by the query id and their
+            number loses those that the old query ran after the savepoint; give it `application_id()`, which is
+            a new one after each restore.
         paths: Where input files have moved: by the old beginning of their URIs, the new one. Plain text,
             as all URIs here: a space is a space, and a % is a %.
         shuffle_partitions: Over how many partitions Spark's own state is to be spread from now on.
@@ -239,6 +242,10 @@ class _Restore:
             link = encode_link(self.job.link).encode()
             write(f"{self.location}/{LINK_FILE}", link)
             sizes[LINK_FILE] = len(link)
+        note = self.change.note
+        application = encode_application(note.query_id, note.token)
+        write(f"{self.location}/{APPLICATION_FILE}", application)
+        sizes[APPLICATION_FILE] = len(application)
         check_whole(self.location, sizes)
         return self.change.finish(attempt)
 

@@ -35,12 +35,15 @@ class RollBackPreview:
     Attributes:
         query_id: Spark's id of the query.
         batch_id: The last batch that would count.
+        newest_batch_id: The newest batch that Spark has begun. The sink may have output of the batches after
+            `batch_id` up to this one, and would get these batch ids again with other rows.
         files: URIs of Spark's files that would go.
         checkpoints: URIs of the checkpoints of operators that would go, the oldest first.
     """
 
     query_id: str
     batch_id: int
+    newest_batch_id: int
     files: tuple[str, ...]
     checkpoints: tuple[str, ...]
 
@@ -70,11 +73,13 @@ def preview_roll_back(
     way = WayBack.of(address, checkpoint=checkpoint, batch_id=batch_id)
     stored, last = way.query.stored, way.last
     location = stored.checkpoint_location
+    files = tree(location)
     kept = stored.access.completed_checkpoints() if stored.access is not None else {}
     return RollBackPreview(
         query_id=stored.query_id,
         batch_id=way.batch.batch_id,
-        files=tuple(f"{location}/{path}" for path in beyond(tree(location), way.batch)),
+        newest_batch_id=max(numbers(files, "offsets")),
+        files=tuple(f"{location}/{path}" for path in beyond(files, way.batch)),
         checkpoints=tuple(
             str(kept[checkpoint_id].external_pointer)
             for checkpoint_id in sorted(kept)

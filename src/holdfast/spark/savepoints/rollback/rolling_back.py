@@ -4,7 +4,8 @@
 2. the job is claimed: a driver that was thought dead commits nothing any more;
 3. a note of what is being done, and a `metadata` file that keeps Spark away;
 4. whatever later batches have made by now is deleted, the checkpoints of operators too;
-5. Spark's `metadata`; then the note goes.
+5. a new application id, under which sinks accept batches with the same ids again;
+6. Spark's `metadata`; then the note goes.
 
 Executors hold on to the state of a query that was stopped, and store whole versions of it when it suits
 them, as long as their application lives: in format 1 under the names that the query will use again.
@@ -22,7 +23,16 @@ from holdfast.locations.storages import (
     JobOwnership,
     load_checkpoint,
 )
-from holdfast.spark.checkpoint_location import METADATA, beyond, delete, read_text, tree
+from holdfast.spark.checkpoint_location import (
+    APPLICATION_FILE,
+    METADATA,
+    beyond,
+    delete,
+    encode_application,
+    read_text,
+    replace,
+    tree,
+)
 from holdfast.spark.savepoints.notes import Change, Unfinished, check_newest, forget_restored
 from holdfast.spark.savepoints.rollback.way_back import WayBack
 from holdfast.spark.savepoints.stopped_query import ROLL_BACK
@@ -44,8 +54,10 @@ def roll_back(
     """Take a stopped query back to an earlier checkpoint, in place; what the query did since is gone.
 
     Started again, it does the later batches anew: with the same rows if its sources still have
-    them. The sink is not rolled back; it must replace what it wrote for a batch. An interrupted roll
-    back is finished by repeating it; until then Spark can't start the query.
+    them. The sink is not rolled back: it must replace what it wrote for a batch. A sink that skips batch ids
+    that it has seen, such as Delta by `txnAppId`, would lose the rows of the later batches; give it
+    `application_id()`, which is a new one after each roll back, and delete the rows of the later batches. An
+    interrupted roll back is finished by repeating it; until then Spark can't start the query.
 
     With state of Spark's own, other than in checkpoint format 2, the whole Spark application that ran
     the query has to be ended first, and this called in a process without one: it would store
@@ -113,6 +125,8 @@ def roll_back(
     delete(f"{location}/{path}" for path in gone)
     if ownership is not None and last is not None:
         _discard_later(ownership, last)
+    application = encode_application(stored.query_id, change.note.token)
+    replace(f"{location}/{APPLICATION_FILE}", application)
     change.finish(attempt)
     change.forget()
     _log.info(

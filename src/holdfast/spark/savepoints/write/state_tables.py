@@ -16,10 +16,12 @@ from holdfast.backends.inspection import (
     write_keyed_states,
     write_states,
 )
+from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import OperatorStateHandle, SegmentsStateHandle
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
+from holdfast.spark.operators import is_collated, read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +145,21 @@ def _with_table(state: Any) -> StateRows | None:
     given = state if isinstance(state, StateRows) else StateRows(state)
     rows = given.rows
     if isinstance(rows, DataFrame):
-        rows = rows.toArrow()
+        collated = [field.name for field in rows.schema if is_collated(field.dataType)]
+        if collated:
+            message = (
+                f"columns {collated} of the rows of a state have a collation, and state compares the bytes of strings; "
+                "cast them to string"
+            )
+            raise InvalidRequestError(message)
+        rows = read_table(rows)
     elif isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     elif type(rows).__module__.startswith("pandas."):
         try:
             rows = pa.Table.from_pandas(rows, preserve_index=False)
-        except pa.ArrowException:  # not its text: it may hold data
+        except pa.ArrowException as error:  # not its text: it may hold data
+            raise_shortage(error)
             message = (
                 "rows of pandas have values that are of no one Arrow type; give a pyarrow.Table"
             )

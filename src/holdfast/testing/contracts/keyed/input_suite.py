@@ -62,7 +62,9 @@ class InputSuite(StateSuite):
         with pytest.raises(InvalidRequestError, match="2 keys"):
             backend.set_current_key(2)
         backend.set_current_key(0)
-        state.update("text")
+        with pytest.raises(InvalidRequestError, match=r"'v'.*int64"):
+            state.update("text")
+        state.update(1 << 63)
         with pytest.raises(InvalidRequestError, match=r"'v'.*int64"):
             backend.end_batch()
         assert state.columns.get(keys).to_pylist() == [1, 2]

@@ -173,6 +173,62 @@ class LookupSuite(StateSuite):
             assert entries.get(keys, ["x", "x"]).to_pylist() == [1, 2]
             checkpoints.run(other.snapshot(2, checkpoints.location(2)))
 
+    def test_fields_are_renamed_and_dropped_only_on_request(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        """A stored rename need not be repeated, and the name of a dropped field is free."""
+        keys, late = self.keys(backend, "a", "b"), self.keys(backend, "c")
+        value = {"n": 1, "total": 2.0}
+
+        def states(of: KeyedStateBackend, type: pa.Schema, **options: Any) -> list[Any]:
+            sums: Any = dict.fromkeys(type.names, "sum")
+            return [
+                of.get_state(ValueStateDescriptor("v", type, **options)).columns,
+                of.get_list_state(ListStateDescriptor("l", type, **options)).columns,
+                of.get_list_state(ListStateDescriptor("t", type, ttl=TTL, **options)).columns,
+                of.get_reducing_state(ReducingStateDescriptor("r", sums, type, **options)).columns,
+                of.get_map_state(MapStateDescriptor("m", str, type, **options)).columns,
+            ]
+
+        def write(to: list[Any], keys: Any, value: Any) -> None:
+            values = [value] * len(keys)
+            to[0].put(keys, values)
+            to[1].append(keys, values)
+            to[2].append(keys, values)
+            to[3].add(keys, values)
+            to[4].put(keys, ["x"] * len(keys), values)
+
+        def check(of: list[Any], keys: Any, value: Any) -> None:
+            values = [value] * len(keys)
+            lists = [[value]] * len(keys)
+            for state, expected in zip(of, [values, lists, lists, values], strict=False):
+                assert state.get(keys).to_pylist() == expected
+            assert of[4].get(keys, ["x"] * len(keys)).to_pylist() == values
+
+        def next_run(of: KeyedStateBackend) -> KeyedStateBackend:
+            return self.restore_backend(checkpoints.run(of.snapshot(1, checkpoints.location(1))))
+
+        write(states(backend, ROW), keys, value)
+        backend = next_run(backend)  # two runs of rows, where there are runs
+        write(states(backend, ROW), late, value)
+        backend = next_run(backend)
+        orders = pa.schema([("amount", pa.float64()), ("orders", pa.int64())])
+        for type in (orders, pa.schema([("n", pa.int64())])):
+            for get in (KeyedStateBackend.get_state, KeyedStateBackend.get_map_state):
+                descriptor: Any = ValueStateDescriptor("v", type)
+                if get is KeyedStateBackend.get_map_state:
+                    descriptor = MapStateDescriptor("m", str, type)
+                with pytest.raises(StateMigrationError, match=r"'total'\] are gone"):
+                    get(backend, descriptor)
+        now = states(backend, orders, renamed={"orders": "n", "amount": "total"})
+        check(now, keys, {"amount": 2.0, "orders": 1})
+        backend = next_run(backend)
+        check(states(backend, orders), late, {"amount": 2.0, "orders": 1})
+        backend = next_run(backend)
+        states(backend, pa.schema([("orders", pa.int64())]), dropped=["amount"])
+        backend = next_run(backend)
+        check(states(backend, orders), keys, {"amount": None, "orders": 1})
+
     def test_struct_of_one_field_and_its_field_are_incompatible(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
@@ -249,6 +305,24 @@ class LookupSuite(StateSuite):
             handles = checkpoints.run(backend.snapshot(number, checkpoints.location(number)))
             tables = self.tables_of(ALL, handles)
             backend = KeyedStateBackend(tables, (KEY, key)[number % 2], GROUPS)
+
+    def test_key_is_the_same_for_any_nullability_inside(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        """Spark infers nullability for each query."""
+        value = ValueStateDescriptor("v", int)
+        inner = [pa.field("x", pa.int64(), nullable=False), ("n", pa.list_(pa.null()))]
+        never = pa.schema([("user", pa.list_(pa.field("item", pa.struct(inner), nullable=False)))])
+        may_be = pa.schema([("user", pa.list_(pa.struct([("x", pa.int64()), inner[1]])))])
+        handles: list[Any] = []
+        for number, schema in enumerate((never, may_be, never, may_be)):
+            backend = KeyedStateBackend(self.tables_of(ALL, handles), schema, GROUPS)
+            rows = [[], [{"x": 1, "n": [None]}], [{"x": 2, "n": None}]]
+            keys = backend.keys([pa.array(rows, schema.field(0).type)[1:]])
+            state = backend.get_state(value).columns
+            assert state.get(keys).to_pylist() == [number or None] * 2
+            state.put(keys, [number + 1] * 2)
+            handles = checkpoints.run(backend.snapshot(number, checkpoints.location(number)))
 
     def test_handles_with_overlapping_key_groups_are_refused(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints

@@ -70,8 +70,11 @@ class MapSuite(StateSuite):
             state.put("x", None)
         with pytest.raises(InvalidRequestError, match=r"None.*map state 'm'"):
             state.put(None, 1)
-        with pytest.raises(InvalidRequestError, match="list can't be looked up"):
+        with pytest.raises(InvalidRequestError, match="map keys don't fit state 'm'"):
             state.get([])
+        lists = backend.get_map_state(MapStateDescriptor("by list", pa.list_(pa.int64()), int))
+        with pytest.raises(InvalidRequestError, match="list can't be looked up"):
+            lists.get([])
 
     def test_map_keys_may_have_any_hashable_type(self, backend: KeyedStateBackend) -> None:
         floats = backend.get_map_state(MapStateDescriptor("f", float, int))

@@ -28,7 +28,9 @@ from holdfast.testing.contracts.keyed.table_rows import (
     KEY,
     NUMBER,
     PUT,
+    VALUES,
     TableRowsSuite,
+    can_be_key,
     keys_of,
     put,
     rows_of,
@@ -107,6 +109,20 @@ class StateTablesContract(TableRowsSuite):
             assert present.tolist() == [False, True, False]
             assert values[1].as_py() == 5
             assert sum(map(len, each.scan())) == 1
+
+    @pytest.mark.parametrize("type", [*filter(can_be_key, VALUES)], ids=str)
+    def test_key_is_found_with_any_other_keys_in_its_batch(
+        self, tables: StateTables, checkpoints: KeyedCheckpoints, type: pa.DataType
+    ) -> None:
+        spec = replace(NUMBER, key=pa.schema([("k", type)]))
+        keys = Keys.of([pa.array(VALUES[type], type)], GROUPS)
+        write(tables.table(spec), keys, [*range(len(keys))])
+        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        for each in (tables.table(spec), self.tables_of(ALL, handles).table(spec)):
+            for number, value in enumerate(keys.columns[0].to_pylist()):
+                present, (values,) = each.get(Keys.of([pa.array([value], type)], GROUPS).identities)
+                assert present.all()
+                assert values.to_pylist() == [number]
 
     def test_checkpoint_builds_on_last_confirmed_one(
         self, tables: StateTables, checkpoints: KeyedCheckpoints

@@ -21,6 +21,7 @@ from holdfast.backends.keyed import (
     TableSpec,
     time_part,
 )
+from holdfast.backends.keys import check_hashed
 from holdfast.errors import InvalidRequestError
 from holdfast.testing.contracts.keyed.keyed_checkpoints import (
     ALL,
@@ -39,7 +40,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.uint64(): [0, None, (1 << 64) - 1],
     pa.float32(): [math.inf, None, -0.0],
     pa.float64(): [1e308, None, 5e-324],
-    pa.decimal128(38, 3): [Decimal("-1.500"), None, Decimal(0)],
+    pa.decimal128(38, 3): [Decimal("-1.500"), None, Decimal("7.250")],
     pa.string(): ["", None, "häßlich"],
     pa.large_string(): ["a", None, "b" * 100],
     pa.binary(): [b"", None, b"\xff\x00"],
@@ -59,6 +60,16 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.list_(pa.int16(), 2): [[1, 2], None, [3, 4]],
     pa.null(): [None, None, None],
 }
+
+
+def can_be_key(type: pa.DataType) -> bool:
+    """Return whether columns of a type can be keys."""
+    try:
+        check_hashed(type)
+    except InvalidRequestError:
+        return False
+    return True
+
 
 FOLDS: list[tuple[Any, pa.DataType, list[Any], Any]] = [
     ("sum", pa.int64(), [1, 2, -4], -1),
@@ -215,17 +226,32 @@ class TableRowsSuite(KeyedSuite):
         write(table, keys, [operands[0]], APPEND)
         assert repr(values_of(table, keys)) == repr({"a": operands[0]})  # NaN, too
 
-    def test_overflowing_sum_is_refused(self, tables: StateTables) -> None:
-        table = tables.table(replace(NUMBER, kind="reducing", folds=("sum",)))
+    @pytest.mark.parametrize("times", [2, 4])
+    @pytest.mark.parametrize(
+        ("type_", "number"),
+        [
+            (pa.int64(), (1 << 63) - 1),
+            (pa.decimal128(4, 2), Decimal("50.00")),
+            (pa.decimal128(38, 18), Decimal(9 * 10**19)),  # four of them wrap around 128 bits
+            (pa.decimal128(38, 0), -(10**38) + 1),
+        ],
+    )
+    def test_overflowing_sum_is_refused(
+        self, tables: StateTables, *, type_: pa.DataType, number: Any, times: int
+    ) -> None:
+        spec = replace(
+            NUMBER, kind="reducing", values=pa.schema([("number", type_)]), folds=("sum",)
+        )
+        table = tables.table(spec)
         keys = keys_of(["a"])
 
-        def add_twice() -> None:
-            for _ in range(2):
-                write(table, keys, [(1 << 63) - 1], APPEND)
+        def add() -> None:
+            for _ in range(times):
+                write(table, keys, [number], APPEND)
             table.get(keys.identities)
 
-        with pytest.raises(InvalidRequestError, match=r"state 'n'.*type"):
-            add_twice()
+        with pytest.raises(InvalidRequestError, match=r"state 'n'.*wider type"):
+            add()
 
     @pytest.mark.parametrize("step_rows", [1, 7, 1 << 20])
     @pytest.mark.parametrize("collide", [False, True])

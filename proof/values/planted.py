@@ -1,0 +1,135 @@
+"""Faults planted in a copy of Holdfast: a comparison that finds none of them would prove nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from proof.values.subjects import SUBJECTS, compare
+
+_ROOT = Path(__file__).parents[2]
+_PARTS = ("src", "backends", "locations", "proof", "tests", "examples")
+_MAX_CASES = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A fault.
+
+    Attributes:
+        file: The file that has it.
+        right: The text of the file that is replaced.
+        wrong: What it is replaced by.
+        subject: The comparison that has to find it.
+    """
+
+    file: str
+    right: str
+    wrong: str
+    subject: str
+
+
+PLANTED: Mapping[str, Planted] = {
+    "a sum of 64 bits wraps": Planted(
+        "backends/keyed/columns/folding.py",
+        "    if (over | under).any():",
+        "    if False:",
+        "aggregates",
+    ),
+    "NaN is the least of floats": Planted(
+        "backends/keyed/columns/folding.py",
+        'np.fmin if numbers.dtype.kind == "f"',
+        'np.minimum if numbers.dtype.kind == "f"',
+        "aggregates",
+    ),
+    "a count also counts nulls": Planted(
+        "src/holdfast/spark/aggregates/single_rows.py",
+        "    return column.is_valid().cast(pa.int64())",
+        "    return pa.array(np.ones(len(column), np.int64))",
+        "aggregates",
+    ),
+    "the last value of a time that is null counts": Planted(
+        "src/holdfast/spark/aggregates/single_rows.py",
+        "mask = by.is_null() if by.null_count else None",
+        "mask = None",
+        "aggregates",
+    ),
+    "keys in RocksDB have bytes of their neighbours": Planted(
+        "backends/keyed/columns/cells.py",
+        "return pa.binary(kind.byte_width)",
+        "return None",
+        "aggregates",
+    ),
+    "a window ends a millisecond late": Planted(
+        "src/holdfast/spark/windows/operators.py",
+        "        last_ms = spans.ends_ms - 1\n        if self._emit",
+        "        last_ms = spans.ends_ms\n        if self._emit",
+        "windows",
+    ),
+    "sessions that touch are not merged": Planted(
+        "src/holdfast/spark/windows/sessions.py",
+        "(starts[1:] > furthest[:-1])",
+        "(starts[1:] >= furthest[:-1])",
+        "windows",
+    ),
+    "state never expires": Planted(
+        "backends/keyed/backend.py",
+        "        self._tables.advance_time(now_ms)\n",
+        "",
+        "states",
+    ),
+    "an element that is appended by the current key replaces the list": Planted(
+        "backends/keyed/states/list_state.py",
+        "            self._values[index].extend(values)",
+        "            self._values[index] = values",
+        "states",
+    ),
+}
+"""Each fault, by what it does."""
+
+
+def misses(seed: int) -> list[str]:
+    """Return the faults that the comparisons do not find."""
+    return [name for name in PLANTED if not finds(name, seed)]
+
+
+def finds(name: str, seed: int) -> bool:
+    """Whether the comparison finds a fault.
+
+    Raises:
+        ValueError: The file has no such text any more.
+    """
+    planted = PLANTED[name]
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory)
+        for part in _PARTS:
+            shutil.copytree(_ROOT / part, copy / part, symlinks=True)
+        file = copy / planted.file
+        text = file.read_text()
+        if text.count(planted.right) != 1:
+            message = f"{planted.file} has {text.count(planted.right)} times {planted.right!r}"
+            raise ValueError(message)
+        file.write_text(text.replace(planted.right, planted.wrong))
+        path = os.pathsep.join(str(copy / part) for part in ("src", "tests", ""))
+        command = [sys.executable, "-m", "proof.values.planted", planted.subject, str(seed)]
+        ran = subprocess.run(command, cwd=copy, env={**os.environ, "PYTHONPATH": path}, check=False)
+    return ran.returncode == 1
+
+
+def main() -> int:
+    """Run cases until one has a problem; the status is 1 if one has."""
+    subject, seed = replace(SUBJECTS[sys.argv[1]], max_reductions=0), int(sys.argv[2])
+    for number in range(seed, seed + _MAX_CASES):
+        tally = compare(subject, number, cases=1)
+        if tally.found:
+            print(next(iter(tally.found.values())))
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

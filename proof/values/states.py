@@ -1,0 +1,448 @@
+"""Keyed states by columns and by the current key, of any type and on every backend, compared with a model."""
+
+import datetime as dt
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from decimal import Context, Decimal
+from random import Random
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+from jobs.keyed_subtasks import KeyedSubtasks
+from pyarrow import types
+
+from holdfast.backends import FunctionInitializationContext
+from holdfast.backends.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from holdfast.backends.keyed import BackendName, Keys
+from holdfast.spark import StatefulFunction
+from proof.values.aggregates import BACKENDS
+from proof.values.checking import Comparisons, is_clear, without_each
+from proof.values.drawing import Drawer, columns_of
+from proof.values.model import Expected, reduce_values
+from proof.values.plain import from_arrow, frozen, to_arrow
+
+PlainTuple = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateKind:
+    """A state.
+
+    Attributes:
+        name: value, list, map or reducing.
+        type: The type of its values or elements.
+        map_key: The type of a map's keys.
+        function: The function of a reducing state.
+        ttl_ms: How long values live; None for ever.
+    """
+
+    name: str
+    type: pa.DataType
+    map_key: pa.DataType | None = None
+    function: str = ""
+    ttl_ms: int | None = None
+
+    @property
+    def ttl(self) -> StateTtlConfig | None:
+        """The product's time to live."""
+        return None if self.ttl_ms is None else StateTtlConfig(timedelta(milliseconds=self.ttl_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done in a batch: one operation, once for each row.
+
+    Attributes:
+        operation: put, append, add, remove or clear.
+        rows: The key of each row, and its argument: a value, a list, an entry, or None.
+        by_key: Whether the states are used by the current key.
+        now_ms: The time of the batch.
+        form: Which objects stand for values: 0 those that Arrow gives, else others that mean the same.
+    """
+
+    operation: str
+    rows: tuple[tuple[PlainTuple, Any], ...]
+    by_key: bool = False
+    now_ms: int = 0
+    form: int = 0
+    parallelism: int = 1
+    backend: BackendName = "columnar"
+
+
+@dataclass(frozen=True, slots=True)
+class StateCase:
+    """An operator with a state, and what is done to it."""
+
+    key: pa.Schema
+    kind: StateKind
+    steps: tuple[Step, ...]
+
+
+_ORDERED = (
+    types.is_integer,
+    types.is_floating,
+    types.is_decimal,
+    types.is_boolean,
+    types.is_temporal,
+    types.is_string,
+    types.is_large_string,
+    types.is_binary,
+)
+
+
+def draw_case(random: Random) -> StateCase:
+    """Draw a case."""
+    drawer = Drawer(random)
+    key = pa.schema([(f"k{i}", drawer.key_type()) for i in range(random.choice([1, 1, 2]))])
+    kind = _draw_kind(drawer)
+    keys = drawer.distinct_keys(key, random.randint(1, 4))
+    steps = []
+    now = 1_000_000
+    for _ in range(random.randint(1, 6)):
+        now += random.choice([0, 1, 4, 6])
+        operation = random.choice(_OPERATIONS[kind.name])
+        rows = tuple(
+            (random.choice(keys), _draw_argument(drawer, kind, operation))
+            for _ in range(random.choice([1, 2, 3, 6]))
+        )
+        if operation in {"put", "clear"} and kind.name != "map":  # one value for each key
+            rows = tuple({frozen(each): (each, argument) for each, argument in rows}.values())
+        steps.append(
+            Step(
+                operation,
+                rows,
+                drawer.chance(0.5),
+                now,
+                random.choice([0, 0, 1, 2]),
+                random.randint(1, 3),
+                random.choice(BACKENDS),
+            )
+        )
+    return StateCase(key, kind, tuple(steps))
+
+
+_OPERATIONS = {
+    "value": ["put", "put", "put", "clear"],
+    "list": ["append", "append", "put", "clear"],
+    "map": ["put", "put", "put", "remove", "clear"],
+    "reducing": ["add", "add", "add", "add", "clear"],
+}
+
+
+def _draw_kind(drawer: Drawer) -> StateKind:
+    random = drawer.random
+    name = random.choice(["value", "list", "map", "reducing", "reducing"])
+    ttl = 10 if drawer.chance(0.25) else None
+    if name != "reducing":
+        kind = drawer.arrow_type()
+        while types.is_null(kind):  # no element may be null
+            kind = drawer.arrow_type()
+        return StateKind(name, kind, drawer.key_type() if name == "map" else None, ttl_ms=ttl)
+    function = random.choice(["sum", "sum", "min", "max", "any", "all", "concatenate"])
+    if function == "sum":
+        numbers = [drawer.number_type(), drawer.decimal_type(), pa.duration("us"), pa.uint64()]
+        return StateKind(name, random.choice(numbers), function=function, ttl_ms=ttl)
+    if function in {"any", "all"}:
+        return StateKind(name, pa.bool_(), function=function, ttl_ms=ttl)
+    if function == "concatenate":
+        return StateKind(name, pa.list_(drawer.spark_type(1)), function=function, ttl_ms=ttl)
+    kind = drawer.arrow_type(0)
+    while not any(is_kind(kind) for is_kind in _ORDERED):
+        kind = drawer.arrow_type(0)
+    return StateKind(name, kind, function=function, ttl_ms=ttl)
+
+
+def _draw_argument(drawer: Drawer, kind: StateKind, operation: str) -> Any:
+    if operation == "clear":
+        return None
+    if kind.name == "map":
+        assert kind.map_key is not None
+        value = None if operation == "remove" else drawer.value(kind.type, null=0)
+        return drawer.value(kind.map_key, null=0), value
+    if kind.name == "list" and operation == "put":
+        return [drawer.value(kind.type, null=0) for _ in range(drawer.random.randint(0, 3))]
+    value = drawer.value(kind.type, null=0)
+    if kind.function == "sum" and isinstance(value, int) and drawer.chance(0.8):
+        return int(value / 50) if abs(value) < 2**50 else value // 50
+    return value
+
+
+@dataclass(slots=True)
+class StateModel:
+    """The state of each key: values, lists of elements or entries, each with the time when it was written."""
+
+    kind: StateKind
+    held: dict[Any, list[tuple[Any, int]]] = field(default_factory=dict)
+
+    def take(self, step: Step) -> None:
+        """Do what a step does."""
+        self._expire(step.now_ms)
+        for key, argument in step.rows:
+            held = self.held.setdefault(frozen(key), [])
+            if step.operation == "clear":
+                held.clear()
+            elif self.kind.name == "map":
+                map_key, value = argument
+                held[:] = [each for each in held if frozen(each[0][0]) != frozen(map_key)]
+                if step.operation == "put":
+                    held.append(((map_key, value), step.now_ms))
+            elif self.kind.name == "value":
+                held[:] = [] if argument is None else [(argument, step.now_ms)]
+            elif step.operation == "put":
+                held[:] = [(each, step.now_ms) for each in argument]
+            elif self.kind.name == "reducing":
+                held[:] = [(value, step.now_ms) for value, _ in held] + [(argument, step.now_ms)]
+            else:
+                held.append((argument, step.now_ms))
+
+    def _expire(self, now: int) -> None:
+        if self.kind.ttl_ms is not None:
+            for key, held in self.held.items():
+                self.held[key] = [each for each in held if each[1] + self.kind.ttl_ms > now]
+
+    def expected(self, key: Any) -> Expected:
+        """Return what a key has."""
+        values = [value for value, _ in self.held.get(key, [])]
+        if self.kind.name == "value":
+            return Expected(values[0] if values else None)
+        if self.kind.name == "list":
+            return Expected(values)
+        if self.kind.name == "map":
+            return Expected([list(pair) for pair in values], is_unordered=True)
+        return reduce_values(self.kind.function, values, self.kind.type)
+
+
+class Steps(StatefulFunction):
+    """Does a step to the state, and notes what each key has then, by columns and by the current key.
+
+    Args:
+        case: What the state is.
+        step: What is done.
+        seen: Where pairs of a key and what it has are noted.
+    """
+
+    def __init__(self, case: StateCase, step: Step, seen: list[tuple[str, Any, Any]]) -> None:
+        self._case, self._step, self._seen = case, step, seen
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        kind, store = self._case.kind, context.keyed_state_store
+        self._store = store
+        if kind.name == "value":
+            self._state: Any = store.get_state(ValueStateDescriptor("s", kind.type, ttl=kind.ttl))
+        elif kind.name == "list":
+            self._state = store.get_list_state(ListStateDescriptor("s", kind.type, ttl=kind.ttl))
+        elif kind.name == "map":
+            assert kind.map_key is not None
+            self._state = store.get_map_state(
+                MapStateDescriptor("s", kind.map_key, kind.type, ttl=kind.ttl)
+            )
+        else:
+            function: Any = kind.function
+            self._state = store.get_reducing_state(
+                ReducingStateDescriptor("s", function, kind.type, ttl=kind.ttl)
+            )
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = pa.Table.from_batches(batches) if (batches := list(batches)) else None
+        if rows is None or not len(rows):
+            return
+        keys = self._store.keys(rows)
+        arguments = [self._step.rows[row][1] for row in rows["row"].to_pylist()]
+        if self._step.by_key:
+            self._change_by_key(keys, arguments)
+        else:
+            self._change_by_columns(keys, arguments)
+        names = [frozen(key) for key in zip(*map(from_arrow, keys.columns), strict=True)]
+        self._note("by columns", names, self._read_by_columns(keys))
+        self._note("by key", names, self._read_by_key(keys))
+        yield from ()
+
+    def _note(self, how: str, names: list[Any], values: list[Any]) -> None:
+        self._seen += [(how, key, value) for key, value in zip(names, values, strict=True)]
+
+    def _change_by_columns(self, keys: Keys, arguments: list[Any]) -> None:
+        kind, columns, operation = self._case.kind, self._state.columns, self._step.operation
+        if operation == "clear":
+            columns.clear(keys)
+        elif kind.name == "map":
+            map_keys = to_arrow([key for key, _ in arguments], kind.map_key)
+            if operation == "remove":
+                columns.remove(keys, map_keys)
+            else:
+                columns.put(keys, map_keys, to_arrow([value for _, value in arguments], kind.type))
+        elif operation == "put":
+            in_order = [arguments[row] for row in keys.rows.firsts.tolist()]
+            type_ = pa.list_(kind.type) if kind.name == "list" else kind.type
+            columns.put(keys, to_arrow(in_order, type_))
+        else:
+            getattr(columns, operation)(keys, to_arrow(arguments, kind.type))
+
+    def _change_by_key(self, keys: Keys, arguments: list[Any]) -> None:
+        kind, state, operation = self._case.kind, self._state, self._step.operation
+        form = self._step.form
+        self._store.begin_batch(keys)
+        for code, argument in zip(keys.codes.tolist(), arguments, strict=True):
+            self._store.set_current_key(code)
+            if operation == "clear":
+                state.clear()
+            elif kind.name == "map":
+                map_key = _object(argument[0], kind.map_key, form)
+                if operation == "remove":
+                    state.remove(map_key)
+                else:
+                    state.put(map_key, _object(argument[1], kind.type, form))
+            elif kind.name == "list" and operation == "put":
+                state.update([_object(each, kind.type, form) for each in argument])
+            elif operation == "put":
+                state.update(_object(argument, kind.type, form))
+            else:
+                state.add(_object(argument, kind.type, form))
+        self._store.end_batch()
+
+    def _read_by_columns(self, keys: Keys) -> list[Any]:
+        kind, columns = self._case.kind, self._state.columns
+        if kind.name == "map":
+            entries = columns.items(keys)
+            maps: list[list[Any]] = [[] for _ in range(len(keys))]
+            pairs = zip(from_arrow(entries.map_keys), from_arrow(entries.values), strict=True)
+            for index, pair in zip(entries.indices.tolist(), pairs, strict=True):
+                maps[index].append(list(pair))
+            return maps
+        values = from_arrow(columns.get(keys))
+        return (
+            [[] if value is None else value for value in values] if kind.name == "list" else values
+        )
+
+    def _read_by_key(self, keys: Keys) -> list[Any]:
+        kind, state = self._case.kind, self._state
+        read: dict[str, Callable[[], Any]] = {
+            "value": lambda: _plain(state.value(), kind.type),
+            "list": lambda: [_plain(each, kind.type) for each in state.get()],
+            "map": lambda: [
+                [_plain(key, kind.map_key), _plain(value, kind.type)]
+                for key, value in state.items().items()
+            ],
+            "reducing": lambda: _plain(state.get(), kind.type),
+        }
+        values = []
+        self._store.begin_batch(keys)
+        for index in range(len(keys)):
+            self._store.set_current_key(index)
+            values.append(read[kind.name]())
+        self._store.end_batch()
+        return values
+
+
+def _object(value: Any, kind: Any, form: int) -> Any:
+    """Return an object of Python that stands for a plain value."""
+    usual = to_arrow([value], kind)[0].as_py()
+    return _other_object(usual, kind, form) if form else usual
+
+
+def _other_object(usual: Any, kind: pa.DataType, form: int) -> Any:
+    """Return another object that means the same: of another zone, with other zeros, or of NumPy."""
+    if isinstance(usual, bool):
+        return np.bool_(usual)
+    if isinstance(usual, int):
+        return np.uint64(usual) if types.is_unsigned_integer(kind) else np.int64(usual)
+    if isinstance(usual, float) and types.is_floating(kind):
+        if form == 1 and usual == int(usual) if math.isfinite(usual) else False:
+            return int(usual)
+        return np.float32(usual) if form == 1 else np.float64(usual)
+    if isinstance(usual, Decimal):
+        if form == 1 and usual == int(usual):
+            return int(usual)
+        return _EXACT.normalize(usual)
+    if isinstance(usual, dt.datetime) and usual.tzinfo is not None:
+        is_inner = dt.datetime(2, 1, 1, tzinfo=dt.UTC) < usual < dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
+        return usual.astimezone(ZoneInfo(("Europe/Berlin", "Pacific/Apia")[form - 1])) if is_inner else usual
+    if isinstance(usual, bytes) and not types.is_fixed_size_binary(kind):
+        return bytearray(usual) if form == 1 else memoryview(usual)
+    return usual
+
+
+_EXACT = Context(prec=100)
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    return from_arrow(pa.array([value], kind))[0]
+
+
+def run_case(case: StateCase) -> Comparisons:
+    """Do all steps, each as a batch of its own, and compare what the state is after each."""
+    compared = Comparisons()
+    do_steps(case, compared, StateModel(case.kind))
+    return compared
+
+
+def do_steps(case: StateCase, compared: Comparisons, model: StateModel) -> KeyedSubtasks | None:
+    """Do all steps, and compare. Returns the operator; None if it has ended with an error."""
+    seen: list[tuple[str, Any, Any]] = []
+    current: list[Step] = []
+    subtasks = KeyedSubtasks(lambda: Steps(case, current[0], seen), case.key)
+    subtasks.output = pa.schema([("n", pa.int64())])
+    schema = pa.schema([*case.key, ("row", pa.int64())])
+    what = f"{case.kind.name} state{f' ({case.kind.function})' * bool(case.kind.function)}"
+    what += f" of {str(case.kind.type).partition('<')[0].partition('(')[0].partition('[')[0]}"
+    for number, step in enumerate(case.steps):
+        current[:] = [step]
+        before = {key: model.expected(key) for key in {frozen(key) for key, _ in step.rows}}
+        model.take(step)
+        expected = {key: model.expected(key) for key in before}
+        may_fail = any(
+            cell.must_fail or cell.may_fail for cell in [*expected.values(), *before.values()]
+        )
+        rows = [(*key, row) for row, (key, _) in enumerate(step.rows)]
+        table = pa.Table.from_arrays(columns_of(rows, schema, to_arrow), schema=schema)
+        subtasks.parallelism, subtasks.backend = step.parallelism, step.backend
+        try:
+            seen.clear()
+            subtasks.run(table, batch_time=step.now_ms)
+        except Exception as error:  # noqa: BLE001  # whatever comes is judged
+            how = "by key" if step.by_key else "by columns"
+            if not (may_fail or (step.by_key and step.form)) or not is_clear(error):
+                compared.unexpected(f"{what}, {step.operation} {how}", error)
+            compared.count += 1
+            return None
+        for how, key, value in seen:
+            right = expected[key]
+            compared.check(
+                right.allows(value),
+                f"{what}: {step.operation} {'by key' if step.by_key else 'by columns'}, read {how}",
+                lambda how=how, key=key, value=value, right=right, number=number: (
+                    f"step {number}, {how}: {key} has {value!r}, not {right.value!r}"
+                    f"{' but an error' * right.must_fail}"
+                ),
+            )
+        compared.check(
+            len(seen) == 2 * len(expected), f"{what}: keys", lambda: f"{seen}, not of {expected}"
+        )
+        if any(cell.must_fail for cell in expected.values()):
+            return None
+    return subtasks
+
+
+def smaller_cases(case: StateCase) -> Iterator[StateCase]:
+    """Yield cases with less in them."""
+    for steps in without_each(case.steps):
+        yield replace(case, steps=steps)
+    for index, step in enumerate(case.steps):
+        before, after = case.steps[:index], case.steps[index + 1 :]
+        for rows in without_each(step.rows):
+            if rows:
+                yield replace(case, steps=(*before, replace(step, rows=rows), *after))
+        if step.form:
+            yield replace(case, steps=(*before, replace(step, form=0), *after))
+        plain = replace(step, parallelism=1, backend="columnar")
+        if step != plain:
+            yield replace(case, steps=(*before, plain, *after))

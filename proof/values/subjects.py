@@ -1,0 +1,83 @@
+"""Which parts are compared, each with how its cases are drawn, run and reduced."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from proof.values import aggregates, states, stored, windows
+from proof.values.checking import Comparisons, Tally
+
+MAX_REDUCTIONS = 150
+MAX_REDUCTIONS_WITH_SPARK = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A part that is compared.
+
+    Attributes:
+        draw: Draws a case.
+        run: Runs a case.
+        smaller: Yields cases that have a little less.
+        max_reductions: How many smaller cases are run for a failing one.
+    """
+
+    draw: Callable[[Random], Any]
+    run: Callable[[Any], Comparisons]
+    smaller: Callable[[Any], Iterator[Any]]
+    max_reductions: int = MAX_REDUCTIONS
+
+    def tally(self) -> Tally[Any]:
+        """Return a tally of no cases."""
+        return Tally(self.run, self.smaller, self.max_reductions)
+
+
+SUBJECTS: dict[str, Subject] = {
+    "aggregates": Subject(aggregates.draw_case, aggregates.run_case, aggregates.smaller_cases),
+    "windows": Subject(windows.draw_case, windows.run_case, windows.smaller_cases),
+    "states": Subject(states.draw_case, states.run_case, states.smaller_cases),
+    "states from outside": Subject(stored.draw_case, stored.run_case, stored.smaller_cases),
+}
+"""Those that need no Spark, by name."""
+
+
+SUBJECTS_ON_SPARK = ("aggregates",)
+"""The names of those that Spark takes part in."""
+
+
+def subjects_on_spark(spark: SparkSession) -> dict[str, Subject]:
+    """Return those that Spark takes part in, by name."""
+    return {
+        "aggregates": Subject(
+            partial(aggregates.draw_case, with_spark=True),
+            partial(aggregates.run_case, spark=spark),
+            aggregates.smaller_cases,
+            MAX_REDUCTIONS_WITH_SPARK,
+        ),
+    }
+
+
+def compare(
+    subject: Subject,
+    seed: int,
+    *,
+    cases: int | None = None,
+    has_time: Callable[[], bool] = lambda: True,
+) -> Tally[Any]:
+    """Run cases one seed after the other.
+
+    Args:
+        subject: What is compared.
+        seed: The first seed.
+        cases: How many cases; None for as many as there is time for.
+        has_time: Whether another case may be begun.
+    """
+    tally = subject.tally()
+    while (cases is None or tally.cases < cases) and has_time():
+        number = seed + tally.cases
+        tally.add(f"seed {number}", subject.draw(Random(number)))  # noqa: S311  # no secret
+    return tally

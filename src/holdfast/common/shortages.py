@@ -1,0 +1,49 @@
+"""Errors that say that this machine lacks something, and nothing of the bytes or values that it was working on."""
+
+import errno
+
+from holdfast.errors import CheckpointError, OutOfResourcesError, StorageFullError
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LACKS = {
+    errno.ENOMEM: "too little memory",
+    errno.EMFILE: "too few file handles",
+    errno.ENFILE: "too few file handles",
+    errno.EAGAIN: "too few threads or too little memory",
+}
+_NO_THREAD = "can't start new thread"  # the text of CPython's RuntimeError
+
+
+def shortage_of(error: BaseException, location: str = "") -> CheckpointError | None:
+    """Return the error to raise instead of one that comes from a lack of memory, file handles, threads or disk.
+
+    Whoever is about to blame stored bytes or a user's values for an error of Arrow, Python or the system asks this
+    first: a good checkpoint must not be taken for a damaged one because a machine was too small.
+
+    Args:
+        error: The error that was caught.
+        location: The file or directory that was being read or written.
+
+    Returns:
+        `OutOfResourcesError` or `StorageFullError`; None if the error is about something else.
+    """
+    number = getattr(error, "errno", None) if isinstance(error, OSError) else None
+    if number in _NO_ROOM:
+        return StorageFullError(f"no room left on this machine's disk ({error})", location)
+    if isinstance(error, MemoryError):  # Arrow's is one, too
+        lacking = "too little memory"
+    elif isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+        lacking = "too few threads"
+    elif number in _LACKS:
+        lacking = _LACKS[number]
+    else:
+        return None
+    message = f"this machine has {lacking} for this ({error}); nothing is damaged"
+    return OutOfResourcesError(message, location)
+
+
+def raise_shortage(error: BaseException, location: str = "") -> None:
+    """Raise what `shortage_of` returns, if it returns an error."""
+    shortage = shortage_of(error, location)
+    if shortage is not None:
+        raise shortage from error

@@ -1,0 +1,25 @@
+"""Refuses a PySpark that is too old. `holdfast.spark` imports it first: with such a PySpark other imports fail."""
+
+import re
+
+import pyspark
+
+MIN_PYSPARK = (4, 1)
+
+
+def check_pyspark(version: str) -> None:
+    """Refuse a version of PySpark that Holdfast doesn't support.
+
+    Raises:
+        ImportError: The version is too old.
+    """
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < MIN_PYSPARK:
+        oldest = ".".join(map(str, MIN_PYSPARK))
+        message = (
+            f"Holdfast needs PySpark {oldest} or later, and this is PySpark {version}: install another one "
+            f"(pip install 'pyspark>={oldest}'), or use a platform that has one"
+        )
+        raise ImportError(message)
+
+
+check_pyspark(pyspark.__version__)

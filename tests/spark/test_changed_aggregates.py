@@ -1,0 +1,299 @@
+"""Aggregates and windows that a restart asks for otherwise: nothing is lost without being told to."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from jobs.keyed_subtasks import KeyedSubtasks
+
+from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.spark import StatefulFunction
+from holdfast.spark import aggregates as agg
+from holdfast.spark.aggregates import Aggregate, Aggregation
+from holdfast.spark.windows import (
+    WindowAssigner,
+    WindowedAggregation,
+    WindowedFunction,
+    session,
+    sliding,
+    tumbling,
+)
+
+KEY = pa.schema([("k", pa.int64())])
+COUNTED = pa.schema([("k", pa.int64()), ("rows", pa.int64())])
+LONG = pa.int64()
+MINUTE = timedelta(minutes=1)
+
+
+def table(values: list[int], key: int = 1, *, of: pa.DataType = LONG) -> pa.Table:
+    times = [datetime(2026, 1, 1, tzinfo=UTC)] * len(values)
+    return pa.table(
+        {
+            "k": pa.array([key] * len(values), pa.int64()),
+            "v": pa.array(values, of),
+            "ts": pa.array(times, pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def made(changes: dict[str, Any] | None = None, /, **aggregates: Aggregate) -> Any:
+    return lambda: Aggregation(aggregates, **(changes or {}))
+
+
+def windowed(
+    windows: WindowAssigner, changes: dict[str, Any] | None = None, /, **aggregates: Aggregate
+) -> Callable[[], StatefulFunction]:
+    return lambda: WindowedAggregation(aggregates, windows, time="ts", **(changes or {}))
+
+
+def begun(**aggregates: Aggregate) -> KeyedSubtasks:
+    """An operator that has run a batch of the values 5 and 7 of key 1."""
+    subtasks = KeyedSubtasks(made(**aggregates), KEY)
+    subtasks.batch(table([5, 7]))
+    return subtasks
+
+
+@pytest.mark.usefixtures("state_backend")
+def test_a_renamed_aggregate_keeps_its_values_at_another_parallelism() -> None:
+    subtasks = begun(n=agg.count(), mean=agg.avg("v"))
+    subtasks.batch(table([1], key=2))  # a run of its own, in the form of before
+    renamed = {"renamed": {"orders": "n", "average": "mean"}}
+    subtasks.make = made(renamed, average=agg.avg("v"), orders=agg.count())
+    subtasks.parallelism = 3
+    assert subtasks.batch(table([9])) == [{"k": 1, "average": 7.0, "orders": 3}]
+    # It may say so for ever, or no more; keys that no batch has had since have the new names, too.
+    assert subtasks.batch(table([11])) == [{"k": 1, "average": 8.0, "orders": 4}]
+    subtasks.make = made(average=agg.avg("v"), orders=agg.count())
+    subtasks.parallelism = 2
+    assert subtasks.batch(table([3], key=2)) == [{"k": 2, "average": 2.0, "orders": 2}]
+
+
+@pytest.mark.usefixtures("state_backend")
+def test_an_added_aggregate_begins_without_the_rows_so_far() -> None:
+    subtasks = begun(n=agg.count())
+    subtasks.batch(table([1], key=2))
+    added = {
+        "new": agg.count(),
+        "most": agg.max("v"),
+        "all": agg.collect("v"),
+        "mean": agg.avg("v"),
+    }
+    subtasks.make = made({"added": [*added]}, n=agg.count(), **added)
+    assert subtasks.batch(table([2])) == [
+        {"k": 1, "n": 3, "new": 1, "most": 2, "all": [2], "mean": 2.0}
+    ]
+    subtasks.make = made(n=agg.count(), **added)
+    assert subtasks.batch(table([], key=2)) == []
+    assert subtasks.batch(table([4], key=2)) == [
+        {"k": 2, "n": 2, "new": 1, "most": 4, "all": [4], "mean": 4.0}
+    ]
+
+
+@pytest.mark.usefixtures("state_backend")
+def test_the_last_change_counts_when_subtasks_become_fewer() -> None:
+    subtasks = begun(n=agg.count())
+    subtasks.parallelism = 3
+    subtasks.make = made({"added": ["new"]}, n=agg.count(), new=agg.count())
+    subtasks.batch(table([1], key=2))  # some of the subtasks have no rows, of this batch or of the one before
+    subtasks.parallelism = 1
+    subtasks.make = made({"renamed": {"newer": "new"}}, n=agg.count(), newer=agg.count())
+    assert subtasks.batch(table([1], key=2)) == [{"k": 2, "n": 2, "newer": 2}]
+
+
+@pytest.mark.usefixtures("state_backend")
+def test_a_dropped_aggregate_does_not_come_back_with_its_name() -> None:
+    subtasks = begun(n=agg.count(), most=agg.max("v"))
+    subtasks.batch(table([1], key=2))
+    subtasks.make = made({"dropped": ["most"]}, n=agg.count())
+    assert subtasks.batch(table([6], key=3)) == [{"k": 3, "n": 1}]
+    subtasks.make = made({"added": ["most"]}, n=agg.count(), most=agg.max("v"))
+    assert subtasks.batch(table([6])) == [{"k": 1, "n": 3, "most": 6}]
+    assert subtasks.batch(table([0], key=2)) == [{"k": 2, "n": 2, "most": 0}]
+
+
+def test_another_order_of_aggregates_is_the_same_state() -> None:
+    subtasks = begun(n=agg.count(), most=agg.max("v"), least=agg.min("v"))
+    subtasks.make = made(least=agg.min("v"), n=agg.count(), most=agg.max("v"))
+    assert subtasks.batch(table([6])) == [{"k": 1, "least": 5, "n": 3, "most": 7}]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            made(orders=agg.count()),
+            r"\['n'\] are stored.*\['orders'\] are asked for.*'orders': 'n'",
+        ),
+        (made(n=agg.count(), more=agg.count()), r"\['more'\] are asked for.*added=\['more'\]"),
+        (made({"added": ["a"]}, a=agg.count()), r"\['n'\] are stored.*dropped=\['n'\] to lose"),
+        (
+            made(n=agg.sum("v")),
+            r"'n' is stored as count\(\), and is sum\('v'\) now.*dropped=\['n'\]",
+        ),
+        (
+            made({"renamed": {"orders": "n"}}, orders=agg.sum("v")),
+            r"'orders' is stored as count\(\), and is sum",
+        ),
+    ],
+)
+def test_aggregates_that_are_not_the_stored_ones_are_refused(make: Any, message: str) -> None:
+    subtasks = begun(n=agg.count())
+    subtasks.make = make
+    with pytest.raises(StateMigrationError, match=message):
+        subtasks.batch(table([1]))
+    subtasks.make = made(n=agg.count())
+    assert subtasks.batch(table([1])) == [{"k": 1, "n": 3}]
+
+
+def test_an_aggregate_of_a_narrower_type_is_refused_with_its_column() -> None:
+    subtasks = begun(most=agg.max("v"))
+    with pytest.raises(StateMigrationError, match=r"'most', max\('v'\), is stored as int64.*cast"):
+        subtasks.batch(table([1], of=pa.int32()))
+    subtasks = KeyedSubtasks(made(most=agg.max("v")), KEY)
+    subtasks.batch(table([3], of=pa.int32()))
+    assert subtasks.batch(table([2])) == [{"k": 1, "most": 3}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"renamed": {"m": "n"}}, r"name \['m'\], but the aggregates are \['a', 'b'\]"),
+        ({"renamed": {"a": "b"}}, r"\['b'\] are said to be renamed or dropped"),
+        ({"dropped": ["a"]}, r"\['a'\] are said to be renamed or dropped"),
+        ({"dropped": "a"}, "must be a list of names"),
+        ({"dropped": agg.count()}, "must be a list of names"),
+        ({"renamed": ["a"]}, "must map new names to stored names"),
+        ({"renamed": {"a": "n"}, "added": ["a"]}, "both renamed and added"),
+    ],
+)
+def test_changes_that_contradict_the_aggregates_are_refused(changes: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        made(changes, a=agg.count(), b=agg.count())()
+
+
+@pytest.mark.usefixtures("state_backend")
+@pytest.mark.parametrize("windows", [tumbling(MINUTE), session(MINUTE)], ids=str)
+def test_aggregates_of_open_windows_are_renamed_added_and_dropped(windows: Any) -> None:
+    subtasks = KeyedSubtasks(windowed(windows, n=agg.count(), most=agg.max("v")), KEY)
+    subtasks.batch(table([5, 7]))
+    subtasks.batch(table([1], key=2))
+    changes = {"renamed": {"rows": "n"}, "dropped": ["most"], "added": ["seen", "least"]}
+    now = {"rows": agg.count(), "seen": agg.count(), "least": agg.min("v")}
+    subtasks.make = windowed(windows, changes, **now)
+    subtasks.batch(table([3]))
+    subtasks.make = windowed(windows, **now)
+    out = subtasks.batch(table([]), watermark=1 << 42)
+    results = [{name: row[name] for name in ("k", *now)} for row in out]
+    assert sorted(results, key=lambda row: row["k"]) == [
+        {"k": 1, "rows": 3, "seen": 1, "least": 3},
+        {"k": 2, "rows": 1, "seen": 0, "least": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        tumbling(2 * MINUTE),
+        tumbling(MINUTE, offset=MINUTE / 2),
+        sliding(MINUTE, MINUTE / 2),
+        session(MINUTE),
+    ],
+    ids=str,
+)
+def test_other_windows_than_the_stored_ones_are_refused(other: Any) -> None:
+    subtasks = KeyedSubtasks(windowed(tumbling(MINUTE), n=agg.count()), KEY)
+    subtasks.batch(table([5]))
+    subtasks.make = windowed(other, n=agg.count())
+    with pytest.raises(
+        StateMigrationError, match=r"tumbling windows of 0:01:00.*another uid"
+    ) as caught:
+        subtasks.batch(table([5]))
+    assert str(other) in str(caught.value)
+    subtasks.make = windowed(tumbling(MINUTE, offset=MINUTE), n=agg.count())  # the same windows
+    assert [row["n"] for row in subtasks.batch(table([5]), watermark=1 << 42)] == [2]
+
+
+def test_another_gap_of_sessions_is_refused() -> None:
+    subtasks = KeyedSubtasks(windowed(session(MINUTE), n=agg.count()), KEY)
+    subtasks.batch(table([5]))
+    subtasks.make = windowed(session(2 * MINUTE), n=agg.count())
+    with pytest.raises(StateMigrationError, match=r"gap of 0:01:00, and now has aggregates of session.*0:02:00"):
+        subtasks.batch(table([5]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (made(n=agg.count()), windowed(tumbling(MINUTE), n=agg.count())),
+        (windowed(tumbling(MINUTE), n=agg.count()), made(n=agg.count())),
+        (
+            windowed(tumbling(MINUTE), n=agg.count()),
+            lambda: WindowedFunction(lambda *_: None, tumbling(MINUTE), time="ts"),
+        ),
+        (
+            lambda: WindowedFunction(lambda *_: None, tumbling(MINUTE), time="ts"),
+            windowed(tumbling(MINUTE), n=agg.count()),
+        ),
+    ],
+    ids=["totals to windows", "windows to totals", "aggregates to rows", "rows to aggregates"],
+)
+def test_another_operator_under_the_same_uid_is_refused(before: Any, after: Any) -> None:
+    subtasks = KeyedSubtasks(before, KEY, output=COUNTED)
+    subtasks.batch(table([5]))
+    subtasks.make = after
+    with pytest.raises(StateMigrationError, match="give the operator another uid"):
+        subtasks.batch(table([5]))
+
+
+def test_windows_that_were_not_given_out_are_not_updated_only() -> None:
+    def operator(emit: Any) -> Callable[[], StatefulFunction]:
+        return lambda: WindowedAggregation(
+            {"n": agg.count()}, tumbling(MINUTE), time="ts", emit=emit
+        )
+
+    subtasks = KeyedSubtasks(operator("append"), KEY)
+    subtasks.batch(table([5]))
+    subtasks.make = operator("update")
+    with pytest.raises(StateMigrationError, match="keep emit='append'"):
+        subtasks.batch(table([5]))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 5), (5, 0), (5, 9)])
+def test_windows_are_forgotten_after_another_allowed_lateness(before: int, after: int) -> None:
+    def operator(lateness: int) -> Callable[[], StatefulFunction]:
+        return lambda: WindowedAggregation(
+            {"n": agg.count()}, tumbling(MINUTE), time="ts", allowed_lateness=lateness * MINUTE
+        )
+
+    subtasks = KeyedSubtasks(operator(before), KEY)
+    subtasks.batch(table([5]))
+    subtasks.make = operator(after)
+    end = int(datetime(2026, 1, 1, 0, 1, tzinfo=UTC).timestamp() * 1000)
+    assert [row["n"] for row in subtasks.batch(table([]), watermark=end - 1)] == [1]
+    assert [row["n"] for row in subtasks.batch(table([5]), watermark=end)] == [2] * bool(after)
+    subtasks.batch(table([]), watermark=end + 60_000 * 10)
+    assert subtasks.next_timer is None
+
+
+def test_columns_of_rows_of_open_windows_are_renamed_and_dropped() -> None:
+    def rows_of(key: Any, window: Any, rows: pa.Table) -> list[dict[str, Any]]:
+        seen.append(rows.drop_columns("ts").to_pylist())
+        return []
+
+    def operator(**options: Any) -> Callable[[], StatefulFunction]:
+        return lambda: WindowedFunction(rows_of, tumbling(MINUTE), time="ts", **options)
+
+    seen: list[Any] = []
+    other = table([6]).rename_columns(["k", "value", "ts"])
+    subtasks = KeyedSubtasks(operator(), KEY, output=COUNTED)
+    subtasks.batch(table([5]))
+    subtasks.make = operator()
+    with pytest.raises(StateMigrationError, match=r"have columns \['v'\].*but \['value'\]"):
+        subtasks.batch(other)
+    subtasks.make = operator(renamed={"value": "v"})
+    subtasks.batch(other)
+    subtasks.make = operator(dropped=["value"])
+    subtasks.batch(table([0]).drop_columns("v"), watermark=1 << 42)
+    assert seen == [[{"k": 1}, {"k": 1}, {"k": 1}]]
