@@ -33,6 +33,7 @@ from holdfast.backends.arrow.nesting import (
 )
 from holdfast.backends.arrow.ordering import are_new, order_of
 from holdfast.backends.arrow.python_keys import dictionary_key
+from holdfast.backends.arrow.python_objects import named_conversion, no_object_error
 from holdfast.backends.arrow.quick_values import (
     NotQuickError,
     Quick,
@@ -77,6 +78,8 @@ __all__ = [
     "json_text",
     "mapped_type",
     "missing_in",
+    "named_conversion",
+    "no_object_error",
     "nullable",
     "nullable_type",
     "offsets_of",

@@ -16,6 +16,7 @@ from holdfast.backends.arrow import (
     chunks_of,
     fields_of,
     is_valid_text,
+    no_object_error,
     plain_type,
     quick_value,
     scalar_of,
@@ -175,11 +176,7 @@ class ArrowSerializer(Serializer):
             raise self._no_object("its time of day has nanoseconds, or a time is out of bounds")
 
     def _no_object(self, why: str) -> InvalidRequestError:
-        message = (
-            f"Python has no object for an element of type {self._type} ({why}); take it as Arrow data, or use another "
-            "type"
-        )
-        return InvalidRequestError(message)
+        return no_object_error("an element", self._type, why)
 
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
         if stored.kind != "arrow":

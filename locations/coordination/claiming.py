@@ -110,7 +110,14 @@ def take_back(
     pointer = completed.external_pointer
     own = uripath.parent(pointer)
     record = Claimant(job_id=uripath.name(own), directory=own, claimed_ms=metadata.created_ms)
-    publish(claimed_at(pointer), msgspec.json.encode(record), single_writer=False)
+    content = msgspec.json.encode(record)
+    try:
+        publish(claimed_at(pointer), content, single_writer=False)
+    except InvalidRequestError as error:
+        if error.kind != "not-exclusive":
+            raise
+        # The user promised a single writer, and that was not so: looking first is all that is possible.
+        publish(claimed_at(pointer), content, single_writer=True)
     if still():
         file_system = file_system_for(pointer)
         file_system.delete([uripath.join(pointer, METADATA_FILE)])

@@ -100,17 +100,23 @@ class VerifyingInputStream(PositionedInputStream):
         self._checksum = checksum
         self._block_index = -1
         self._block = bytearray()
+        try:
+            self._check_whole()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_whole(self) -> None:
+        checksum, size = self._checksum, self._size
         if checksum.algorithm != "crc32c":
-            self.close()
             message = f"checksum algorithm {checksum.algorithm!r} is not known"
-            raise UnsupportedFormatError(message, uri)
-        actual = raw.seek(0, io.SEEK_END)
+            raise UnsupportedFormatError(message, self._uri)
+        actual = self._raw.seek(0, io.SEEK_END)
         if actual != size:
-            self.close()
-            raise CheckpointCorruptedError(f"file has {actual} bytes, expected {size}", uri)
+            raise CheckpointCorruptedError(f"file has {actual} bytes, expected {size}", self._uri)
         if len(checksum.blocks) != 4 * -(-size // checksum.block_bytes):
-            self.close()
-            raise CheckpointCorruptedError(f"handle lacks checksums for {size} bytes", uri)
+            message = f"handle lacks checksums for {size} bytes"
+            raise CheckpointCorruptedError(message, self._uri)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]

@@ -2,9 +2,11 @@
 
 {"request": str, "at_ms": int}
 
-It is replaced at once as a whole. Who writes it and who reads it are different processes of one host.
+It is replaced at once as a whole. Who writes it and who reads it are different processes of one host. The writer holds
+a lock on it, so that the next driver on the host can tell what a killed one has left, and deletes that.
 """
 
+import fcntl
 import json
 import os
 import tempfile
@@ -32,6 +34,10 @@ def file_of(name: str, directory: str | None = None) -> Path:
     return Path(directory or tempfile.gettempdir(), f"holdfast-wake-{name}.json")
 
 
+_held: dict[Path, int] = {}
+"""Descriptors of the files that this process has written last, which hold the locks."""
+
+
 def ask(name: str, at_ms: int) -> None:
     """Ask the source of that name for a batch, in place of what it was asked for before.
 
@@ -39,14 +45,22 @@ def ask(name: str, at_ms: int) -> None:
         OSError: The file can't be written.
     """
     file = file_of(name)
+    if file not in _held:
+        _delete_abandoned(file.parent)
     written = file.with_suffix(f".{uuid.uuid4().hex}")
+    descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        written.write_text(json.dumps({"request": uuid.uuid4().hex, "at_ms": at_ms}))
+        with suppress(OSError):  # a file system without locks keeps what killed drivers leave
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, json.dumps({"request": uuid.uuid4().hex, "at_ms": at_ms}).encode())
         os.replace(written, file)
     except BaseException:
+        os.close(descriptor)
         with suppress(OSError):
             written.unlink()
         raise
+    _release(file)
+    _held[file] = descriptor
 
 
 def forget(name: str, directory: str | None = None) -> None:
@@ -55,7 +69,9 @@ def forget(name: str, directory: str | None = None) -> None:
     Raises:
         OSError: The file can't be deleted.
     """
-    file_of(name, directory).unlink(missing_ok=True)
+    file = file_of(name, directory)
+    file.unlink(missing_ok=True)
+    _release(file)
 
 
 def request_of(name: str, directory: str | None = None) -> Request | None:
@@ -64,3 +80,24 @@ def request_of(name: str, directory: str | None = None) -> Request | None:
         return Request(**json.loads(file_of(name, directory).read_bytes()))
     except FileNotFoundError:
         return None
+
+
+def _release(file: Path) -> None:
+    """Let go of the lock on the file that was written before under this name."""
+    descriptor = _held.pop(file, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _delete_abandoned(directory: Path) -> None:
+    """Delete the requests of drivers that were killed: nothing holds a lock on them."""
+    for file in directory.glob(file_of("*").name):
+        with suppress(OSError):  # somebody else's, or locked
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Not what a driver has put in its place since it was opened.
+                if os.path.samestat(os.fstat(descriptor), file.stat()):
+                    file.unlink()
+            finally:
+                os.close(descriptor)

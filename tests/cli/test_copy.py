@@ -64,6 +64,7 @@ def test_a_copied_savepoint_of_a_query_is_restored_without_the_original(
     assert {path for path in whole if files.get(path) != whole[path]} == {
         "metadata",
         "holdfast.json",
+        "holdfast-application.json",
         ".holdfast-restored",
     }
     assert set(files) == set(whole)

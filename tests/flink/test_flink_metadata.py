@@ -146,7 +146,9 @@ def test_file_outside_of_the_job_is_read_only_if_one_says_so(uri: str, tmp_path:
     (tmp_path / "secret").write_bytes(STREAM)
     (tmp_path / "job").mkdir()
     stream = file(uri.format(tmp_path), len(STREAM))
-    directory = write(tmp_path / "job/chk-7", metadata({"job": {0: Subtask(keyed=keyed_handle(stream))}}))
+    directory = write(
+        tmp_path / "job/chk-7", metadata({"job": {0: Subtask(keyed=keyed_handle(stream))}})
+    )
     with pytest.raises(InvalidRequestError, match=r"where no checkpoint of Flink.*--moved"):
         flink.open_savepoint(directory).states()
     moved = {f"file://{tmp_path}": f"file://{tmp_path}"}

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.common import combine_crc32c, crc32c
-from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, UnsupportedFormatError
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    InvalidRequestError,
+    StorageUnavailableError,
+    UnsupportedFormatError,
+)
 from holdfast.locations.adapters import Checksum, ChecksumBuilder
 from holdfast.locations.handles import BLOCK_BYTES, VerifyingInputStream, checksum_of
 
@@ -166,3 +171,17 @@ def test_a_closed_stream_can_not_be_read() -> None:
     stream.close()
     with pytest.raises(ValueError, match="closed"):
         stream.read(1)
+
+
+class Unreachable(io.BytesIO):
+    """A file of a store that fails when it is asked for the length."""
+
+    def seek(self, *_: Any) -> int:
+        raise StorageUnavailableError("store is away")
+
+
+def test_file_whose_length_is_not_known_is_closed() -> None:
+    raw = Unreachable(CONTENT)
+    with pytest.raises(StorageUnavailableError):
+        VerifyingInputStream(raw, uri="file:///x", size=25, checksum=checksum(CONTENT, BLOCK))
+    assert raw.closed

@@ -1,6 +1,7 @@
 """Who owns a job: commits by drivers that were thought dead."""
 
 import os
+import uuid
 from typing import cast
 
 import pytest
@@ -19,10 +20,12 @@ from holdfast.errors import (
 )
 from holdfast.locations import (
     CheckpointStorageAccess,
+    FileSystemCheckpointStorage,
     complete_checkpoint,
 )
 from holdfast.locations.adapters import METADATA_FILE, LocalFileSystem
 from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.locations.coordination.claiming import take_back
 from holdfast.testing import Faults, metadata_of
 
 
@@ -264,3 +267,15 @@ def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
         run(access, second, 3)
     finally:
         unregister_file_system("overwriting")
+
+
+def test_late_checkpoint_is_taken_back_where_a_single_writer_was_promised() -> None:
+    directory = f"fsspec+memory:///{uuid.uuid4().hex}"
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=0, single_writer=True)
+    access = storage.create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    late = complete_checkpoint(
+        access.initialize_location_for_checkpoint(1), metadata_of(checkpoint_id=1)
+    )
+    take_back(late.metadata, late.location, lambda: True)
+    assert load_latest_checkpoint(access) is None

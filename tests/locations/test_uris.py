@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.common import uripath
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import FileSystemCheckpointStorage, checkpoint_storage
 from holdfast.locations.adapters import MemoryFileSystem, file_system_for
@@ -95,3 +96,45 @@ def test_the_scheme_picks_the_file_system() -> None:
     assert isinstance(file_system_for("memory:///a").inner, MemoryFileSystem)
     with pytest.raises(InvalidRequestError, match=r"file://, .*memory://"):
         file_system_for("nothing:///a")
+
+
+CONTROLS = ["\x01", "\t", "\n", "\r", "\x1f", "\x7f", "\x85", "\ufffe", "\uffff"]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "S3A", "fsspec+s3", "hdfs", "viewfs", "gs", "sftp"])
+@pytest.mark.parametrize("character", CONTROLS)
+def test_control_character_in_a_path_is_refused_by_name(scheme: str, character: str) -> None:
+    for path in (f"/a{character}b", f"/{character}", f"/a/b{character}"):
+        with pytest.raises(
+            InvalidRequestError, match=r"has the character.*can't have in names"
+        ) as caught:
+            uripath.normalize(f"{scheme}://host{path}")
+        assert ascii(character) in str(caught.value)
+        assert character not in str(caught.value)
+
+
+@pytest.mark.parametrize("character", CONTROLS)
+def test_control_character_in_a_local_path_is_kept(character: str) -> None:
+    for scheme in ("file", "memory"):
+        assert uripath.normalize(f"{scheme}:///a{character}b") == f"{scheme}:///a{character}b"
+
+
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        ("hdfs://namenode/a:b", "':' in its path"),
+        ("viewfs://cluster/a/b:", "':' in its path"),
+        (f"s3://bucket/{'a' * 1024}", "1025 bytes"),
+        (f"s3a://bucket/{'ä' * 600}", "1201 bytes"),
+    ],
+)
+def test_path_that_the_store_does_not_take_is_refused(uri: str, reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=reason):
+        checkpoint_storage(uri)
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/a:b", "s3://bucket/a b%20ä~'", "hdfs://namenode:8020/a b"]
+)
+def test_path_that_the_store_takes_stays_as_it_is(uri: str) -> None:
+    assert uripath.normalize(uri) == uri

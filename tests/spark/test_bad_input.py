@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from jobs.job import Job
 from jobs.operators import CountsLongs, Groups, WrongColumns
+from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -67,6 +68,15 @@ def test_a_bad_setting_is_refused_by_name(settings: dict[str, str], words: list[
         Settings.parse(given).open_storage()
     for word in words:
         assert word in str(caught.value)
+
+
+def test_bad_setting_of_the_session_is_refused_before_the_query_starts(job: Job) -> None:
+    """As `--conf` sets it, which nothing has looked at before."""
+    for key, value in {"checkpoint.num-retained": "0", "checkpoint.dirr": "file:///x"}.items():
+        settings = {f"spark.holdfast.{key}": value}
+        with session_with(job.spark, settings), pytest.raises(InvalidRequestError, match=key):
+            job.operator(Groups(70))
+    job.operator(Groups(70))
 
 
 def test_checkpoints_among_files_of_spark_are_refused(job: Job) -> None:

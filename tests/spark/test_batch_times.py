@@ -2,11 +2,12 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.api import NO_WATERMARK, BatchTimes
 from holdfast.spark.event_time import due, earliest, is_due, times_of_batch, wakes_only
 from holdfast.spark_progress import SparkProgress
 
@@ -19,7 +20,7 @@ def entry(batch_time: int, watermark: int, *sources: str) -> str:
     return "\n".join(["v1", json.dumps(settings), *sources])
 
 
-def progress(offsets: str, watermark: int = 0) -> SparkProgress:
+def progress(offsets: str, watermark: int = 0, batch_time: int = 0) -> SparkProgress:
     """Spark's side of a checkpoint."""
     return SparkProgress(
         query_id="query",
@@ -29,11 +30,15 @@ def progress(offsets: str, watermark: int = 0) -> SparkProgress:
         checkpoint_location="file:///spark",
         spark_version="4.3.0",
         watermark=watermark,
+        batch_time=batch_time,
     )
 
 
 def test_the_first_batch_has_no_watermark_behind_it() -> None:
-    assert times_of_batch(entry(1_700, 0), None) == BatchTimes(1_700, 0, 0)
+    first = times_of_batch(entry(1_700, 0), None)
+    assert first == BatchTimes(1_700, NO_WATERMARK, NO_WATERMARK)
+    last = progress(entry(1_700, 0), watermark=0)
+    assert times_of_batch(entry(1_800, 5), last) == BatchTimes(1_800, 5, NO_WATERMARK)
 
 
 def test_rows_are_late_by_the_watermark_of_the_batch_before() -> None:
@@ -58,6 +63,28 @@ def test_a_checkpoint_that_notes_no_watermark_has_that_of_sparks_log() -> None:
     )
 
 
+@given(st.lists(st.integers(0, 10_000), min_size=2, max_size=8), st.integers(0, 6))
+def test_batch_time_never_goes_below_that_of_the_last_checkpoint(
+    clock: list[int], repeated: int
+) -> None:
+    last: SparkProgress | None = None
+    highest = 0
+    for number, batch_time in enumerate(clock):
+        times = times_of_batch(entry(batch_time, 0), last)
+        highest = max(highest, batch_time)
+        assert times.batch_time == highest
+        if number == repeated:
+            assert times_of_batch(entry(batch_time, 0), last) == times
+        last = progress(entry(batch_time, 0), batch_time=times.batch_time)
+        stored = msgspec.msgpack.decode(msgspec.msgpack.encode(last), type=SparkProgress)
+        assert stored.times == (highest, 0)
+
+
+def test_checkpoint_that_notes_no_batch_time_has_that_of_sparks_log() -> None:
+    last = progress(entry(1_700, 0))
+    assert times_of_batch(entry(1_600, 0), last).batch_time == 1_700
+
+
 TIMES = BatchTimes(5_000, 90, 80)
 
 
@@ -65,13 +92,13 @@ TIMES = BatchTimes(5_000, 90, 80)
     ("event", "processing", "rows_came", "when"),
     [
         (None, None, True, None),
-        (91, None, True, 5_000),  # rows can move the watermark
+        (91, None, True, 0),  # rows can move the watermark
         (91, None, False, None),
-        (90, None, False, 5_000),  # a timer that was set in the past
+        (90, None, False, 0),  # a timer that was set in the past
         (None, 7_000, True, 7_000),
         (91, 7_000, False, 7_000),
-        (91, 7_000, True, 5_000),
-        (None, 4_000, False, 4_000),
+        (91, 7_000, True, 0),
+        (None, 4_000, False, 0),
     ],
 )
 def test_a_batch_is_asked_for_when_timers_need_it(

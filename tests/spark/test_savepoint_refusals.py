@@ -448,6 +448,14 @@ def test_a_file_that_does_not_come_back_is_asked_for_twice(plain: str, directory
         take_savepoint(plain, f"{directory}/savepoints")
 
 
+def test_lost_file_is_not_blamed_on_a_target_whose_name_begins_alike(
+    plain: str, directory: str
+) -> None:
+    remove(f"{plain}/state/0/0/3.delta")
+    with pytest.raises(CheckpointNotFoundError, match="after 2 attempts"):
+        take_savepoint(plain, f"{directory}/pla")  # the query is in directory/plain
+
+
 def test_a_query_without_a_batch_is_told_so(plain: str, directory: str) -> None:
     remove(*(f"{plain}/commits/{batch}" for batch in range(4)))
     with pytest.raises(CheckpointNotFoundError, check=of_kind("not-begun")):

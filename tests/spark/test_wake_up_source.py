@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from contracts.processes import python
 from pyspark.sql.types import StructType
 
 from holdfast.errors import StorageUnavailableError
@@ -123,6 +124,41 @@ def test_the_source_looks_where_it_is_told_to_whatever_its_own_process_has(
         assert reader.latestOffset() != first  # type: ignore[call-arg]
         reader.stop()
     assert list(tmp_path.iterdir()) == []
+
+
+ASK = """
+import os, signal, sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from pyspark_holdfast_wake import ask
+for at_ms in (1, 2):
+    ask(sys.argv[2], at_ms)
+print("asked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_request_of_a_killed_driver_is_deleted_and_of_a_living_one_stays(tmp_path: Path) -> None:
+    with (
+        python(ASK, str(tmp_path), "killed") as killed,
+        python(ASK, str(tmp_path), "alive") as alive,
+    ):
+        for driver in (killed, alive):
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "asked\n"
+        killed.kill()
+        killed.wait()
+        assert {file.name for file in tmp_path.iterdir()} == {
+            "holdfast-wake-killed.json",
+            "holdfast-wake-alive.json",
+        }
+        own = WakeUps("own")
+        own.ask(0)
+        own.ask(1)
+        left = {file.name for file in tmp_path.iterdir()}
+        alive.kill()
+    assert left == {"holdfast-wake-alive.json", "holdfast-wake-own.json"}
+    own.ask(None)
+    assert {file.name for file in tmp_path.iterdir()} == {"holdfast-wake-alive.json"}
 
 
 def test_queries_ask_only_their_own_source(reader: WakeUpReader) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from contracts.patience import HANGS_S
 from jobs.job import Job
+from jobs.session import session_with
 from jobs.timed import TellsTimes
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.api import BatchTimes
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import checkpointed
+from holdfast.spark import checkpointed, read_state
 from holdfast.spark.event_time import WakeUps
 from holdfast.spark.query import query_run
 
@@ -180,6 +181,15 @@ def test_a_query_that_could_not_be_asked_is_refused(job: Job) -> None:
         job.run(job.operator(TellsTimes(keeps_late_rows=True), wake_ups=WakeUps()))
     with pytest.raises(InvalidRequestError, match="use readStream"):
         WakeUps().beside(job.spark.range(1))
+
+
+def test_a_session_without_a_limit_of_rows_per_batch_is_refused(job: Job) -> None:
+    limit = {"spark.sql.execution.arrow.maxRecordsPerBatch": "0"}
+    with session_with(job.spark, limit):
+        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
+            WakeUps().beside(job.stream())
+        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
+            read_state(job.spark, job.checkpoints)
 
 
 @pytest.mark.exhaustive

@@ -10,6 +10,8 @@ from holdfast.backends.keyed.segments import Segment
 
 _LEAST_BYTES = 8 << 20
 _ALIGNMENT = 64
+_MAX_OWNERS = 1024
+"""Owners whose segments are known; a worker has few at a time, and sees more when a cluster moves subtasks."""
 
 
 class Arena:
@@ -55,6 +57,11 @@ class Arena:
         self._end += size
         return part.view(dtype)
 
+    def release(self) -> None:
+        """Give all memory back; arrays that were given out keep theirs."""
+        self._buffer = np.empty(0, np.uint8)
+        self._end = 0
+
 
 class Workspace:
     """Open segments, and memory for merging. Used by one thread at a time.
@@ -69,7 +76,7 @@ class Workspace:
         self.arena = Arena()
         self._most_segments = most_segments
         self._segments: OrderedDict[str, Segment] = OrderedDict()
-        self._needed: dict[str, frozenset[str]] = {}  # by owner
+        self._needed: OrderedDict[str, frozenset[str]] = OrderedDict()  # by owner
 
     def segment(self, name: str) -> Segment | None:
         """An open segment by its name; None if it isn't there."""
@@ -102,6 +109,29 @@ class Workspace:
         for name in self._needed.get(owner, frozenset()) - names:
             self.forget(name)
         self._needed[owner] = names
+        self._needed.move_to_end(owner)
+        if len(self._needed) > _MAX_OWNERS:
+            self._needed.popitem(last=False)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that segments in memory and the arena take. A segment in a file takes pages that the system can drop."""
+        return self.arena.size + sum(segment.size for segment in self._in_memory())
+
+    def limit(self, max_bytes: int) -> None:
+        """Keep at most so many bytes in memory: the arena goes if it does not fit, then the oldest segments."""
+        if self.arena.size > max_bytes:
+            self.arena.release()
+        excess = self.memory_bytes - max_bytes
+        for segment in self._in_memory():
+            if excess <= 0:
+                return
+            excess -= segment.size
+            self.forget(segment.name)
+
+    def _in_memory(self) -> list[Segment]:
+        """The segments that are in no file, the oldest first."""
+        return [each for each in self._segments.values() if not os.path.isabs(each.location)]
 
     def forget_deleted(self) -> None:
         """Let go of segments whose files were deleted: as long as they are mapped they take room on disk."""

@@ -14,7 +14,6 @@ The bytes of a manifest:
 """
 
 import struct
-import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Annotated
@@ -24,7 +23,14 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec
 from holdfast.backends.keyed.table import TableSpec
-from holdfast.common import MAX_INT64, Count, crc32c, message_pack_decoder, raise_shortage
+from holdfast.common import (
+    MAX_INT64,
+    Count,
+    ProcessLock,
+    crc32c,
+    message_pack_decoder,
+    raise_shortage,
+)
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 MAGIC = b"HOLDTBLS"
@@ -333,7 +339,7 @@ class _KnownManifests:
         self._most_bytes = most_bytes
         self._bytes = 0
         self._manifests: dict[bytes, Manifest] = {}
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def get(self, content: bytes) -> Manifest | None:
         """The manifest of these bytes; None if it is not known."""
@@ -341,7 +347,7 @@ class _KnownManifests:
 
     def add(self, content: bytes, manifest: Manifest) -> None:
         """Know a manifest by its bytes."""
-        with self._lock:
+        with self._lock.current:
             if content in self._manifests:
                 return
             self._manifests[content] = manifest

@@ -8,11 +8,12 @@ A correct checksum proves that a file is unchanged, but not who wrote it. Later 
 another check, so decoders enforce the bounds.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+
+from holdfast.common.process_local import ProcessLock
 
 MAX_INT64 = 2**63 - 1
 """Largest integer that every language that reads these files can represent."""
@@ -37,7 +38,7 @@ TimeMs = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
 
 _T = TypeVar("_T")
 
-_lock = threading.Lock()
+_lock = ProcessLock()
 
 
 def message_pack_decoder(
@@ -53,11 +54,11 @@ def message_pack_decoder(
         strict: Whether to reject values of a convertible type, such as a string for a number.
         ext_hook: Makes values of extension types from their code and bytes.
     """
-    with _lock:
+    with _lock.current:
         return msgspec.msgpack.Decoder(type, strict=strict, ext_hook=ext_hook)
 
 
 def json_decoder(type: type[_T]) -> msgspec.json.Decoder[_T]:
     """Make a decoder from JSON to a type."""
-    with _lock:
+    with _lock.current:
         return msgspec.json.Decoder(type)

@@ -2,10 +2,15 @@
 
 import os
 import posixpath
+import unicodedata
 import uuid
 
 from holdfast.errors import InvalidRequestError
 from holdfast.redaction import URI, has_password, has_query
+
+_MAX_S3_KEY_BYTES = 1024
+
+_TAKE_ANY = frozenset({"file", "memory"})
 
 NO_SCHEME = "location has no scheme; write file:///path for a local one"
 
@@ -20,7 +25,8 @@ def normalize(uri: str | os.PathLike[str]) -> str:
         The URI with a lower-case scheme, without `.`, `..`, doubled or trailing slashes.
 
     Raises:
-        InvalidRequestError: The URI has no scheme, has a password or query, or its path is not absolute.
+        InvalidRequestError: The URI has no scheme, has a password or query, its path is not absolute, or the
+            store can't have files under it.
     """
     uri = text(uri)
     parts = URI.fullmatch(uri)
@@ -41,10 +47,34 @@ def normalize(uri: str | os.PathLike[str]) -> str:
         raise InvalidRequestError(message, uri)
     if path and not path.startswith("/"):
         raise InvalidRequestError("path of the location must be absolute", uri)
+    _refuse_unstorable(scheme.removeprefix("fsspec+"), path, uri)
     if scheme == "file":
         authority = ""
     # normpath keeps two leading slashes, as POSIX allows
     return f"{scheme}://{authority}/{posixpath.normpath(path or '/').lstrip('/')}"
+
+
+def _refuse_unstorable(scheme: str, path: str, uri: str) -> None:
+    """Refuse a path that a store can't have, or answers with an error about something else.
+
+    Local disks take every character but NUL, and say themselves what is too long.
+    """
+    if scheme in _TAKE_ANY:
+        return
+    for character in path:
+        if unicodedata.category(character) == "Cc" or character in "\ufffe\uffff":
+            message = (
+                f"location has the character {character!a} in its path, which {scheme}:// can't have in "
+                "names; use another name"
+            )
+            raise InvalidRequestError(message, ascii(uri))
+    if scheme in ("hdfs", "viewfs") and ":" in path:
+        message = "location has a ':' in its path, which HDFS can't have in names; use another name"
+        raise InvalidRequestError(message, uri)
+    length = len(path.encode())
+    if scheme in ("s3", "s3a") and length > _MAX_S3_KEY_BYTES:
+        message = f"location's path has {length} bytes, and S3 takes at most {_MAX_S3_KEY_BYTES}"
+        raise InvalidRequestError(message, uri)
 
 
 def is_normalized(uri: str) -> bool:

@@ -32,17 +32,7 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
     """
     directory = path.rpartition("/")[0]
     try:
-        with (
-            opens() as stream,
-            zipfile.ZipFile(stream) as archive,
-            archive.open(_DESCRIPTION) as description,
-        ):
-            content = description.read(_MAX_DESCRIPTION_BYTES + 1)
-        if len(content) > _MAX_DESCRIPTION_BYTES:
-            message = f"its description has more than {_MAX_DESCRIPTION_BYTES} bytes"
-            raise ValueError(message)
-        _, _, text = content.decode().partition("\n")
-        described = json_decoder(dict[str, Any]).decode(text)
+        described = _description(opens)
         parts = {
             f"{directory}/{folder}/{part[name]}": int(part["sizeBytes"])
             for kind, folder, name in _PARTS
@@ -58,3 +48,17 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
             )
             raise CheckpointCorruptedError(message, path)
     return parts
+
+
+def _description(opens: Callable[[], BinaryIO]) -> dict[str, Any]:
+    with (
+        opens() as stream,
+        zipfile.ZipFile(stream) as archive,
+        archive.open(_DESCRIPTION) as description,
+    ):
+        content = description.read(_MAX_DESCRIPTION_BYTES + 1)
+    if len(content) > _MAX_DESCRIPTION_BYTES:
+        message = f"its description has more than {_MAX_DESCRIPTION_BYTES} bytes"
+        raise ValueError(message)
+    _, _, text = content.decode().partition("\n")
+    return json_decoder(dict[str, Any]).decode(text)

@@ -49,8 +49,11 @@ def due(
         rows_came: Whether a source gave that batch something to read, which can move the watermark.
 
     Returns:
-        A time that may have passed; None if no timer needs a batch.
+        A time; 0 means at once, also if the clock has gone back behind the batch's time. None if no timer
+        needs a batch.
     """
     if next_event is not None and (rows_came or next_event <= times.watermark):
-        return times.batch_time
+        return 0
+    if next_processing is not None and next_processing <= times.batch_time:
+        return 0
     return next_processing

@@ -122,7 +122,7 @@ class ProcessorFunction(StatefulFunction):
             self._schemas,
             time_mode=self._mode,
             batch_time=context.batch_time,
-            watermark=context.watermark,
+            watermark=max(context.watermark, 0),  # processors see Spark's
             key_values=self._key_values,
         )
         self._check_timers()

@@ -4,8 +4,7 @@ The query that failed has ended by then: what goes on from its last checkpoint i
 of its own. As long as that is in the same process, it gets to know.
 """
 
-import threading
-
+from holdfast.common import ProcessLock
 from holdfast.errors import CheckpointError
 from holdfast.spark_progress import MOST_ATTEMPTS, MOST_REASON, GivenUpAttempt
 
@@ -14,23 +13,23 @@ class GivenUpAttempts:
     """Attempts by the directory of their job. Threads may share it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._attempts: dict[str, tuple[GivenUpAttempt, ...]] = {}
 
     def note(self, job_directory: str, attempt: GivenUpAttempt) -> None:
         """Keep an attempt; the oldest go."""
-        with self._lock:
+        with self._lock.current:
             known = self._attempts.get(job_directory, ())
             self._attempts[job_directory] = (*known, attempt)[-MOST_ATTEMPTS:]
 
     def of(self, job_directory: str) -> tuple[GivenUpAttempt, ...]:
         """The attempts that no checkpoint of the job has recorded yet."""
-        with self._lock:
+        with self._lock.current:
             return self._attempts.get(job_directory, ())
 
     def forget(self, job_directory: str, told: tuple[GivenUpAttempt, ...]) -> None:
         """Let go of what a completed checkpoint tells of."""
-        with self._lock:
+        with self._lock.current:
             left = tuple(each for each in self._attempts.pop(job_directory, ()) if each not in told)
             if left:
                 self._attempts[job_directory] = left

@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import InvalidRequestError
+from holdfast.spark import sessions
 from holdfast.spark.engines import Engine, RunningQuery, engine_of
 from holdfast.spark.event_time import WakeUps
 from holdfast.spark.operators import (
@@ -20,6 +21,7 @@ from holdfast.spark.operators import (
 )
 from holdfast.spark.query.batch_run import check_no_batch, current_batch
 from holdfast.spark.query.query_run import QueryRun
+from holdfast.spark.settings import check_settings
 
 
 def stateful(
@@ -76,9 +78,10 @@ def stateful(
         wake_ups: Has batches come when timers are due and no rows are there; see `WakeUps`.
 
     Raises:
-        InvalidRequestError: An argument can't be used. Settings are read, and refused, in the
-            first micro-batch.
+        InvalidRequestError: An argument can't be used, or a setting of the active session is not valid. What is
+            set later is refused in the first micro-batch.
     """
+    check_settings(sessions.configuration())
     return StatefulOperator(
         Operator(
             function=function,
@@ -237,7 +240,10 @@ class StatefulQuery:
             )
             with self._lock:
                 self._check_alone(run, query)
+                self._runs.pop(query.query_id, None)
                 self._runs[query.query_id] = run
+                if len(self._runs) > _MAX_RUNS:  # most have ended, of which Spark says nothing here
+                    del self._runs[next(iter(self._runs))]
         try:
             run.take(batch, batch_id, engine, query)
         except BaseException:
@@ -281,7 +287,13 @@ class _Call:
 
 
 _last_calls: dict[str, _Call] = {}
-"""The last call for each query, by its id, whichever function was called."""
+"""The last call for each query, by its id, whichever function was called; the query called longest ago first."""
+
+_MAX_RUNS = 100
+"""Runs that one function keeps. One that was forgotten and still goes on is begun anew by its next batch."""
+
+_MAX_QUERIES = 1000
+"""Queries of one driver, most of them ended long ago, whose last call is known."""
 
 
 def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) -> _Call:
@@ -307,5 +319,8 @@ def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) ->
             "checkpoint before"
         )
         raise InvalidRequestError(message)
+    _last_calls.pop(query.query_id, None)
     call = _last_calls[query.query_id] = _Call(query.run_id, batch_id)
+    if len(_last_calls) > _MAX_QUERIES:
+        del _last_calls[next(iter(_last_calls))]
     return call

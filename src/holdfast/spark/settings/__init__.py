@@ -7,7 +7,7 @@ from holdfast.spark.settings.configuring import SettingArguments, configure
 from holdfast.spark.settings.setting import PREFIX, Setting
 from holdfast.spark.settings.settings_of_s3 import s3_settings, s3_settings_table
 from holdfast.spark.settings.stores import Stores, is_of_stores
-from holdfast.spark.settings.table import Settings, check_known, settings_table
+from holdfast.spark.settings.table import Settings, check_known, check_settings, settings_table
 
 __all__ = [
     "PREFIX",
@@ -16,6 +16,7 @@ __all__ = [
     "Settings",
     "Stores",
     "check_known",
+    "check_settings",
     "configure",
     "is_of_stores",
     "s3_settings",

@@ -67,6 +67,11 @@ class WorkerMemory:
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of memory that all kept states take."""
+        return sum(kept.written.memory_bytes for kept in self._kept.values())
+
     def take(self, owner: str, handles: Sequence[OperatorStateHandle]) -> WrittenStates | None:
         """Hand out the states that the handles lead to, if they are here; they are not kept any longer."""
         kept = self._kept.pop(owner, None)
@@ -283,11 +288,13 @@ class WarmState:
         if written is not None and len(files) == 1:
             _MEMORY.keep(self._owner, files[0], written, max_bytes=self._max_bytes)
         names = self._names | state.shared_streams().keys()
-        workspace = _SEGMENTS.get(None, Workspace)
-        workspace.keep_only(self._owner, names)
         if self._segments is not None:
             self._segments.keep(names)
+        if self._max_bytes:
+            workspace = _SEGMENTS.get(None, Workspace)
+            workspace.keep_only(self._owner, names)
             workspace.forget_deleted()
+            workspace.limit(max(0, self._max_bytes - _MEMORY.used_bytes))
 
     @property
     def source(self) -> str:

@@ -21,7 +21,6 @@ from holdfast.spark_progress import (
     SparkFile,
     all_streams,
     directories_of,
-    logged_times,
     progress_of,
     spark_files_of,
 )
@@ -147,7 +146,7 @@ class Copier:
         written: dict[str, FileStateHandle] = {}
         if self._format == "canonical":
             # The last batch has seen no row whose time was over then, and later ones won't, by whichever clock.
-            batch_ms, _ = logged_times(progress_of(metadata).offsets)
+            batch_ms, _ = progress_of(metadata).times
             metadata, written = with_canonical_state(metadata, self._location, batch_ms)
             self.copied_bytes += sum(file.size for file in written.values())
 

@@ -22,6 +22,7 @@ from holdfast.spark.checkpoint_location import (
     batch_at,
     has_link,
     inferred_settings,
+    is_within,
     names_in,
     newest_committed,
     read_text,
@@ -138,7 +139,7 @@ def _of_the_query(batch_id: int, target: str) -> Iterator[None]:
     try:
         yield
     except CheckpointNotFoundError as error:
-        if error.location.startswith(target):
+        if is_within(error.location, target):
             raise
         raise MissedError(batch_id, error) from error
 

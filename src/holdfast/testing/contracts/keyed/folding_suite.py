@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -240,3 +241,21 @@ class FoldingSuite(StateSuite):
         assert mean.get() is words.get() is None
         self.select_key(backend)
         assert mean.get() is words.get() is None
+
+    def test_sums_of_the_current_key_have_the_digits_of_the_type(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        kind = pa.decimal128(38, 18)
+        state = backend.get_reducing_state(ReducingStateDescriptor("s", "sum", kind))
+        floats = backend.get_reducing_state(ReducingStateDescriptor("f", "sum", pa.float32()))
+        self.select_key(backend)
+        for text in ("12345678901.123456789012345678", *["0.000000000000000001"] * 3):
+            state.add(Decimal(text))
+        assert state.get() == Decimal("12345678901.123456789012345681")
+        for number in (0.1, 0.2, 16777216.0, 1.0):
+            floats.add(number)
+        assert floats.get() == 16777216.0
+        for _ in range(4):
+            state.add(Decimal("9e19"))
+        with pytest.raises(InvalidRequestError, match="'s': a sum is too large for type decimal"):
+            backend.end_batch()

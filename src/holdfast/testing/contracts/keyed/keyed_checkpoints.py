@@ -11,7 +11,7 @@ from holdfast.backends.snapshot import SnapshotPart
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle, StreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
-from holdfast.locations.storages import CheckpointStreamFactory, FileSystemCheckpointStorage
+from holdfast.locations.storages import CheckpointStorageLocation, FileSystemCheckpointStorage
 
 
 class KeyedCheckpoints:
@@ -30,7 +30,7 @@ class KeyedCheckpoints:
         self._access.initialize_base_locations_for_checkpoint()
         self._streams: dict[str, StreamStateHandle] = {}
 
-    def location(self, checkpoint_id: int) -> CheckpointStreamFactory:
+    def location(self, checkpoint_id: int) -> CheckpointStorageLocation:
         """Return the location of a checkpoint's streams."""
         return self._access.initialize_location_for_checkpoint(checkpoint_id)
 

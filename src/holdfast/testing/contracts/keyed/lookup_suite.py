@@ -17,6 +17,7 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.testing.contracts.keyed.folding_suite import WordCount
 from holdfast.testing.contracts.keyed.keyed_checkpoints import ALL, GROUPS, KeyedCheckpoints
 from holdfast.testing.contracts.keyed.state_suite import (
@@ -143,6 +144,7 @@ class LookupSuite(StateSuite):
             lambda: other.get_map_state(MapStateDescriptor("m", int, pa.int32())),
             lambda: other.get_map_state(MapStateDescriptor("m", str, str)),
             lambda: other.get_reducing_state(ReducingStateDescriptor("r", "min", pa.int32())),
+            lambda: other.get_reducing_state(ReducingStateDescriptor("r", "count", pa.int64())),
             lambda: other.get_state(ValueStateDescriptor("v", pa.int32()), WINDOW),
         ]
         for call in refused:
@@ -314,7 +316,7 @@ class LookupSuite(StateSuite):
         inner = [pa.field("x", pa.int64(), nullable=False), ("n", pa.list_(pa.null()))]
         never = pa.schema([("user", pa.list_(pa.field("item", pa.struct(inner), nullable=False)))])
         may_be = pa.schema([("user", pa.list_(pa.struct([("x", pa.int64()), inner[1]])))])
-        handles: list[Any] = []
+        handles: tuple[SegmentsStateHandle, ...] = ()
         for number, schema in enumerate((never, may_be, never, may_be)):
             backend = KeyedStateBackend(self.tables_of(ALL, handles), schema, GROUPS)
             rows = [[], [{"x": 1, "n": [None]}], [{"x": 2, "n": None}]]

@@ -1,6 +1,8 @@
 """Map states."""
 
+import datetime as dt
 import math
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -89,3 +91,22 @@ class MapSuite(StateSuite):
         assert len(floats.items()) == 2
         with pytest.raises(InvalidRequestError, match="'u': the map key"):
             backend.get_map_state(MapStateDescriptor("u", pa.uint8(), int))
+
+    def test_map_keys_are_instants_whatever_clocks_show(self, backend: KeyedStateBackend) -> None:
+        berlin = ZoneInfo("Europe/Berlin")
+        kind = pa.timestamp("us", "Europe/Berlin")
+        state = backend.get_map_state(MapStateDescriptor("m", kind, int))
+        first, second = (
+            dt.datetime(2020, 10, 25, 2, 30, fold=fold, tzinfo=berlin) for fold in (0, 1)
+        )
+        for _ in range(2):
+            self.select_key(backend)
+            state.put(first, 1)
+            state.put(second, 2)
+            state.put(second.astimezone(dt.UTC), 3)
+            assert (state.get(first), state.get(second)) == (1, 3)
+            assert sorted(state.values()) == [1, 3]
+            assert sorted(map(state.get, state)) == [1, 3]
+        self.select_key(backend)
+        state.remove(first.astimezone(dt.UTC))
+        assert state.values() == [3]

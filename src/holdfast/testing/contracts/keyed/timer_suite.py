@@ -93,3 +93,20 @@ class TimerSuite(StateSuite):
             each.event_time_timers().fire(1 << 62)
             each.processing_time_timers("windows", WINDOW).fire(500)
             assert each.next_timers() == (None, None)
+
+    def test_timers_at_the_first_and_the_last_time_fire_once(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        first, last = -(1 << 63), (1 << 63) - 1
+        backend.event_time_timers().columns.register(
+            self.keys(backend, "a", "a", "a"), [first, first + 1, last]
+        )
+        restored = self.restore_backend(
+            checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        )
+        for each in (backend, restored):
+            timers = each.event_time_timers()
+            for until_ms, due in ((first, [first]), (first + 1, [first + 1]), (last, [last])):
+                assert timers.fire(until_ms).times_ms.tolist() == due
+                assert timers.fire(until_ms).times_ms.tolist() == []
+            assert timers.earliest() is None

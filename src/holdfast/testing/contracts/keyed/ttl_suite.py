@@ -168,3 +168,30 @@ class TtlSuite(StateSuite):
             with pytest.raises(StateMigrationError, match="'m' was stored without a time to live"):
                 restored.get_map_state(MapStateDescriptor("m", str, int, ttl=TTL))
         assert restored.get_list_state(ListStateDescriptor("l", int)).name == "l"
+
+    @pytest.mark.parametrize("start_ms", [1000, 0, -5000])
+    def test_no_element_expires_early_when_the_clock_goes_back(
+        self, start_ms: int, checkpoints: KeyedCheckpoints
+    ) -> None:
+        backend = self.restore_backend((), start_ms)
+        keys = self.keys(backend, "a")
+        states = [
+            backend.get_list_state(ListStateDescriptor(name, int, ttl=TTL)).columns
+            for name in ("l", "never read")
+        ]
+        for element, ms in enumerate((0, -70, -60)):
+            backend.advance_time(start_ms + ms)
+            for state in states:
+                state.append(keys, [element])
+            assert states[0].get(keys).to_pylist() == [list(range(element + 1))]
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        restored = self.restore_backend(handles, start_ms + 35)
+        for each in (backend, restored):
+            each.advance_time(start_ms + 35)
+            for name in ("l", "never read"):
+                elements = each.get_list_state(ListStateDescriptor(name, int, ttl=TTL)).columns
+                assert elements.get(keys).to_pylist() == [[0, 2]]
+            each.advance_time(start_ms + 45)
+            assert elements.get(keys).to_pylist() == [[0]]
+            each.advance_time(start_ms + 100)
+            assert elements.get(keys).to_pylist() == [None]
