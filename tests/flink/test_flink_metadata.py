@@ -142,7 +142,7 @@ def test_moved_files_are_found_at_given_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uri", ["file:{}/secret", "file:///{}/job/shared/../../secret"])
-def test_file_outside_of_the_job_is_read_only_if_one_says_so(uri: str, tmp_path: Path) -> None:
+def test_file_outside_of_the_job_is_read_only_if_specified(uri: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(STREAM)
     (tmp_path / "job").mkdir()
     stream = file(uri.format(tmp_path), len(STREAM))

@@ -102,8 +102,8 @@ class StateFiles:
             if moved or self._is_near(uri) or _IN_A_SAVEPOINT.fullmatch(uri):
                 return [uri, *moved]
             message = (
-                "a file of the checkpoint is where no checkpoint of Flink keeps files; if it belongs to "
-                "it, say so: moved={directory: directory}, or --moved DIRECTORY=DIRECTORY"
+                "a file of the checkpoint is where no checkpoint of Flink stores files; if it belongs to "
+                "it, specify moved={directory: directory}, or --moved DIRECTORY=DIRECTORY"
             )
             raise InvalidRequestError(message, uri)
         if not moved:
@@ -115,7 +115,7 @@ class StateFiles:
         return moved
 
     def _is_near(self, uri: str) -> bool:
-        """Whether a file is below the directory of the metadata or, of a checkpoint, of its job."""
+        """Return whether a file is below the directory of the metadata or, for a checkpoint, of its job."""
         directory = self._directory
         if _CHECKPOINT.fullmatch(uripath.name(directory)):
             directory = uripath.parent(directory)
