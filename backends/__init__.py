@@ -4,6 +4,7 @@ if __name__ == "backends":  # reached through the repository root: a second copy
     raise ImportError("import holdfast.backends, not backends")
 
 from holdfast.backends.api import (
+    NO_WATERMARK,
     CheckpointedFunction,
     CheckpointListener,
     FunctionInitializationContext,
@@ -31,6 +32,7 @@ from holdfast.backends.serializers import ElementType, Pickled
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult
 
 __all__ = [
+    "NO_WATERMARK",
     "AsyncSnapshot",
     "BroadcastState",
     "CheckpointListener",

@@ -11,10 +11,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from jobs.job import local_spark
 
 from examples.demo.servers import SERVERS as SERVERS_OF_DEMO
 from examples.demo.servers import NoServerError
-from jobs.job import local_spark
 from proof.bad_bytes import try_reader
 from proof.crash_points import crash_everywhere
 from proof.dying_commands import die_everywhere

@@ -3,7 +3,7 @@
 `subtask/` calls the functions. Start with `functions`.
 """
 
-from holdfast.backends.api.batch_times import BatchTimes
+from holdfast.backends.api.batch_times import NO_WATERMARK, BatchTimes
 from holdfast.backends.api.contexts import (
     FunctionInitializationContext,
     FunctionSnapshotContext,
@@ -15,6 +15,7 @@ from holdfast.backends.api.functions import (
 )
 
 __all__ = [
+    "NO_WATERMARK",
     "BatchTimes",
     "CheckpointListener",
     "CheckpointedFunction",

@@ -92,7 +92,7 @@ class FunctionInitializationContext:
 
     @property
     def watermark(self) -> int:
-        """The watermark of the batch, in milliseconds since 1970; 0 if the query has none."""
+        """The watermark of the batch, in milliseconds since 1970; `NO_WATERMARK`, before every time, while there is none."""
         return self.times.watermark
 
     @property

@@ -15,7 +15,7 @@ from holdfast.backends.arrow.ipc_sizes import (
 )
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
-from holdfast.backends.arrow.large_batches import gather, take_rows
+from holdfast.backends.arrow.large_batches import gather, size_of, take_rows
 from holdfast.backends.arrow.nesting import (
     children_of,
     conformed,
@@ -33,6 +33,7 @@ from holdfast.backends.arrow.nesting import (
 )
 from holdfast.backends.arrow.ordering import are_new, order_of
 from holdfast.backends.arrow.python_keys import dictionary_key
+from holdfast.backends.arrow.python_objects import named_conversion, no_object_error
 from holdfast.backends.arrow.quick_values import (
     NotQuickError,
     Quick,
@@ -77,6 +78,8 @@ __all__ = [
     "json_text",
     "mapped_type",
     "missing_in",
+    "named_conversion",
+    "no_object_error",
     "nullable",
     "nullable_type",
     "offsets_of",
@@ -89,6 +92,7 @@ __all__ = [
     "quick_value",
     "refuse_compressed",
     "scalar_of",
+    "size_of",
     "take_rows",
     "trimmed",
     "types_in",

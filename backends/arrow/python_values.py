@@ -44,6 +44,11 @@ def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
         if any(isinstance(value, str | _BYTES) for value in present):
             message = f"text or bytes are no {wanted}"
             raise MisfitError(message)
+        if pa.types.is_fixed_size_list(wanted) and any(
+            len(items) != wanted.list_size for items in present
+        ):  # Arrow looks at some and ends the process when it reads others
+            message = f"not every list has the {wanted.list_size} items of a {wanted}"
+            raise MisfitError(message)
         _check_field([item for items in present for item in items], wanted.value_field)
     elif not _are_leaves(present, wanted):
         message = f"not every value is a {wanted}"

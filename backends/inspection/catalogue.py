@@ -129,7 +129,7 @@ class StoredState:
             "state": self.name,
             "kind": self.kind,
             "subtasks": self.subtasks,
-            "elements": self.elements,
+            "stored_elements": self.elements,
             "bytes": self.bytes,
             "type": " to ".join(column.stored_name for column in columns) or None,
             "arrow_type": " to ".join(str(column.type) for column in columns) or None,

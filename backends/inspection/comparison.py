@@ -17,7 +17,7 @@ from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, Stor
 
 Value: TypeAlias = str | int | tuple[str, ...]
 
-_COMPARED = ("kind", "elements", "bytes", "type", "arrow_type", "stored_as", "forms")
+_COMPARED = ("kind", "stored_elements", "bytes", "type", "arrow_type", "stored_as", "forms")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ _STATES = pa.schema(
         ("state", pa.string()),
         ("kind", pa.string()),
         ("subtasks", pa.int32()),
-        ("elements", pa.int64()),
+        ("stored_elements", pa.int64()),
         ("bytes", pa.int64()),
         ("type", pa.string()),
         ("arrow_type", pa.string()),
@@ -113,8 +113,8 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
 
     Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`, `raw operator`,
     `raw keyed`, or `keyed` and the kind of keyed state, as in `keyed value`; `subtasks`, how many have stored it;
-    `elements`, entries, partitions or key groups, a broadcast state's counted once, of keyed state about the
-    rows that are stored; `bytes` stored; `type` of its elements for people; `arrow_type` that `read_state` gives;
+    `stored_elements`: elements, entries, partitions or key groups, a broadcast state's counted once, and of keyed state
+    rows as they are stored, with those that were replaced, deleted or expired since and are not merged away yet; `bytes` stored; `type` of its elements for people; `arrow_type` that `read_state` gives;
     `stored_as`: `arrow`, `messagepack`, `pickle` or `raw`. Of broadcast and keyed states the last three are said
     of each column.
 

@@ -27,13 +27,11 @@ def key_columns(
     else:
         columns = arrow_columns(given, f"the key's columns {shown(key)}")
     types = [column.type for column in columns]
-    if list(map(nullable_type, types)) != key.types:
+    if types != key.types and list(map(nullable_type, types)) != key.types:
         listed = ", ".join(map(str, types)) or "no type"
         message = f"the key has columns {shown(key)}, and columns of {listed} were given"
         raise InvalidRequestError(message)
-    return [
-        conformed(whole(column), type) for column, type in zip(columns, key.types, strict=True)
-    ]
+    return [conformed(whole(column), type) for column, type in zip(columns, key.types, strict=True)]
 
 
 def arrow_columns(given: Iterable[Any], what: str) -> list[pa.Array | pa.ChunkedArray]:

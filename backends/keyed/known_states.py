@@ -47,7 +47,6 @@ from holdfast.backends.keyed.states import (
     ValueForm,
     ValueRows,
     ValueState,
-    fold_of,
 )
 from holdfast.backends.keyed.table import Fold, StateKind, StateTables, TableSpec, plain_schema
 from holdfast.backends.keys import KeyGroupRange
@@ -159,8 +158,7 @@ class KnownStates:
             functions = (function,)
 
         def make() -> ReducingState:
-            folds = tuple(map(fold_of, functions))
-            rows = self._rows("reducing", form, namespace, descriptor.ttl, folds=folds)
+            rows = self._rows("reducing", form, namespace, descriptor.ttl, folds=functions)
             columns: FoldingColumns | CombiningColumns
             if callable(function):
                 columns = CombiningColumns(rows, function)
@@ -290,7 +288,7 @@ class KnownStates:
         ):
             # Here it fails when the state is asked for, not when the first row is read.
             form.migrated(stored, [pa.array([], field.type) for field in stored.values])
-        table = self._tables.table(spec, form.migrated, rewrite=rules.change_names)
+        table = self._tables.table(spec, form.migrated, rewrite=rules.changes_names)
         return ValueRows(table, form, self._key_groups, self._hash_of, ttl)
 
     def _check_stored(

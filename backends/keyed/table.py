@@ -27,8 +27,8 @@ from holdfast.locations.storages import CheckpointStreamFactory
 SortKeys = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 StateKind = Literal["value", "list", "map", "reducing", "aggregating", "timers"]
-Fold = Literal["sum", "min", "max", "any", "all", "concatenate", "hll_union"]
-"""How two operands become one; `concatenate` is of lists, `hll_union` of sketches as bytes."""
+Fold = Literal["sum", "count", "min", "max", "any", "all", "concatenate", "hll_union"]
+"""How two operands become one; counts are added up like sums, `concatenate` is of lists, `hll_union` of sketches as bytes."""
 
 
 class Operation(IntEnum):

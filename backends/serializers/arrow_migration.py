@@ -60,7 +60,7 @@ class Rules:
     are_rows: bool = False
 
     @property
-    def change_names(self) -> bool:
+    def changes_names(self) -> bool:
         """Whether a name may stand for other values in the wanted type than in the stored one."""
         return bool(self.renamed or self.dropped)
 

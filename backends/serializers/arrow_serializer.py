@@ -16,6 +16,7 @@ from holdfast.backends.arrow import (
     chunks_of,
     fields_of,
     is_valid_text,
+    no_object_error,
     plain_type,
     quick_value,
     scalar_of,
@@ -160,7 +161,7 @@ class ArrowSerializer(Serializer):
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
         try:
             return super().column_of(encoded)
-        except (pa.ArrowNotImplementedError, TypeError):  # not of scalars of this type
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, TypeError):  # not of such scalars
             return [pa.concat_arrays([pa.repeat(element, 1) for element in encoded])]
 
     def _objects(self, made: Callable[[], Any]) -> Any:
@@ -175,11 +176,7 @@ class ArrowSerializer(Serializer):
             raise self._no_object("its time of day has nanoseconds, or a time is out of bounds")
 
     def _no_object(self, why: str) -> InvalidRequestError:
-        message = (
-            f"Python has no object for an element of type {self._type} ({why}); take it as Arrow data, or use another "
-            "type"
-        )
-        return InvalidRequestError(message)
+        return no_object_error("an element", self._type, why)
 
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
         if stored.kind != "arrow":

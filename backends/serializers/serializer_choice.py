@@ -84,10 +84,12 @@ def _check_names(type: pa.DataType, renamed: Mapping[str, str], dropped: Collect
     if isinstance(dropped, str):
         raise InvalidRequestError(f"dropped is {dropped!r}; it must be a list of names")
     paths = set(_paths(type, ""))
-    for path, before in renamed.items():
+    stored = [path_below(path.rpartition(".")[0], before) for path, before in renamed.items()]
+    if len(set(stored)) < len(stored):
+        raise InvalidRequestError(f"renamed is {renamed!r}; no two fields can have had one name")
+    for (path, before), sibling in zip(renamed.items(), stored, strict=True):
         if path not in paths:
             raise InvalidRequestError(f"renamed has {path!r}, which is not a field of {type}")
-        sibling = path_below(path.rpartition(".")[0], before)
         if sibling in paths:
             message = (
                 f"renamed says that {path!r} was {before!r} before, but {sibling!r} is a field of {type}; give the "

@@ -10,6 +10,8 @@ from holdfast.errors import CheckpointError
 
 Case = TypeVar("Case")
 
+_MAX_TEXT = 1_500
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -36,11 +38,12 @@ class Comparisons:
     count: int = 0
     problems: list[Problem] = field(default_factory=list)
 
-    def check(self, holds: object, kind: str, text: Callable[[], str]) -> None:
-        """Compare a value; the text says what was wrong."""
+    def check(self, holds: object, kind: str, *shown: object) -> None:
+        """Count a comparison; if it does not hold, note it with what is to be shown of it."""
         self.count += 1
         if not holds:
-            self.problems.append(Problem(kind, text()[:1500]))
+            text = f"{kind}: {', '.join(str(each) for each in shown)}"
+            self.problems.append(Problem(kind, text[:_MAX_TEXT]))
 
     def unexpected(self, what: str, error: BaseException) -> None:
         """Note an error that should not have been raised."""

@@ -53,9 +53,9 @@ class Expected:
         if self.must_fail:
             return False
         if self.is_unordered:
-            return _bag(value) == _bag(self.value)
+            return bool(_bag(value) == _bag(self.value))
         if self.tolerance and isinstance(value, float) and isinstance(self.value, float):
-            return abs(value - self.value) <= self.tolerance
+            return bool(abs(value - self.value) <= self.tolerance)
         return bool(frozen(value) == frozen(self.value))
 
 

@@ -6,6 +6,7 @@ integer, a date is days, a timestamp or duration is a number of its unit, a map 
 
 import decimal
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,3 +134,8 @@ def order_of(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return (1, [order_of(element) for element in value])
     return (1, value)
+
+
+def short_name(kind: pa.DataType) -> str:
+    """Return the name of a type without its parameters."""
+    return re.split(r"[(<\[]", str(kind))[0]

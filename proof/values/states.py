@@ -29,7 +29,7 @@ from proof.values.aggregates import BACKENDS
 from proof.values.checking import Comparisons, is_clear, without_each
 from proof.values.drawing import Drawer, columns_of
 from proof.values.model import Expected, reduce_values
-from proof.values.plain import from_arrow, frozen, to_arrow
+from proof.values.plain import from_arrow, frozen, short_name, to_arrow
 
 PlainTuple = tuple[Any, ...]
 
@@ -253,9 +253,10 @@ class Steps(StatefulFunction):
             )
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = pa.Table.from_batches(batches) if (batches := list(batches)) else None
-        if rows is None or not len(rows):
+        given = [batch for batch in batches if batch.num_rows]
+        if not given:
             return
+        rows = pa.Table.from_batches(given)
         keys = self._store.keys(rows)
         arguments = [self._step.rows[row][1] for row in rows["row"].to_pylist()]
         if self._step.by_key:
@@ -364,8 +365,14 @@ def _other_object(usual: Any, kind: pa.DataType, form: int) -> Any:
             return int(usual)
         return _EXACT.normalize(usual)
     if isinstance(usual, dt.datetime) and usual.tzinfo is not None:
-        is_inner = dt.datetime(2, 1, 1, tzinfo=dt.UTC) < usual < dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
-        return usual.astimezone(ZoneInfo(("Europe/Berlin", "Pacific/Apia")[form - 1])) if is_inner else usual
+        is_inner = (
+            dt.datetime(2, 1, 1, tzinfo=dt.UTC) < usual < dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
+        )
+        return (
+            usual.astimezone(ZoneInfo(("Europe/Berlin", "Pacific/Apia")[form - 1]))
+            if is_inner
+            else usual
+        )
     if isinstance(usual, bytes) and not types.is_fixed_size_binary(kind):
         return bytearray(usual) if form == 1 else memoryview(usual)
     return usual
@@ -393,7 +400,7 @@ def do_steps(case: StateCase, compared: Comparisons, model: StateModel) -> Keyed
     subtasks.output = pa.schema([("n", pa.int64())])
     schema = pa.schema([*case.key, ("row", pa.int64())])
     what = f"{case.kind.name} state{f' ({case.kind.function})' * bool(case.kind.function)}"
-    what += f" of {str(case.kind.type).partition('<')[0].partition('(')[0].partition('[')[0]}"
+    what += f" of {short_name(case.kind.type)}"
     for number, step in enumerate(case.steps):
         current[:] = [step]
         before = {key: model.expected(key) for key in {frozen(key) for key, _ in step.rows}}
@@ -419,14 +426,10 @@ def do_steps(case: StateCase, compared: Comparisons, model: StateModel) -> Keyed
             compared.check(
                 right.allows(value),
                 f"{what}: {step.operation} {'by key' if step.by_key else 'by columns'}, read {how}",
-                lambda how=how, key=key, value=value, right=right, number=number: (
-                    f"step {number}, {how}: {key} has {value!r}, not {right.value!r}"
-                    f"{' but an error' * right.must_fail}"
-                ),
+                f"step {number}: {key} has {value!r}, not {right.value!r}"
+                f"{' but an error' * right.must_fail}",
             )
-        compared.check(
-            len(seen) == 2 * len(expected), f"{what}: keys", lambda: f"{seen}, not of {expected}"
-        )
+        compared.check(len(seen) == 2 * len(expected), f"{what}: keys", seen, "not", expected)
         if any(cell.must_fail for cell in expected.values()):
             return None
     return subtasks

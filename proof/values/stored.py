@@ -15,7 +15,7 @@ from holdfast.cli.command_line import main
 from holdfast.spark import NewOperator, write_savepoint
 from proof.values import states
 from proof.values.checking import Comparisons
-from proof.values.plain import from_arrow, frozen
+from proof.values.plain import from_arrow, frozen, short_name
 from proof.values.states import StateCase, StateModel, do_steps, smaller_cases
 
 __all__ = ["draw_case", "run_case", "smaller_cases"]
@@ -69,11 +69,9 @@ def _compare(
             found.setdefault(frozen(key), []).append([map_key, value])
     else:
         found = {frozen(key): value for key, value in zip(keys, values, strict=True)}
-        compared.check(len(found) == len(table), f"{what}: a key has two rows", lambda: str(found))
+        compared.check(len(found) == len(table), f"{what}: a key has two rows", found)
     given, right = ({key: _order(case, rows[key]) for key in rows} for rows in (found, expected))
-    compared.check(
-        given == right, f"{what} of {_shape(case)}", lambda: f"{what}: {given}, not {right}"
-    )
+    compared.check(given == right, f"{what} of {_shape(case)}", given, "not", right)
     compared.count += len(right)
 
 
@@ -83,7 +81,7 @@ def _order(case: StateCase, value: Any) -> Any:
 
 
 def _shape(case: StateCase) -> str:
-    return f"{case.kind.function} {str(case.kind.type).partition('<')[0].partition('(')[0]}"
+    return f"{case.kind.function} {short_name(case.kind.type)}".strip()
 
 
 def _print_and_ask(
@@ -92,25 +90,27 @@ def _print_and_ask(
     """What the command prints of each key finds the rows of this key again."""
     status, lines, error = _command("cat", "--json", pointer, _UID, "s")
     printed = [json.loads(line) for line in lines]
-    rows = sum(len(value) for value in expected.values()) if case.kind.name == "map" else len(expected)
+    rows = (
+        sum(len(value) for value in expected.values()) if case.kind.name == "map" else len(expected)
+    )
     compared.check(
         status == 0 and len(printed) == rows,
         f"{what}, cat: other rows",
-        lambda: f"{status}, {len(printed)} rows, not {rows}: {error}",
+        f"status {status}, {len(printed)} rows, not {rows}: {error}",
     )
     for row in printed[:3]:
         arguments = [
-            argument for name in case.key.names for argument in ("--key", _argument(name, row[name]))
+            argument
+            for name in case.key.names
+            for argument in ("--key", _argument(name, row[name]))
         ]
         status, lines, error = _command("cat", "--json", pointer, _UID, "s", *arguments)
         again = [json.loads(line) for line in lines]
         same = [each for each in printed if all(each[n] == row[n] for n in case.key.names)]
         compared.check(
             status == 0 and again == same,
-            f"cat --key of {' and '.join(str(each.type).partition('(')[0] for each in case.key)}",
-            lambda arguments=arguments, again=again, same=same, error=error: (
-                f"{arguments} gives {again}, not {same}: {error}"
-            ),
+            f"cat --key of {' and '.join(short_name(each.type) for each in case.key)}",
+            f"{arguments} gives {again}, not {same}: {error}",
         )
 
 

@@ -11,6 +11,7 @@ from pyspark_holdfast_wake.source import (
     DIRECTORY,
     FORMAT,
     NAME,
+    SUPPORTS_AVAILABLE_NOW,
     DefaultSource,
     is_of_wake_ups,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "DIRECTORY",
     "FORMAT",
     "NAME",
+    "SUPPORTS_AVAILABLE_NOW",
     "DefaultSource",
     "ask",
     "file_of",

@@ -17,6 +17,10 @@ except ImportError:  # PySpark 4.1 has no such triggers for sources in Python
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Stands for what is missing."""
 
+    SUPPORTS_AVAILABLE_NOW = False
+else:
+    SUPPORTS_AVAILABLE_NOW = True
+
 
 FORMAT = "holdfast-wake"
 """What is given to `format`."""

@@ -63,7 +63,7 @@ def test_whoever_lists_states_names_them_alike(
     rows = holdfast.states(pointer).to_pylist()
     assert [row["state"] for row in rows] == ["numbers", "u", "rules", None, None]
     assert [row["kind"] for row in rows] == list(KINDS.values())
-    assert [row["elements"] for row in rows] == [11, 2, 1, 3, 2]
+    assert [row["stored_elements"] for row in rows] == [11, 2, 1, 3, 2]
     assert main(["cat", pointer, "--json"]) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows
     assert main(["show", pointer, "--json"]) == 0

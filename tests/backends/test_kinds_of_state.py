@@ -158,7 +158,7 @@ def test_a_line_in_the_catalogue_lists_and_reads_it(
         "state": "counts",
         "kind": "keyed value",
         "subtasks": 2,
-        "elements": 4,
+        "stored_elements": 4,
         "bytes": 2 * (300 + 3),
         "type": "string to int64",
         "arrow_type": "string to int64",

@@ -92,6 +92,7 @@ class TestArrowStructs:
         [
             ({"renamed": {"x": "b"}}, "'x', which is not a field"),
             ({"renamed": {"a": "b"}}, "'a' was 'b' before, but 'b' is a field"),
+            ({"renamed": {"a": "c", "b": "c"}}, "no two fields can have had one name"),
             ({"dropped": ["a"]}, r"\['a'\], which are fields"),
             ({"dropped": "old"}, "must be a list of names"),
         ],

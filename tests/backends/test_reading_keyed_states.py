@@ -60,7 +60,8 @@ def test_states_are_listed_with_their_kinds_types_and_rows(
     rows = holdfast.states(write(inline_threshold=inline_threshold)).to_pylist()
     assert all(row["bytes"] > 0 for row in rows)
     shown = [
-        (row["state"], row["kind"], row["subtasks"], row["elements"], row["type"]) for row in rows
+        (row["state"], row["kind"], row["subtasks"], row["stored_elements"], row["type"])
+        for row in rows
     ]
     assert shown == [
         ("totals", "keyed value", 2, 4, "string to int64"),

@@ -279,7 +279,7 @@ def test_one_copy_of_a_broadcast_state_is_read(checkpoint: Checkpoint) -> None:
     pointer = checkpoint.complete()
     assert holdfast.read_state(pointer).to_pylist() == [{"key": "a", "value": {"x": 1, "y": 0.5}}]
     (row,) = holdfast.states(pointer).to_pylist()
-    assert (row["kind"], row["subtasks"], row["elements"]) == ("broadcast", 3, 1)
+    assert (row["kind"], row["subtasks"], row["stored_elements"]) == ("broadcast", 3, 1)
 
 
 def test_raw_states_are_rows_of_bytes(checkpoint: Checkpoint) -> None:
@@ -309,7 +309,7 @@ def test_raw_states_are_rows_of_bytes(checkpoint: Checkpoint) -> None:
         {"subtask": 1, "key_group": 4, "value": b"of 4"},
     ]
     assert [
-        (row["kind"], row["elements"], row["bytes"], row["type"], row["arrow_type"])
+        (row["kind"], row["stored_elements"], row["bytes"], row["type"], row["arrow_type"])
         for row in rows(pointer)
     ] == [
         ("raw operator", 3, 8, "bytes", "binary"),
@@ -335,7 +335,15 @@ def test_the_overview_names_every_state(checkpoint: Checkpoint) -> None:
     assert [
         [
             row[name]
-            for name in ("operator", "state", "kind", "elements", "type", "arrow_type", "stored_as")
+            for name in (
+                "operator",
+                "state",
+                "kind",
+                "stored_elements",
+                "type",
+                "arrow_type",
+                "stored_as",
+            )
         ]
         for row in rows(checkpoint.complete())
     ] == [

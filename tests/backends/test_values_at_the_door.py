@@ -35,6 +35,7 @@ from holdfast.backends.keyed import (
     HeapStateTables,
     KeyedStateBackend,
     Keys,
+    ReducingState,
     StateTables,
 )
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
@@ -72,11 +73,9 @@ def rocksdb(key_groups: KeyGroupRange) -> StateTables:
     return RocksDBStateTables(key_groups, directory=QUICK_DISK)
 
 
-BACKENDS: tuple[Callable[[KeyGroupRange], StateTables], ...] = (
-    ColumnarStateTables,
-    HeapStateTables,
-    rocksdb,
-)
+Tables = Callable[[KeyGroupRange], StateTables]
+
+on_each_backend = pytest.mark.parametrize("tables", [ColumnarStateTables, HeapStateTables, rocksdb])
 NAMED = ["UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "Pacific/Apia"]
 ZONES = [*map(ZoneInfo, NAMED), dt.UTC, dt.timezone(dt.timedelta(hours=-3, minutes=-7))]
 HOURS = [
@@ -297,16 +296,13 @@ def decoded(serializer: Serializer, column: pa.Array) -> Any:
 
 
 @contextmanager
-def backends() -> Iterator[list[KeyedStateBackend]]:
-    made = [
-        KeyedStateBackend(tables(ALL), pa.schema([("user", pa.string())]), GROUPS)
-        for tables in BACKENDS
-    ]
+def opened(tables: Tables) -> Iterator[KeyedStateBackend]:
+    """A new backend."""
+    backend = KeyedStateBackend(tables(ALL), pa.schema([("user", pa.string())]), GROUPS)
     try:
-        yield made
+        yield backend
     finally:
-        for backend in made:
-            backend.close()
+        backend.close()
 
 
 def users(backend: KeyedStateBackend, *names: str) -> Keys:
@@ -322,12 +318,12 @@ def current(backend: KeyedStateBackend, user: str) -> Iterator[None]:
     backend.end_batch()
 
 
-def refused_by(call: Callable[[], object], match: str = "'s'") -> bool:
+def is_refused(call: Callable[..., object], *given_values: Any) -> bool:
     """Whether a call is refused, by an error that names the state."""
     try:
-        call()
+        call(*given_values)
     except InvalidRequestError as error:
-        assert match in str(error)  # noqa: PT017
+        assert "'s'" in str(error)  # noqa: PT017
         return True
     return False
 
@@ -345,114 +341,116 @@ def typed_values(draw: st.DrawFn, types: list[tuple[Any, st.SearchStrategy[Any]]
     return kind, draw(st.lists(values, min_size=1, max_size=5))
 
 
+@on_each_backend
 @given(typed_values())
-def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(typed: Any) -> None:
+def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, typed: Any) -> None:
     kind, values = typed
     serializer = serializer_of(kind, {})
-    with backends() as made:
-        for backend in made:
-            state = backend.get_state(ValueStateDescriptor("s", kind))
-            columns = backend.get_state(ValueStateDescriptor("c", kind)).columns
-            keys = users(backend, "a")
-            for value in values:
-                expected = model_of(serializer, value)
-                if expected is None:
-                    with pytest.raises(InvalidRequestError, match="'s'"), current(backend, "a"):
-                        state.update(value)
-                        backend.end_batch()
-                        state.columns.rows.form.decoded(state.columns.get(keys))
+    with opened(tables) as backend:
+        state = backend.get_state(ValueStateDescriptor("s", kind))
+        columns = backend.get_state(ValueStateDescriptor("c", kind)).columns
+        keys = users(backend, "a")
+        for value in values:
+            expected = model_of(serializer, value)
+            if expected is None:
+                with pytest.raises(InvalidRequestError, match="'s'"), current(backend, "a"):
+                    state.update(value)
                     backend.end_batch()
-                    state.columns.clear(keys)
-                    continue
-                columns.put(keys, [value])
-                assert same(columns.get(keys), expected)
-                shown = repr(decoded(serializer, expected))
-                with current(backend, "a"):
-                    offered = fresh(value)
-                    state.update(offered)
-                    spoil(offered)
-                    for _ in range(2):
-                        kept = state.value()
-                        assert repr(kept) == shown
-                        spoil(kept)
-                assert same(state.columns.get(keys), expected)
-                with current(backend, "a"):
-                    for _ in range(2):
-                        kept = state.value()
-                        assert repr(kept) == shown
-                        spoil(kept)
-                    state.update(state.value())
-                assert same(state.columns.get(keys), expected)
+                    state.columns.rows.form.decoded(state.columns.get(keys))
+                backend.end_batch()
+                state.columns.clear(keys)
+                continue
+            columns.put(keys, [value])
+            assert same(columns.get(keys), expected)
+            shown = repr(decoded(serializer, expected))
+            with current(backend, "a"):
+                offered = fresh(value)
+                state.update(offered)
+                spoil(offered)
+                for _ in range(2):
+                    kept = state.value()
+                    assert repr(kept) == shown
+                    spoil(kept)
+            assert same(state.columns.get(keys), expected)
+            with current(backend, "a"):
+                for _ in range(2):
+                    kept = state.value()
+                    assert repr(kept) == shown
+                    spoil(kept)
+                state.update(state.value())
+            assert same(state.columns.get(keys), expected)
 
 
+@on_each_backend
 @given(typed_values())
-def test_a_list_is_the_same_by_key_by_columns_and_in_arrow(typed: Any) -> None:
+def test_a_list_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, typed: Any) -> None:
     kind, values = typed
     serializer = serializer_of(kind, {})
     given_values = [value for value in values if model_of(serializer, value) is not None]
     shown = [repr(decoded(serializer, model_of(serializer, value))) for value in given_values]
-    with backends() as made:
-        for backend in made:
-            state = backend.get_list_state(ListStateDescriptor("s", kind))
-            columns = backend.get_list_state(ListStateDescriptor("c", kind)).columns
-            keys = users(backend, "a")
-            for count in range(1, len(given_values) + 1):
-                with current(backend, "a"):
-                    offered = fresh(given_values[count - 1])
-                    state.add(offered)
-                    spoil(offered)
-                    if count % 2:
-                        kept = state.get()
-                        spoil(kept)
-                        assert list(map(repr, state.get())) == shown[:count]
-                columns.append(keys, given_values[count - 1 : count])
-                assert same(state.columns.get(keys), columns.get(keys))
+    with opened(tables) as backend:
+        state = backend.get_list_state(ListStateDescriptor("s", kind))
+        columns = backend.get_list_state(ListStateDescriptor("c", kind)).columns
+        keys = users(backend, "a")
+        for count in range(1, len(given_values) + 1):
             with current(backend, "a"):
-                offered = fresh(given_values)
-                state.update(offered)
+                offered = fresh(given_values[count - 1])
+                state.add(offered)
                 spoil(offered)
-                assert list(map(repr, state.get())) == shown
-            if given_values:
-                assert same(state.columns.get(keys), columns.get(keys))
+                if count % 2:
+                    kept = state.get()
+                    spoil(kept)
+                    assert list(map(repr, state.get())) == shown[:count]
+            columns.append(keys, given_values[count - 1 : count])
+            assert same(state.columns.get(keys), columns.get(keys))
+        with current(backend, "a"):
+            offered = fresh(given_values)
+            state.update(offered)
+            spoil(offered)
+            assert list(map(repr, state.get())) == shown
+        if given_values:
+            assert same(state.columns.get(keys), columns.get(keys))
 
 
+@on_each_backend
 @given(typed_values(HASHED), st.lists(st.booleans(), min_size=5, max_size=5))
-def test_map_keys_are_the_same_by_key_by_columns_and_in_arrow(typed: Any, reads: Any) -> None:
+def test_map_keys_are_the_same_by_key_by_columns_and_in_arrow(
+    tables: Tables, typed: Any, reads: Any
+) -> None:
     kind, values = typed
     serializer = serializer_of(kind, {})
-    with backends() as made:
-        for backend in made:
-            state = backend.get_map_state(MapStateDescriptor("s", kind, int))
-            columns = backend.get_map_state(MapStateDescriptor("c", kind, int)).columns
-            keys = users(backend, "a")
-            model: list[tuple[pa.Array, int]] = []
-            for number, (value, is_read) in enumerate(zip(values, reads, strict=False)):
-                expected = model_of(serializer, value)
-                if expected is None:
-                    continue
-                model = [entry for entry in model if not same(entry[0], expected)]
-                model.append((expected, number))
-                columns.put(keys, [value], [number])
-                with current(backend, "a"):
-                    if is_read:
-                        state.items()
-                    state.put(value, number)
-                    assert state.get(value) == number
-                    assert state.get(decoded(serializer, expected)) == number
-                    assert sorted(state.values()) == sorted(each for _, each in model)
-                with current(backend, "a"):
-                    for key, each in state.items().items():
-                        assert state.get(key) == each
-                        assert columns.get(keys, [key], [0]).to_pylist() == [each]
-                    for key, each in model:
-                        assert state.get(decoded(serializer, key)) == each
-                assert sorted(state.columns.items(keys).values.to_pylist()) == sorted(
-                    each for _, each in model
-                )
-            for key, _ in model:
-                with current(backend, "a"):
-                    state.remove(decoded(serializer, key))
-            assert not len(state.columns.items(keys))
+    with opened(tables) as backend:
+        state = backend.get_map_state(MapStateDescriptor("s", kind, int))
+        columns = backend.get_map_state(MapStateDescriptor("c", kind, int)).columns
+        keys = users(backend, "a")
+        model: list[tuple[pa.Array, int]] = []
+        for number, (value, is_read) in enumerate(zip(values, reads, strict=False)):
+            expected = model_of(serializer, value)
+            if expected is None:
+                continue
+            model = [entry for entry in model if not same(entry[0], expected)]
+            model.append((expected, number))
+            columns.put(keys, [value], [number])
+            with current(backend, "a"):
+                if is_read:
+                    state.items()
+                state.put(value, number)
+                assert state.get(value) == number
+                assert state.get(decoded(serializer, expected)) == number
+                assert sorted(state.values()) == sorted(each for _, each in model)
+            with current(backend, "a"):
+                for key, each in state.items().items():
+                    assert state.get(key) == each
+                    assert columns.get(keys, [key], [0]).to_pylist() == [each]
+                for key, each in model:
+                    assert state.get(decoded(serializer, key)) == each
+            assert sorted(state.columns.items(keys).values.to_pylist()) == sorted(  # noqa: PD011  # no frame
+                each for _, each in model
+            )
+        for key, _ in model:
+            with current(backend, "a"):
+                state.remove(decoded(serializer, key))
+        assert not len(state.columns.items(keys))
 
 
 @given(typed_values(HASHED))
@@ -464,7 +462,7 @@ def test_broadcast_keys_are_those_that_differ_in_arrow(typed: Any) -> None:
     for number, value in enumerate(values):
         expected = model_of(serializer, value)
         if expected is None:
-            assert refused_by(lambda value=value, number=number: state.put(value, number))
+            assert is_refused(state.put, value, number)
             continue
         if repr(decoded(serializer, expected)) == "nan":
             continue
@@ -481,34 +479,34 @@ def test_broadcast_keys_are_those_that_differ_in_arrow(typed: Any) -> None:
         assert again.get(decoded(serializer, key)) == number
 
 
+@on_each_backend
 @given(typed_values(HASHED), st.permutations(range(5)))
-def test_namespaces_are_those_that_differ_in_arrow(typed: Any, order: Any) -> None:
+def test_namespaces_are_those_that_differ_in_arrow(tables: Tables, typed: Any, order: Any) -> None:
     kind, values = typed
     if not isinstance(kind, pa.DataType):
         return
     serializer = serializer_of(kind, {})
     namespace = pa.schema([("n", kind)])
-    with backends() as made:
-        for backend in made:
-            state = backend.get_list_state(ListStateDescriptor("s", int), namespace)
-            model: list[tuple[pa.Array, list[int]]] = []
-            with current(backend, "a"):
-                for number in order:
-                    value = values[number % len(values)]
-                    expected = model_of(serializer, value)
-                    if expected is None:
-                        continue
-                    known = [each for key, each in model if same(key, expected)]
-                    if not known:
-                        known = [[]]
-                        model.append((expected, known[0]))
-                    known[0].append(number)
-                    backend.set_current_namespace(value)
-                    state.add(number)
-                    assert state.get() == known[0]
-            for key, expected_numbers in model:
-                keys = backend.in_namespaces(users(backend, "a"), [key])
-                assert state.columns.get(keys).to_pylist() == [expected_numbers]
+    with opened(tables) as backend:
+        state = backend.get_list_state(ListStateDescriptor("s", int), namespace)
+        model: list[tuple[pa.Array, list[int]]] = []
+        with current(backend, "a"):
+            for number in order:
+                value = values[number % len(values)]
+                expected = model_of(serializer, value)
+                if expected is None:
+                    continue
+                known = [each for key, each in model if same(key, expected)]
+                if not known:
+                    known = [[]]
+                    model.append((expected, known[0]))
+                known[0].append(number)
+                backend.set_current_namespace(value)
+                state.add(number)
+                assert state.get() == known[0]
+        for key, expected_numbers in model:
+            keys = backend.in_namespaces(users(backend, "a"), [key])
+            assert state.columns.get(keys).to_pylist() == [expected_numbers]
 
 
 FOLDS: list[tuple[Any, Any, st.SearchStrategy[Any]]] = [
@@ -551,76 +549,71 @@ def folded_values(draw: st.DrawFn) -> Any:
     return fold, kind, batches
 
 
+@on_each_backend
 @given(folded_values())
-def test_folds_are_the_same_by_key_and_by_columns(folds: Any) -> None:
+def test_folds_are_the_same_by_key_and_by_columns(tables: Tables, folds: Any) -> None:
     fold, kind, batches = folds
     serializer = serializer_of(kind, {})
-    with backends() as made:
-        for backend in made:
-            try:
-                descriptor = ReducingStateDescriptor("s", fold, kind)
-            except InvalidRequestError:
+    try:
+        descriptor = ReducingStateDescriptor("s", fold, kind)
+    except InvalidRequestError:
+        return
+    with opened(tables) as backend, opened(tables) as other:
+        state = backend.get_reducing_state(descriptor)
+        columns = other.get_reducing_state(descriptor).columns
+        keys = users(backend, "a")
+        for batch in batches:
+            values = [
+                (value, is_read)
+                for value, is_read in batch
+                if model_of(serializer, value) is not None
+            ]
+            if not values:
+                continue
+
+            is_sum_refused = is_refused(add_by_columns, other, columns, values)
+            assert is_refused(add_by_key, backend, state, values) >= is_sum_refused
+            if (
+                is_sum_refused
+                or is_refused(backend.end_batch)
+                or is_refused(state.columns.get, keys)
+            ):
                 return
-            state = backend.get_reducing_state(descriptor)
-            columns = backend.get_reducing_state(ReducingStateDescriptor("c", fold, kind)).columns
-            keys = users(backend, "a")
-            for batch in batches:
-                values = [
-                    (value, is_read)
-                    for value, is_read in batch
-                    if model_of(serializer, value) is not None
-                ]
-                if not values:
-                    continue
-
-                def add(values: Any = values, state: Any = state, backend: Any = backend) -> None:
-                    with current(backend, "a"):
-                        for value, is_read in values:
-                            if is_read:
-                                state.get()
-                            state.add(value)
-                        state.get()
-                    state.columns.get(users(backend, "a"))
-
-                def add_columns(
-                    values: Any = values, columns: Any = columns, backend: Any = backend
-                ) -> None:
-                    columns.add(
-                        users(backend, *["a"] * len(values)), [value for value, _ in values]
-                    )
-                    columns.get(users(backend, "a"))
-
-                is_refused = refused_by(add_columns, "'c'")
-                assert refused_by(add) >= is_refused
-                if is_refused or refused_by(lambda: backend.end_batch()):
-                    return
-                by_columns = columns.get(keys)
-                try:
-                    by_key = state.columns.get(keys)
-                except InvalidRequestError:
-                    return
-                assert same(by_key, by_columns), (by_key, by_columns)
-                with current(backend, "a"):
-                    assert same(model_of(serializer, state.get()), by_columns)
+            assert same(state.columns.get(keys), columns.get(keys))
+            with current(backend, "a"):
+                assert same(model_of(serializer, state.get()), columns.get(keys))
 
 
-@given(
-    st.lists(
-        floats.filter(lambda n: not isinstance(n, float) or abs(n) < 1e9), min_size=1, max_size=4
-    )
-)
+def add_by_key(backend: KeyedStateBackend, state: ReducingState, values: list[Any]) -> None:
+    with current(backend, "a"):
+        for value, is_read in values:
+            if is_read:
+                state.get()
+            state.add(value)
+        state.get()
+    state.columns.get(users(backend, "a"))
+
+
+def add_by_columns(backend: KeyedStateBackend, columns: Any, values: list[Any]) -> None:
+    columns.add(users(backend, *["a"] * len(values)), [value for value, _ in values])
+    columns.get(users(backend, "a"))
+
+
+SMALL_FLOATS = floats.filter(lambda n: not isinstance(n, float) or abs(n) < 1e9)
+
+
+@given(st.lists(SMALL_FLOATS, min_size=1, max_size=4))
 def test_means_are_the_same_by_key_and_by_columns(values: Any) -> None:
-    with backends() as made:
-        for backend in made[:1]:
-            state = backend.get_aggregating_state(AggregatingStateDescriptor("s", "avg"))
-            columns = backend.get_aggregating_state(AggregatingStateDescriptor("c", "avg")).columns
-            keys = users(backend, "a")
-            for value in values:
-                is_refused = refused_by(lambda value=value: columns.add(keys, [value]), "'c'")
-                with current(backend, "a"):
-                    assert refused_by(lambda value=value: state.add(value)) == is_refused
-            np.testing.assert_allclose(  # floats are added in another order
-                state.columns.get(keys).to_numpy(zero_copy_only=False),
-                columns.get(keys).to_numpy(zero_copy_only=False),
-                rtol=1e-12,
-            )
+    keyed_states = opened(ColumnarStateTables), opened(ColumnarStateTables)
+    with keyed_states[0] as by_key, keyed_states[1] as by_columns:
+        state = by_key.get_aggregating_state(AggregatingStateDescriptor("s", "avg"))
+        columns = by_columns.get_aggregating_state(AggregatingStateDescriptor("s", "avg")).columns
+        keys = users(by_columns, "a")
+        for value in values:
+            with current(by_key, "a"):
+                assert is_refused(state.add, value) == is_refused(columns.add, keys, [value])
+        np.testing.assert_allclose(  # floats are added in another order
+            pa.array(state.columns.get(keys)).to_numpy(zero_copy_only=False),
+            pa.array(columns.get(keys)).to_numpy(zero_copy_only=False),
+            rtol=1e-12,
+        )

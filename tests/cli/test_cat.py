@@ -54,7 +54,7 @@ def test_without_a_state_all_are_listed(
         "state": "points",
         "kind": "list",
         "subtasks": 2,
-        "elements": 4,
+        "stored_elements": 4,
         "bytes": 0,
         "type": "contracts.elements.Point",
         "arrow_type": "struct<x: int64 not null, y: double not null>",

@@ -64,6 +64,7 @@ def test_a_copied_savepoint_of_a_query_is_restored_without_the_original(
     assert {path for path in whole if files.get(path) != whole[path]} == {
         "metadata",
         "holdfast.json",
+        "holdfast-application.json",
         ".holdfast-restored",
     }
     assert set(files) == set(whole)
@@ -139,7 +140,7 @@ def test_a_failure_at_any_call_leaves_nothing(faults: Faults, tmp_path: Path) ->
         try:
             copy = copy_checkpoint(completed, faults.directory)
         except InvalidRequestError:
-            assert all_files(faults.behind) == {}
+            assert all_files(faults.inner_directory) == {}
         else:
             break
         finally:

@@ -57,7 +57,7 @@ def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str
                 "operator": "visits",
                 "state": "seen",
                 "what": "changed",
-                "changes": {"elements": [4, 10], "bytes": seen},
+                "changes": {"stored_elements": [4, 10], "bytes": seen},
             }
         ],
         "subtasks": {"visits": [0]},

@@ -1,6 +1,7 @@
 """`holdfast list`."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def test_json_has_checkpoints_and_savepoints_with_what_is_new_and_what_is_refere
         "checkpoint": 10,
         "pointer": f"{kept.directory}/job/chk-10",
         "batch": 9,
+        "query_name": "",
         "completed": "2023-11-14T22:13:20+00:00",
         "operators": {"visits": 2},
         "new_bytes": second.metadata.state_bytes - referenced + second.metadata_bytes,
@@ -118,10 +120,24 @@ def test_a_table_has_one_line_for_each_below_what_they_have_in_common(
         *("name", "chk-1"),
     ]
     assert [line for line in lines if line.startswith("job")] == [
-        f"job job (visits x 2) in {directory}/job",
-        f"job other (visits x 3) in {directory}/other",
+        f"job job (visits) in {directory}/job",
+        f"job other (visits) in {directory}/other",
     ]
     assert lines[2].startswith("2023-11-14 22:13  ")
+
+
+def test_a_job_of_changing_parallelism_is_one_table_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    for number, parallelism in ((1, 2), (2, 3), (3, 2), (10, 1)):
+        write_checkpoint(directory, number, parallelism=parallelism, query_name="visits of users")
+    assert main(["list", directory]) == 0
+    title, head, *lines = capsys.readouterr().out.splitlines()
+    assert title == f"job job of query 'visits of users' (visits) in {directory}/job"
+    at = head.split().index("parallelism") + 1  # times are two words
+    assert [line.split()[-1] for line in lines] == ["chk-1", "chk-2", "chk-3", "chk-10"]
+    assert [re.split(r"  +", line)[at - 1] for line in lines] == ["2", "3", "2", "1"]
 
 
 def test_job_picks_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +190,8 @@ def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_left_out(faults: Fau
         write_checkpoint(faults.directory, number)
     gone = f"{faults.directory}/job/chk-1"
     faults.before(
-        "open", lambda: remove(f"{gone}/_metadata".replace(faults.directory, faults.behind))
+        "open",
+        lambda: remove(f"{gone}/_metadata".replace(faults.directory, faults.inner_directory)),
     )
     assert [checkpoint.pointer for checkpoint in find_checkpoints(faults.directory)] == [
         f"{faults.directory}/job/chk-2"

@@ -159,6 +159,7 @@ def test_the_json_has_all_that_the_page_shows(
     }
     assert job == {
         "job": "job",
+        "query_name": "",
         "state": "healthy",  # two checkpoints don't tell how far apart they usually are
         "usual_distance_ms": None,
         "gaps": [[4, 4]],

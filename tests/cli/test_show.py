@@ -33,6 +33,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
         "checkpoint": 2,
         "pointer": f"{kept.directory}/job/chk-2",
         "batch": 1,
+        "query_name": "",
         "completed": "2023-11-14T22:13:20+00:00",
         "operators": {
             "visits": {
@@ -46,7 +47,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                         "state": "seen",
                         "kind": "list",
                         "subtasks": 2,
-                        "elements": 6,
+                        "stored_elements": 6,
                         "bytes": sum(section["seen"].length for section in sections),
                         "type": "int64",
                         "arrow_type": "int64",
@@ -65,7 +66,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                         "state": "rules",
                         "kind": "broadcast",
                         "subtasks": 2,
-                        "elements": 1,
+                        "stored_elements": 1,
                         "bytes": sum(section["rules"].length for section in sections),
                         "type": "string to dict[str, int]",
                         "arrow_type": "string to map<string, int64>",
@@ -127,6 +128,8 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
             "spark_version": "4.3.0",
             "watermark": 0,
             "batch_time": 0,
+            "query_name": "",
+            "sources": [{"logOffset": 2}],
         },
         "spark_files": None,
         "coordinator_states": {"sink/visits": 4},
@@ -134,6 +137,35 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
             {"uri": file.uri, "bytes": file.size} for file in files_of(newest.metadata.streams())
         ],
     }
+
+
+def test_offsets_are_shown_by_topic_and_the_watermark_as_a_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = ['{"orders":{"0":12,"1":7},"refunds":{"0":3}}', '{"logOffset":4}', "-"]
+    checkpoint = write_checkpoint(
+        f"file://{tmp_path}",
+        1,
+        query_name="totals",
+        sources="\n".join(sources),
+        watermark=1_700_000_000_000,
+    )
+    pointer = checkpoint.location.external_pointer
+    assert main(["show", pointer]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    at = next(number for number, line in enumerate(lines) if line.startswith("offsets"))
+    assert lines[at - 1].split() == ["watermark", "2023-11-14T22:13:20+00:00"]
+    assert lines[at].split(maxsplit=1)[1] == "orders: partition 0 at 12, partition 1 at 7"
+    assert lines[at + 1 : at + 4] == ["refunds: partition 0 at 3", '{"logOffset":4}', "-"]
+    assert ["query", "totals,"] in [line.split()[:2] for line in lines]
+    assert main(["show", pointer, "--json"]) == 0
+    spark = json.loads(capsys.readouterr().out)["spark"]
+    assert (spark["watermark"], spark["query_name"]) == (1_700_000_000_000, "totals")
+    assert spark["sources"] == [
+        {"orders": {"0": 12, "1": 7}, "refunds": {"0": 3}},
+        {"logOffset": 4},
+        "-",
+    ]
 
 
 def test_text_shows_the_skew_or_every_subtask(

@@ -76,6 +76,9 @@ def write_checkpoint(
     parallelism: int = 2,
     element_type: type | None = None,
     savepoint: bool = False,
+    query_name: str = "",
+    sources: str | None = None,
+    watermark: int = 0,
 ) -> CompletedCheckpoint:
     """Complete a checkpoint or savepoint.
 
@@ -88,6 +91,9 @@ def write_checkpoint(
         parallelism: Number of subtasks.
         element_type: A class whose instances, each made of a number, are the list's elements; numbers if not given.
         savepoint: Whether it is one.
+        query_name: The name of the query.
+        sources: The offsets of its sources, a line each; those of one source if not given.
+        watermark: The watermark of the batch, milliseconds since 1970.
     """
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
     access = storage.create_checkpoint_storage(job)
@@ -116,9 +122,12 @@ def write_checkpoint(
         query_id="query",
         run_id="run",
         batch_id=number - 1,
-        offsets=f'v1\n{{"batchTimestampMs":{number},"conf":{{"a":"b"}}}}\n{{"logOffset":{number}}}',
+        offsets=f'v1\n{{"batchTimestampMs":{number},"conf":{{"a":"b"}}}}\n'
+        + (sources or f'{{"logOffset":{number}}}'),
         checkpoint_location="file:/spark",
         spark_version="4.3.0",
+        query_name=query_name,
+        watermark=watermark,
     )
     metadata = CheckpointMetadata(
         job_id=job,

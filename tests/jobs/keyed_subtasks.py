@@ -40,6 +40,7 @@ class KeyedSubtasks:
         output: The rows that come out; None for such as come.
         late_rows: How many rows were late in the last batch.
         next_timer: The earliest timer of event time that it has left, milliseconds.
+        watermark: The watermark of the last batch.
     """
 
     make: Callable[[], StatefulFunction]
@@ -49,10 +50,10 @@ class KeyedSubtasks:
     output: pa.Schema | None = None
     late_rows: int = 0
     next_timer: int | None = None
+    watermark: int = 0
     checkpoints: KeyedCheckpoints = field(default_factory=KeyedCheckpoints)
     _handles: tuple[Any, ...] = ()
     _checkpoint_id: int = 0
-    _watermark: int = 0
 
     def batch(
         self, rows: pa.Table, *, watermark: int = 0, batch_time: int = 0, replays: int = 0
@@ -75,7 +76,7 @@ class KeyedSubtasks:
         for _ in range(replays):
             self._run(rows, watermark, batch_time)
         out, self._handles = self._run(rows, watermark, batch_time)
-        self._watermark = watermark
+        self.watermark = watermark
         return out
 
     def complete(self, uid: str) -> str:
@@ -125,7 +126,7 @@ class KeyedSubtasks:
                     parallelism=self.parallelism,
                     input_schema=rows.schema,
                     output_schema=self.output,
-                    times=BatchTimes(batch_time, watermark, self._watermark),
+                    times=BatchTimes(batch_time, watermark, self.watermark),
                     open_keyed_state=partial(_same, backend),
                 )
             )

@@ -170,7 +170,11 @@ def test_rows_that_are_gathered_in_several_steps_come_out_once(monkeypatch: Any)
 
 def test_rows_that_arrow_does_not_hold_in_one_array_are_folded_in_parts(monkeypatch: Any) -> None:
     monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", 1)
-    batches = [*table([1, 5]).to_batches(), *table([2], key=2).to_batches(), *table([3]).to_batches()]
+    batches = [
+        *table([1, 5]).to_batches(),
+        *table([2], key=2).to_batches(),
+        *table([3]).to_batches(),
+    ]
     subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.max("n"), "rows": agg.count()}), KEY)
     found = subtasks.batch(pa.Table.from_batches(batches))
     assert sorted(found, key=lambda row: row["k"]) == [

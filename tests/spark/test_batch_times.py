@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.api import NO_WATERMARK, BatchTimes
 from holdfast.spark.event_time import due, earliest, is_due, times_of_batch, wakes_only
 from holdfast.spark_progress import SparkProgress
 
@@ -35,7 +35,10 @@ def progress(offsets: str, watermark: int = 0, batch_time: int = 0) -> SparkProg
 
 
 def test_the_first_batch_has_no_watermark_behind_it() -> None:
-    assert times_of_batch(entry(1_700, 0), None) == BatchTimes(1_700, 0, 0)
+    first = times_of_batch(entry(1_700, 0), None)
+    assert first == BatchTimes(1_700, NO_WATERMARK, NO_WATERMARK)
+    last = progress(entry(1_700, 0), watermark=0)
+    assert times_of_batch(entry(1_800, 5), last) == BatchTimes(1_800, 5, NO_WATERMARK)
 
 
 def test_rows_are_late_by_the_watermark_of_the_batch_before() -> None:

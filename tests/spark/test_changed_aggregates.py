@@ -96,7 +96,9 @@ def test_the_last_change_counts_when_subtasks_become_fewer() -> None:
     subtasks = begun(n=agg.count())
     subtasks.parallelism = 3
     subtasks.make = made({"added": ["new"]}, n=agg.count(), new=agg.count())
-    subtasks.batch(table([1], key=2))  # some of the subtasks have no rows, of this batch or of the one before
+    subtasks.batch(
+        table([1], key=2)
+    )  # some of the subtasks have no rows, of this batch or of the one before
     subtasks.parallelism = 1
     subtasks.make = made({"renamed": {"newer": "new"}}, n=agg.count(), newer=agg.count())
     assert subtasks.batch(table([1], key=2)) == [{"k": 2, "n": 2, "newer": 2}]
@@ -165,6 +167,7 @@ def test_an_aggregate_of_a_narrower_type_is_refused_with_its_column() -> None:
         ({"dropped": "a"}, "must be a list of names"),
         ({"dropped": agg.count()}, "must be a list of names"),
         ({"renamed": ["a"]}, "must map new names to stored names"),
+        ({"renamed": {"a": "n", "b": "n"}}, "no two aggregates can have had one name"),
         ({"renamed": {"a": "n"}, "added": ["a"]}, "both renamed and added"),
     ],
 )
@@ -219,7 +222,9 @@ def test_another_gap_of_sessions_is_refused() -> None:
     subtasks = KeyedSubtasks(windowed(session(MINUTE), n=agg.count()), KEY)
     subtasks.batch(table([5]))
     subtasks.make = windowed(session(2 * MINUTE), n=agg.count())
-    with pytest.raises(StateMigrationError, match=r"gap of 0:01:00, and now has aggregates of session.*0:02:00"):
+    with pytest.raises(
+        StateMigrationError, match=r"gap of 0:01:00, and now has aggregates of session.*0:02:00"
+    ):
         subtasks.batch(table([5]))
 
 

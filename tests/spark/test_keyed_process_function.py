@@ -58,7 +58,9 @@ def test_a_key_is_called_once_where_arrow_needs_several_arrays(
     monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", bound)
     assert sums(job, *pairs) == dict(pairs)
     if bound == 1:  # a key with two rows has more than a batch holds
-        with pytest.raises(InvalidRequestError, match="a key has 2 rows in a micro-batch with more"):
+        with pytest.raises(
+            InvalidRequestError, match="a key has 2 rows in a micro-batch with more"
+        ):
             sums(job, *pairs, ("d", 5))
     else:
         assert sums(job, *pairs, ("d", 5)) == {"a": 2, "b": 20, "c": 4, None: 10, "d": 13}
@@ -390,3 +392,14 @@ def test_an_operator_that_is_called_by_key_needs_one() -> None:
         stateful(Sums(), uid="sums", parallelism=1)
     with pytest.raises(InvalidRequestError, match="a column twice"):
         stateful(Sums(), uid="sums", parallelism=1, key=["a", "a"])
+
+
+def test_keys_that_python_can_not_hold_are_refused_by_operator_and_column(
+    memory_directory: str,
+) -> None:
+    schema = pa.schema([("key", pa.timestamp("us")), ("n", pa.int64())])
+    job = KeyedJob(memory_directory, Sums(), schema=schema)
+    with pytest.raises(
+        InvalidRequestError, match=r"operator 'operator': key column 'key'.*timestamp"
+    ):
+        job.run([{"key": 1 << 62, "n": 1}])

@@ -1,7 +1,8 @@
 """State variables of processors: what they take, what they give back, and when."""
 
 import datetime as dt
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -34,6 +35,16 @@ def doing(memory_directory: str) -> Callable[..., list[Any]]:
         return results
 
     return run
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Clocks of this process are those of Berlin."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def _value(schema: spark.StructType = NUMBER_AND_TEXT) -> Any:
@@ -442,6 +453,17 @@ def test_a_value_of_each_type_comes_back_as_in_spark(
         (spark.DateType(), "2024-01-01"),
         (spark.TimestampType(), 5),
         (spark.TimestampType(), pd.NaT),
+        (
+            spark.TimestampType(),
+            dt.datetime.max.replace(tzinfo=dt.timezone(dt.timedelta(hours=-20))),
+        ),
+        (spark.DayTimeIntervalType(), dt.timedelta.max),
+        (spark.StringType(), "\ud800"),
+        (spark.BinaryType(), "\ud800"),
+        (
+            spark.MapType(spark.DecimalType(3, 2), spark.IntegerType()),
+            {Decimal("1.001"): 1, Decimal("1.002"): 2},
+        ),
         (spark.DecimalType(3, 2), Decimal(10)),
         (spark.DecimalType(3, 2), 1.5),
         (spark.DecimalType(3, 2), Decimal("NaN")),
@@ -464,6 +486,23 @@ def test_a_value_that_spark_would_change_or_lose_is_refused(
         return [v.get()]
 
     assert doing(_value(_struct(x=kind)), body) == [None]
+
+
+@pytest.mark.usefixtures("berlin")
+def test_map_keys_are_instants_whatever_clocks_show(doing: Any) -> None:
+    early, late = (dt.datetime(2020, 10, 25, hour, 30, tzinfo=dt.UTC) for hour in (0, 1))
+
+    def body(m: Any) -> Any:
+        m.updateValue((early,), (1,))
+        m.updateValue((late,), (2,))
+        yield m.getValue((early,)), m.getValue((late,))
+
+    def second(m: Any) -> Any:
+        yield [m.getValue(key) for key in sorted(m.keys(), key=lambda key: key[0].fold)]
+
+    schema = _struct(at=spark.TimestampType())
+    results = doing(lambda handle: handle.getMapState("m", schema, NUMBER), body, second)
+    assert results == [((1,), (2,)), [(1,), (2,)]]
 
 
 def test_a_processor_may_change_what_it_gave_and_what_it_got(doing: Any) -> None:

@@ -93,7 +93,7 @@ def test_states_that_nobody_asks_for_for_some_restarts_neither_grow_nor_get_lost
     for parallelism in (3, 1):
         job.feed(files=2, rows=10)  # the second batch goes on with what the first one has stored
         job.run(job.operator(AsksForNothing(), parallelism=parallelism))
-        stored = states(job.latest().location.external_pointer).select(["state", "elements"])
+        stored = states(job.latest().location.external_pointer).select(["state", "stored_elements"])
         assert sorted(map(tuple, map(dict.values, stored.to_pylist()))) == [
             ("list", 10),
             ("rules", 1),

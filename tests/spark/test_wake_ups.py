@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from contracts.patience import HANGS_S
 from jobs.job import Job
+from jobs.operators import Groups
+from jobs.session import session_with
 from jobs.timed import TellsTimes
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.api import BatchTimes
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import checkpointed
-from holdfast.spark.event_time import WakeUps
+from holdfast.spark import checkpointed, read_state
+from holdfast.spark.event_time import WakeUps, wake_ups
 from holdfast.spark.query import query_run
 
 S = 1_000_000
@@ -67,6 +69,28 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
     timers = Timers()
     monkeypatch.setattr(query_run, "earliest", timers.earliest)
     return timers
+
+
+def test_available_now_keeps_to_rate_limits_of_sources(job: Job) -> None:
+    job.feed(files=3, rows=2)
+    asked, counts = WakeUps(), []
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        del batch_id
+        counts.append(len(rows.collect()))
+
+    operator = job.operator(Groups(1), sink=sink, wake_ups=asked)
+    job.start(operator, rows=asked.beside(job.stream()), availableNow=True).awaitTermination()
+    assert [count for count in counts if count] == [2, 2, 2]
+
+
+def test_a_session_whose_sources_lack_available_now_is_told_to_wrap_them(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_ups, "SUPPORTS_AVAILABLE_NOW", False)  # as in PySpark 4.1
+    session = spark.newSession()
+    WakeUps().beside(session.readStream.format("rate").load())
+    assert session.conf.get(wake_ups.AVAILABLE_NOW_WRAPPER) == "true"
 
 
 def start(job: Job, timers: Timers, **trigger: Any) -> None:
@@ -180,6 +204,15 @@ def test_a_query_that_could_not_be_asked_is_refused(job: Job) -> None:
         job.run(job.operator(TellsTimes(keeps_late_rows=True), wake_ups=WakeUps()))
     with pytest.raises(InvalidRequestError, match="use readStream"):
         WakeUps().beside(job.spark.range(1))
+
+
+def test_a_session_without_a_limit_of_rows_per_batch_is_refused(job: Job) -> None:
+    limit = {"spark.sql.execution.arrow.maxRecordsPerBatch": "0"}
+    with session_with(job.spark, limit):
+        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
+            WakeUps().beside(job.stream())
+        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
+            read_state(job.spark, job.checkpoints)
 
 
 @pytest.mark.exhaustive

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs.keyed_subtasks import KeyedSubtasks
 
+from holdfast.backends import NO_WATERMARK
 from holdfast.backends.keyed import BackendName
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates as agg
@@ -399,3 +400,28 @@ def test_an_aggregate_can_not_have_the_name_of_a_column_of_its_window() -> None:
     )
     with pytest.raises(InvalidRequestError, match="window_end"):
         subtasks.batch(table([(1, 1, 1)]))
+
+
+@pytest.mark.parametrize("windows", [tumbling(ms(10)), sliding(ms(10), ms(5)), session(ms(10))])
+def test_rows_at_the_edge_of_the_calendar_have_windows(windows: WindowAssigner) -> None:
+    calls: list[Any] = []
+    subtasks = KeyedSubtasks(
+        lambda: WindowedFunction(
+            lambda key, window, rows: calls.append((key, window, rows.num_rows)),
+            windows,
+            time="ts",
+            emit="update",
+        ),
+        KEY,
+        output=COUNTED,
+    )
+    micros = [datetime.max, datetime.min]  # noqa: DTZ901
+    edges = [pa.scalar(edge, pa.timestamp("us")).value for edge in micros]
+    edges += [(1 << 63) - 1, -(1 << 62)]
+    times = pa.array(edges, pa.int64()).cast(TIME)
+    rows = pa.table({"k": pa.array([1, 2, 3, 4]), "ts": times, "v": pa.array([1, 2, 3, 4])})
+    subtasks.watermark = NO_WATERMARK
+    subtasks.batch(rows, watermark=NO_WATERMARK)
+    assert {key for (key,), _, _ in calls} == {1, 2, 3, 4}
+    last = datetime.max.replace(tzinfo=UTC)
+    assert {window.end for (key,), window, _ in calls if key == 3} == {last}

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.backends.keyed.columnar.needles import Needles, first_rows, rows_by_number
-from holdfast.backends.keyed.columns import Column, Rows, same_rows
+from holdfast.backends.keyed.columns import Column, Rows, same_rows, take
 from holdfast.backends.keyed.segments import NEVER, Layer, RowSource, is_expired
-from holdfast.backends.keyed.table import Operation, SortKeys, TableSpec
+from holdfast.backends.keyed.table import Flags, Operation, SortKeys, TableSpec
 
 _NEEDLES_OF_A_HIT = 8
 """About how many keys are looked for in a newer layer for each one that it has."""
@@ -58,7 +58,7 @@ def look_up(
         for layer, first, end in _places(level, search.needles.sort_keys):
             search.ask(layer, first, end, is_bottom=level.is_bottom)
         search.go_on()
-    return search.hits
+    return search.living_hits()
 
 
 class _Search:
@@ -81,6 +81,18 @@ class _Search:
         self._identities: Rows | None = None  # of the needles; None if these are of all identities
         self._is_open = np.ones(len(sort_keys), bool)
         self._closed = 0  # of the needles
+        self._lives: Flags | None = None  # for each identity, once an operand has expired
+
+    def living_hits(self) -> Hits:
+        """The rows that count, without those of identities of which every operand has expired."""
+        lives = self._lives
+        if lives is None:
+            return self.hits
+        hits = []
+        for identities, values in self.hits:
+            chosen = lives.take(identities).nonzero()[0]
+            hits.append((identities.take(chosen), [take(column, chosen) for column in values]))
+        return hits
 
     def ask(self, layer: Layer, first: int, end: int, *, is_bottom: bool) -> None:
         """Look into a layer for the needles from `first` up to `end`."""
@@ -154,7 +166,14 @@ class _Search:
             expired = is_expired(times.take(rows), self._spec, self._now_ms)
             if expired.any():
                 operations = np.zeros(len(rows), np.uint8) if operations is None else operations
-                operations[expired] = Operation.DELETE
+                operands = operations == Operation.APPEND
+                operations[expired & ~operands] = Operation.DELETE
+                if self._lives is None and (expired & operands).any():
+                    self._lives = np.zeros(len(self._is_open), np.bool_)
+                    for known, _ in self.hits:
+                        self._lives[known] = True
+            if self._lives is not None:
+                self._lives[identities[~expired]] = True
         if operations is None:
             self.hits.append((identities, source.values_at(rows)))
             return identities

@@ -132,7 +132,7 @@ def _folded_numbers(numbers: npt.NDArray[Any], bounds: Rows, fold: Fold) -> npt.
     if not len(filled):
         return out
     starts = bounds.take(filled)
-    if fold == "sum":
+    if fold in ("sum", "count"):
         out[filled] = _sums(numbers, starts, bounds)
     elif fold in ("min", "all"):
         smaller = np.fmin if numbers.dtype.kind == "f" else np.minimum

@@ -85,6 +85,7 @@ class HeapTable:
         appended = operations == Operation.APPEND
         if appended.any():
             values = self._folded(identities, values, appended)
+        is_appended = appended.tolist()
         cells = [cells_of(column) for column in values]
         sort_keys = identities.sort_keys.tolist()
         for number, (group, identity) in enumerate(self._places(identities)):
@@ -92,7 +93,11 @@ class HeapTable:
                 self._remove(group, identity)
             else:
                 row = tuple(column[number] for column in cells)
-                self._put(group, identity, Row(sort_keys[number], row, self.now_ms))
+                time_ms = self.now_ms
+                before = self._groups.get(group, {}).get(identity) if is_appended[number] else None
+                if before is not None and self._lives(before):
+                    time_ms = max(time_ms, before.time_ms)  # clocks go back
+                self._put(group, identity, Row(sort_keys[number], row, time_ms))
 
     def rows_between(
         self,

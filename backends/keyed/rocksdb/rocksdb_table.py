@@ -68,7 +68,8 @@ class RocksDBTable:
     def get(
         self, identities: Identities, *, include_expired: bool = False
     ) -> tuple[Flags, tuple[pa.Array, ...]]:
-        return self._looked_up(self._keys_of(identities), include_expired=include_expired)
+        present, held = self._held(self._keys_of(identities), include_expired=include_expired)
+        return present, self._columns_of(present, held)
 
     def write(
         self,
@@ -79,14 +80,21 @@ class RocksDBTable:
         operations = np.broadcast_to(np.asarray(operation, np.uint8), len(identities))
         keys = self._keys_of(identities)
         appended = operations == Operation.APPEND
+        times = None
         if appended.any():
-            present, before = self._looked_up(keys)
+            present, held = self._held(keys)
+            before = self._columns_of(present, held)
             values = fold_behind(before, values, present & appended, self._spec)
+            if self._spec.ttl_ms is not None:
+                times = np.full(len(keys), self._now_ms(), np.int64)
+                latest = times.copy()
+                latest[present] = np.maximum(times[present], self._values.heads(held))
+                times[appended] = latest[appended]  # clocks go back
         deleted = operations == Operation.DELETE
         if deleted.all():
             self._family.write((), (), keys)
             return
-        rows = self._values_of(values, len(keys))
+        rows = self._values_of(values, len(keys), times)
         if not deleted.any():
             self._family.write(keys, rows)
             return
@@ -191,9 +199,10 @@ class RocksDBTable:
             times = np.full(count, self._now_ms(), np.int64)
         return self._values.encode(values, count, times)
 
-    def _looked_up(
+    def _held(
         self, keys: list[bytes], *, include_expired: bool = False
-    ) -> tuple[Flags, tuple[pa.Array, ...]]:
+    ) -> tuple[Flags, list[bytes]]:
+        """Which keys have a row, and the bytes of these rows."""
         rows = self._family.get(keys)
         held = [row for row in rows if row is not None]
         if len(held) == len(rows):
@@ -204,14 +213,16 @@ class RocksDBTable:
             living = self._lives(self._values.heads(held))
             present[present] = living
             held = list(itertools.compress(held, living))
+        return present, held
+
+    def _columns_of(self, present: Flags, held: list[bytes]) -> tuple[pa.Array, ...]:
+        """The columns of rows; null where none is present."""
         columns = self._values.decode(held)
-        if len(held) == len(rows):
-            return present, columns
-        where = np.full(len(rows), -1)
+        if len(held) == len(present):
+            return columns
+        where = np.full(len(present), -1)
         where[present] = np.arange(len(held))
-        return present, tuple(
-            take_or_null(from_arrow(column), where, column.type) for column in columns
-        )
+        return tuple(take_or_null(from_arrow(column), where, column.type) for column in columns)
 
     def _living(self, rows: Sequence[tuple[bytes, bytes]]) -> TableRows:
         """Rows without those whose time is over."""

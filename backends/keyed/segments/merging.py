@@ -2,7 +2,8 @@
 
 Of rows with one identity the newest counts. A DELETE and an expired row hide what is older; operands are
 folded, oldest first, down to the newest PUT or DELETE. Where nothing older can be, at the bottom, what hides
-is dropped.
+is dropped. An expired operand hides nothing: clocks go back, so an older operand can have a later time. The time of
+folded operands is the latest of theirs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -89,13 +90,13 @@ def merged(
         expired = is_expired(rows.times_ms, spec, now_ms)
         if expired.any():
             operations = np.zeros(rows.rows, np.uint8) if operations is None else operations.copy()
-            operations[expired] = _DELETE
+            operations[expired & (operations != _APPEND)] = _DELETE
     if len(parts) == 1 and not (is_bottom and operations is not None):
         return SortedRows(rows.sort_keys, operations, rows.times_ms, rows.ids, rows.values)
     order, is_newest = _by_identity(rows.sort_keys, rows.ids)
     if operations is None or not (spec.folds and (operations == _APPEND).any()):
         return _newest(rows, operations, order.take(is_newest.nonzero()[0]), is_bottom=is_bottom)
-    return _folded(rows, operations, order, is_newest, spec, is_bottom=is_bottom)
+    return _folded(rows, operations, order, is_newest, spec, is_bottom=is_bottom, now_ms=now_ms)
 
 
 def _joined(parts: Sequence[Part], spec: TableSpec) -> SortedRows:
@@ -236,6 +237,7 @@ def _folded(
     spec: TableSpec,
     *,
     is_bottom: bool,
+    now_ms: int | None,
 ) -> SortedRows:
     """The operands of each identity as one row: those that are newer than the newest PUT or DELETE, and that PUT."""
     newest = is_newest.nonzero()[0]
@@ -255,14 +257,25 @@ def _folded(
     folded_operations = np.where(is_whole | is_bottom, _PUT, _APPEND).astype(np.uint8)
     folded_operations[is_empty] = _DELETE
     at = order.take(newest)
-    if is_bottom and is_empty.any():
-        kept = (~is_empty).nonzero()[0]
+    times = rows.times_ms
+    is_dropped = is_empty
+    if times is not None:
+        latest = times.take(at)  # of a DELETE its own
+        filled = (~is_empty).nonzero()[0]
+        if len(filled):
+            latest[filled] = np.maximum.reduceat(times.take(oldest_first), bounds.take(filled))
+        times = latest
+        if now_ms is not None:
+            is_dropped = is_empty | is_expired(times, spec, now_ms)
+    if is_bottom and is_dropped.any():
+        kept = (~is_dropped).nonzero()[0]
         at, values = at.take(kept), [take(column, kept) for column in values]
         folded_operations = folded_operations.take(kept)
+        times = None if times is None else times.take(kept)
     return SortedRows(
         rows.sort_keys.take(at),
         folded_operations if folded_operations.any() else None,
-        None if rows.times_ms is None else rows.times_ms.take(at),
+        times,
         [take(column, at) for column in rows.ids],
         values,
     )

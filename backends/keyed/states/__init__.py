@@ -22,7 +22,6 @@ from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.reducing_columns import (
     CombiningColumns,
     FoldingColumns,
-    fold_of,
 )
 from holdfast.backends.keyed.states.reducing_state import ReducingState
 from holdfast.backends.keyed.states.state_rows import CheckedRows, ValueRows
@@ -57,5 +56,4 @@ __all__ = [
     "ValueForm",
     "ValueRows",
     "ValueState",
-    "fold_of",
 ]

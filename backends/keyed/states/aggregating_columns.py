@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import Elements, MisfitError, chunks_of
+from holdfast.backends.arrow import Elements, MisfitError, chunks_of, named_conversion
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.reducing_columns import FoldingColumns
@@ -89,7 +89,11 @@ class AggregatingColumns(StateColumns):
                 accumulator is of another type than the function says.
         """
         self.rows.check(keys)
-        objects = values.to_pylist() if hasattr(values, "to_pylist") else list(values)
+        if hasattr(values, "to_pylist"):
+            with named_conversion(f"values for state {self.rows.name!r}", values.type):
+                objects = values.to_pylist()
+        else:
+            objects = list(values)
         check_length(self.rows.name, len(objects), len(keys.codes), "rows")
         if any(value is None for value in objects):
             message = f"values don't fit state {self.rows.name!r}: None is no value"

@@ -13,7 +13,6 @@ from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_columns import StateColumns
 from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
 from holdfast.backends.keyed.states.value_form import joined
-from holdfast.backends.keyed.table import Fold
 from holdfast.errors import InvalidRequestError
 
 Combine = Callable[[Any, Any], Any]
@@ -75,8 +74,7 @@ class FoldingColumns(StateColumns):
                 continue
             check_length(self.rows.name, len(column), len(order), "rows")
             operands = take(from_arrow(column), order)
-            fold = fold_of(function)
-            value = folded(operands, field.type, bounds, fold, state=self.rows.name)
+            value = folded(operands, field.type, bounds, function, state=self.rows.name)
             columns.append(to_arrow(value, field.type))
         return columns
 
@@ -145,8 +143,3 @@ class CombiningColumns(StateColumns):
             results[index] = value if earlier is None else self.combine(earlier, value)
         if len(keys):
             self.rows.put(keys, form.encoded(results))
-
-
-def fold_of(function: KnownFunction) -> Fold:
-    """How a table folds what the function has made: counts are summed up."""
-    return "sum" if function == "count" else function

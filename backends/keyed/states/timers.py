@@ -12,7 +12,7 @@ from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_rows import CheckedRows, check_length, key_indices
 from holdfast.backends.keyed.table import Identities, Operation, SortKeys
 from holdfast.backends.keyed.timer_order import time_part
-from holdfast.backends.keyed.whole_ms import whole_ms
+from holdfast.backends.keyed.whole_ms import LEAST_MS, whole_ms
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 
@@ -85,11 +85,14 @@ class Timers:
 
         A timer that is registered afterwards for such a time is among the next that fire. Raises what `due` does.
         """
-        fired = self.due(until_ms)
-        if len(fired):
-            self.rows.table.forget_up_to(until_ms)
+        due = self._due(until_ms)
+        if len(due):
+            if until_ms == LEAST_MS:  # as a bound it means that no timer is dead
+                self.rows.table.write(due, (), Operation.DELETE)
+            else:
+                self.rows.table.forget_up_to(until_ms)
             self._is_earliest_known = False
-        return fired
+        return self._in_order_of_time(due)
 
     def due(self, until_ms: int) -> FiredTimers:
         """The timers of this time and before, in order of time; they are there until they are deleted.
@@ -99,17 +102,25 @@ class Timers:
         Raises:
             InvalidRequestError: The time is no whole number of milliseconds.
         """
+        return self._in_order_of_time(self._due(until_ms))
+
+    def _due(self, until_ms: int) -> Identities:
+        """The timers of this time and before, ascending by sort key."""
         until_ms = whole_ms(until_ms)
         earliest = self.earliest()
         if earliest is None or earliest > until_ms:
             fields = self.rows.table.spec.id_fields
-            return self._columns_of([pa.array([], field.type) for field in fields])
+            nothing = tuple(pa.array([], field.type) for field in fields)
+            return Identities(np.empty(0, np.uint64), nothing)
         end = time_part(np.array([until_ms], np.int64))[0] | _U((1 << 16) - 1)
-        rows = self.rows.table.rows_between(self._groups, (self._groups | end) + _U(1))
-        times = rows.identities.columns[-1].to_numpy()
-        due = np.flatnonzero(times <= until_ms)
-        at = pa.array(due[np.argsort(times[due], kind="stable")])
-        return self._columns_of([column.take(at) for column in rows.identities.columns])
+        rows = self.rows.table.rows_between(self._groups, (self._groups | end) + _U(1)).identities
+        due = np.flatnonzero(rows.columns[-1].to_numpy() <= until_ms)
+        at = pa.array(due)
+        return Identities(rows.sort_keys[due], tuple(column.take(at) for column in rows.columns))
+
+    def _in_order_of_time(self, timers: Identities) -> FiredTimers:
+        at = pa.array(np.argsort(timers.columns[-1].to_numpy(), kind="stable"))
+        return self._columns_of([column.take(at) for column in timers.columns])
 
     def of_keys(self, keys: Keys) -> FiredTimers:
         """The timers of some keys, and perhaps of others, whose hashes end alike; they stay.

@@ -110,6 +110,7 @@ def summary(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
         "checkpoint": metadata.checkpoint_id,
         "pointer": pointer,
         "batch": None if progress is None else progress.batch_id,
+        "query_name": progress.query_name if progress is not None else "",
         "completed": time_text(metadata.created_ms),
         "operators": {uid: operator.parallelism for uid, operator in metadata.operators.items()},
         "new_bytes": size.new_bytes,

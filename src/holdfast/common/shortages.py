@@ -29,7 +29,7 @@ def shortage_of(error: BaseException, location: str = "") -> CheckpointError | N
     """
     number = getattr(error, "errno", None) if isinstance(error, OSError) else None
     if number in _NO_ROOM:
-        return StorageFullError(f"no room left on this machine's disk ({error})", location)
+        return StorageFullError(f"no space left on this machine's disk ({error})", location)
     if isinstance(error, MemoryError):  # Arrow's is one, too
         lacking = "too little memory"
     elif isinstance(error, RuntimeError) and _NO_THREAD in str(error):

@@ -55,7 +55,7 @@ def normalize(uri: str | os.PathLike[str]) -> str:
 
 
 def _refuse_unstorable(scheme: str, path: str, uri: str) -> None:
-    """Refuse a path that a store can't have, or answers with an error about something else.
+    """Refuse a path that a store does not support, or rejects with a misleading error.
 
     Local disks take every character but NUL, and report a name that is too long.
     """

@@ -70,7 +70,7 @@ class PastCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
         epoch: Number of the claim under which it was committed.
         new_bytes: The bytes of `_metadata`, and of files in the checkpoint's own directory.
         referenced_bytes: Files of state elsewhere.
-        rows_in: The rows that all operators together were given.
+        rows_in: The rows of the operator that was given the most.
         rows_late: The rows that were dropped because they came too late.
         rows_out: The rows that all operators together gave on.
         operators: By uid; empty if they are many, or it is so long ago that there was no room for them.

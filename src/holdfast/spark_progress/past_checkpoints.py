@@ -85,7 +85,8 @@ def figures_of(completed: CompletedCheckpoint) -> PastCheckpoint:
         epoch=metadata.epoch,
         new_bytes=size.new_bytes,
         referenced_bytes=size.referenced_bytes,
-        rows_in=sum(operator.rows_in for operator in operators.values()),
+        # Operators that are applied one after the other are given the same rows.
+        rows_in=max((operator.rows_in for operator in operators.values()), default=0),
         rows_late=sum(operator.rows_late for operator in operators.values()),
         rows_out=sum(operator.rows_out for operator in operators.values()),
         operators=operators,

@@ -1,7 +1,7 @@
 """Spark's side of a checkpoint: MessagePack in `_metadata`, under the coordinator state `spark`.
 
 {"query_id": str, "run_id": str, "batch_id": int, "offsets": str, "checkpoint_location": str,
-"spark_version": str, "watermark": int, "batch_time": int}
+"spark_version": str, "watermark": int, "batch_time": int, "query_name": str}
 """
 
 import json
@@ -30,6 +30,7 @@ class SparkProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             Spark's own, in `offsets`, if the query began with a savepoint.
         batch_time: The time that the batch was run with, in milliseconds since 1970. It is above Spark's own, in
             `offsets`, if the driver's clock went back.
+        query_name: The name that the query was given; empty if it has none.
     """
 
     query_id: str
@@ -40,6 +41,7 @@ class SparkProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     spark_version: str
     watermark: int = 0
     batch_time: int = 0
+    query_name: str = ""
 
     @property
     def times(self) -> tuple[int, int]:

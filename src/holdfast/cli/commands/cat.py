@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.command import Commands
 
-_NUMBERS = ("subtasks", "elements", "bytes", "subtask", "partition", "key_group")
+_NUMBERS = ("subtasks", "stored_elements", "bytes", "subtask", "partition", "key_group")
 
 
 def add_to(commands: "Commands") -> None:

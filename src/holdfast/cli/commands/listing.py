@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _UNREADABLE = 3
 
-_NUMBERS = ("batch", "age", "new", "referenced", "total")
+_NUMBERS = ("batch", "parallelism", "age", "new", "referenced", "total")
 
 
 def add_to(commands: "Commands") -> None:
@@ -130,21 +130,18 @@ def _history(
 
 
 def _print(rows: list[dict[str, Any]], *, now_s: float) -> None:
-    """Print a table for each directory; above it stands what all its checkpoints have in common."""
-    tables: dict[str, list[dict[str, str]]] = {}
+    """Print a table for each directory of each job."""
+    tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        tables.setdefault(_title(row), []).append(_text(row, now_s))
-    for number, (title, table) in enumerate(tables.items()):
+        tables.setdefault((row["job"], uripath.parent(row["pointer"])), []).append(row)
+    for number, ((job, directory), table) in enumerate(tables.items()):
         if number:
             print_line()
-        print_line(title)
-        print_lines(table, right=_NUMBERS)
-
-
-def _title(row: dict[str, Any]) -> str:
-    operators = [f"{uid} x {parallelism}" for uid, parallelism in row["operators"].items()]
-    of = f" ({', '.join(operators)})" if operators else ""
-    return f"job {row['job']}{of} in {uripath.parent(row['pointer'])}"
+        newest = table[-1]
+        name = f" of query {newest['query_name']!r}" if newest["query_name"] else ""
+        operators = f" ({', '.join(newest['operators'])})" if newest["operators"] else ""
+        print_line(f"job {job}{name}{operators} in {directory}")
+        print_lines([_text(row, now_s) for row in table], right=_NUMBERS)
 
 
 def _claimed(row: dict[str, Any]) -> str:
@@ -157,6 +154,7 @@ def _text(row: dict[str, Any], now_s: float) -> dict[str, str]:
     return {
         "completed": f"{completed:%Y-%m-%d %H:%M}",
         "age": age_text(now_s - completed.timestamp()),
+        "parallelism": ", ".join(map(str, sorted(set(row["operators"].values())))) or "-",
         "batch": "-" if row["batch"] is None else str(row["batch"]),
         "new": bytes_text(row["new_bytes"]),
         "referenced": bytes_text(row["referenced_bytes"]),

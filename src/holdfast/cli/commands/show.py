@@ -1,6 +1,7 @@
 """`holdfast show`: all about one checkpoint, but for the elements of its states."""
 
 import argparse
+import json
 import statistics
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from holdfast.cli.output import (
     print_pairs,
     print_table,
     say,
+    time_text,
 )
 from holdfast.cli.pointed_checkpoint import POINTER_HELP, follow, pointed, progress_in, summary
 from holdfast.cli.stores import add_stores
@@ -25,7 +27,14 @@ from holdfast.locations.coordination import files_of, is_gone
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import StoredOperator, StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint
-from holdfast.spark_progress import HISTORY, SPARK, SPARK_FILES, all_streams, spark_files_of
+from holdfast.spark_progress import (
+    HISTORY,
+    SPARK,
+    SPARK_FILES,
+    all_streams,
+    sources_of,
+    spark_files_of,
+)
 
 if TYPE_CHECKING:
     from holdfast.backends.inspection import ShownColumn, StoredState
@@ -100,7 +109,13 @@ def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
         "epoch": metadata.epoch,
         "writer": metadata.writer,
         "commit_token": metadata.commit_token,
-        "spark": None if progress is None else msgspec.structs.asdict(progress),
+        "spark": None
+        if progress is None
+        else {
+            **msgspec.structs.asdict(progress),
+            "watermark": progress.times[1],
+            "sources": list(map(_source, sources_of(progress.offsets))),
+        },
         "spark_files": _spark_files(checkpoint),
         "coordinator_states": {
             name: len(metadata.coordinator_states[name]) for name in sorted(others)
@@ -113,6 +128,30 @@ def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
             {"uri": file.uri, "bytes": file.size} for file in files_of(all_streams(checkpoint))
         ],
     }
+
+
+def _source(offsets: str) -> Any:
+    """Return the offsets of a source as JSON has them, or their text if they are no JSON."""
+    try:
+        return json.loads(offsets)
+    except (ValueError, RecursionError):
+        return offsets
+
+
+def _source_text(source: Any) -> str:
+    """Return the offsets of a source in a line for each topic, if it has topics with partitions, as Kafka has."""
+    is_by_topic = (
+        isinstance(source, dict)
+        and bool(source)
+        and all(isinstance(partitions, dict) and partitions for partitions in source.values())
+    )
+    if not is_by_topic:
+        return source if isinstance(source, str) else json.dumps(source, separators=(",", ":"))
+    return "\n".join(
+        f"{topic}: "
+        + ", ".join(f"partition {number} at {offset}" for number, offset in partitions.items())
+        for topic, partitions in source.items()
+    )
 
 
 def _spark_files(checkpoint: CompletedCheckpoint) -> dict[str, Any] | None:
@@ -219,13 +258,16 @@ def _claim_pairs(shown: dict[str, Any]) -> dict[str, str]:
 def _spark_pairs(shown: dict[str, Any]) -> dict[str, str]:
     pairs = {}
     if (spark := shown["spark"]) is not None:
+        name = f"{spark['query_name']}, " if spark["query_name"] else ""
         pairs = {
             "batch": str(spark["batch_id"]),
-            "query": f"{spark['query_id']}, on Spark {spark['spark_version']}",
+            "query": f"{name}{spark['query_id']}, on Spark {spark['spark_version']}",
             "run": spark["run_id"],
             "checkpointLocation": spark["checkpoint_location"],
         }
-        pairs["offsets"] = "\n".join(spark["offsets"].splitlines()[2:]) or "-"
+        if spark["watermark"]:
+            pairs["watermark"] = time_text(spark["watermark"])
+        pairs["offsets"] = "\n".join(map(_source_text, spark["sources"])) or "-"
     if (files := shown["spark_files"]) is not None:
         is_noted = "noted as done" if files["is_committed"] else "not yet noted as done"
         what = f"{count_text(len(files['files']), 'file')}, {bytes_text(files['bytes'])}"
@@ -247,13 +289,13 @@ def _print_operator(uid: str, operator: dict[str, Any], *, subtasks: bool) -> No
             {
                 "state": state["state"] or "-",
                 "kind": state["kind"],
-                "elements": str(state["elements"]),
+                "stored": str(state["stored_elements"]),
                 "size": bytes_text(state["bytes"]),
                 "type": "can't be read" if state["failure"] else state["type"],
             }
             for state in operator["states"]
         ],
-        right=("elements", "size"),
+        right=("stored", "size"),
     )
     for state in operator["states"]:
         if state["failure"]:

@@ -59,9 +59,9 @@ class Checkpoint:
         referenced_bytes: The same.
         total_bytes: The same.
         metadata_bytes: Length of `_metadata`, which is among the new bytes.
-        rows_in: The rows that all operators together were given; None if nobody has counted.
-        rows_late: The same.
-        rows_out: The same.
+        rows_in: The rows of the operator that was given the most; None if nobody has counted.
+        rows_late: The rows that came too late for all operators together.
+        rows_out: The rows that all operators together gave on.
         operators: By uid, sorted.
     """
 
@@ -158,7 +158,7 @@ class RememberedCheckpoint:
         epoch: Number of the claim under which it was committed.
         new_bytes: As in `CheckpointSize`.
         referenced_bytes: The same.
-        rows_in: The rows that all operators together were given.
+        rows_in: As in `Checkpoint`.
         rows_late: The same.
         rows_out: The same.
         operators: By uid, sorted; empty where there was no room to remember them.
@@ -211,6 +211,7 @@ class Job:
 
     Attributes:
         job: The job's id.
+        query_name: The name of its query, in the newest checkpoint; empty if it has none.
         state: `healthy`; `quiet`, if the newest checkpoint is far older than their usual distance;
             `attention`, if a newer one was begun long ago and not completed, or an older one can't
             be read; `damaged`, if the newest can't be read; `empty`, if there is none.
@@ -227,6 +228,7 @@ class Job:
     """
 
     job: str
+    query_name: str
     state: str
     usual_distance_ms: float | None
     checkpoints: list[Checkpoint]

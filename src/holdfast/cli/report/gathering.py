@@ -1,7 +1,7 @@
 """Gathers what a report shows from the checkpoints below a directory."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from statistics import median
@@ -92,6 +92,7 @@ def _job(history: JobHistory, now_ms: int) -> Job:
     ]
     return Job(
         job=history.job_id,
+        query_name=_query_name(history.checkpoints),
         state=_state(history, usual, now_ms),
         usual_distance_ms=usual,
         checkpoints=checkpoints,
@@ -116,6 +117,14 @@ def _job(history: JobHistory, now_ms: int) -> Job:
         ],
         history_error=history_error,
     )
+
+
+def _query_name(checkpoints: Sequence[CompletedCheckpoint]) -> str:
+    """Return the name of the query, or nothing if the newest checkpoint is not one of Spark's."""
+    try:
+        return progress_of(checkpoints[-1].metadata).query_name if checkpoints else ""
+    except CheckpointError:
+        return ""
 
 
 def _remembered(history: JobHistory) -> tuple[Past, str]:
@@ -192,7 +201,14 @@ def _checkpoint(completed: CompletedCheckpoint) -> Checkpoint:
         referenced_bytes=size.referenced_bytes,
         total_bytes=size.total_bytes,
         metadata_bytes=completed.metadata_bytes,
-        rows_in=_total(subtask.rows_in for subtask in subtasks),
+        rows_in=max(
+            (
+                rows
+                for operator in operators
+                if (rows := _total(subtask.rows_in for subtask in operator.subtasks)) is not None
+            ),
+            default=None,
+        ),
         rows_late=_total(subtask.rows_late for subtask in subtasks),
         rows_out=_total(subtask.rows_out for subtask in subtasks),
         operators=operators,

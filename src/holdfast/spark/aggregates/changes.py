@@ -121,6 +121,9 @@ class AggregateChanges:
         both = sorted({*self.renamed} & {*self.added})
         if both:
             raise InvalidRequestError(f"aggregates {both} can't be both renamed and added")
+        if len({*self.renamed.values()}) < len(self.renamed):
+            message = f"renamed is {self.renamed!r}; no two aggregates can have had one name"
+            raise InvalidRequestError(message)
         kept = sorted({*self.renamed.values(), *self.dropped} & aggregates.keys())
         if kept:
             message = (

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.inspection import Raw
 from holdfast.spark.data_source.view import SETTINGS
+from holdfast.spark.event_time import check_rows_per_batch
 from holdfast.spark.sessions import register_source
 from holdfast.spark.settings import is_of_stores
 from pyspark_holdfast import DefaultSource
@@ -42,9 +43,11 @@ def read_state(
 
     Raises:
         TypeError: A value of the key is of another type.
+        InvalidRequestError: The session's setting for rows per batch is one that Spark's Python data sources don't run with.
         pyspark.errors.AnalysisException: There is no such state, or it can't be read; the message
             says which names there are.
     """
+    check_rows_per_batch(spark)
     register_source(spark, DefaultSource)
     settings = {key: text for key, text in spark.conf.getAll.items() if is_of_stores(key)}
     options = {SETTINGS: msgspec.json.encode(settings).decode()}

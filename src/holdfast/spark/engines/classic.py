@@ -62,6 +62,7 @@ class ClassicEngine:
             query_id=query_id,
             run_id=execution.runId().toString(),
             checkpoint_location=execution.resolvedCheckpointRoot(),
+            name=execution.name() or "",
             execution=execution,
         )
 

@@ -59,12 +59,14 @@ class _OwnQuery:
         query_id: Spark's id of the query.
         run_id: Spark's id of the run.
         location: Spark's checkpoint directory.
+        name: The query's name; empty if it has none.
         is_ours: Whether Holdfast's own file systems reach that; to read it by Spark takes a job.
     """
 
     query_id: str
     run_id: str
     location: str
+    name: str
     is_ours: bool
 
 
@@ -84,7 +86,10 @@ class ConnectEngine:
     def running_query(self) -> RunningQuery:
         query = self._query()
         return RunningQuery(
-            query_id=query.query_id, run_id=query.run_id, checkpoint_location=query.location
+            query_id=query.query_id,
+            run_id=query.run_id,
+            checkpoint_location=query.location,
+            name=query.name,
         )
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
@@ -161,7 +166,8 @@ class ConnectEngine:
                 continue  # nothing of Spark's is there
             if metadata["id"] == query.id:
                 root = uri.removesuffix("/metadata")
-                return _OwnQuery(query.id, query.runId, root, self._reaches(root, text))
+                name = query.name or ""
+                return _OwnQuery(query.id, query.runId, root, name, self._reaches(root, text))
         message = (
             f"can't tell where Spark keeps its progress of query {query.id}; give the query the "
             "option checkpointLocation"

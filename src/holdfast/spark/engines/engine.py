@@ -28,12 +28,14 @@ class RunningQuery:
         query_id: Stays the same for the life of Spark's checkpointLocation.
         run_id: New at each start of the query.
         checkpoint_location: Spark's own checkpoint directory for the query.
+        name: The name that the query was given; empty if it has none.
         execution: The query in Spark's JVM; None with Spark Connect.
     """
 
     query_id: str
     run_id: str
     checkpoint_location: str
+    name: str = ""
     execution: Any = field(default=None, repr=False, compare=False)
 
 

@@ -8,13 +8,14 @@ source in the query's plan (the package `pyspark_holdfast_wake`). `operators/` a
 from holdfast.spark.event_time.batch_times import times_of_batch
 from holdfast.spark.event_time.due_timers import NO_TIMERS, NextTimers, due, earliest, is_due
 from holdfast.spark.event_time.late_rows import LateRows, has_watermark
-from holdfast.spark.event_time.wake_ups import WakeUps, wakes_only
+from holdfast.spark.event_time.wake_ups import WakeUps, check_rows_per_batch, wakes_only
 
 __all__ = [
     "NO_TIMERS",
     "LateRows",
     "NextTimers",
     "WakeUps",
+    "check_rows_per_batch",
     "due",
     "earliest",
     "has_watermark",

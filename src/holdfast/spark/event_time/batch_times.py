@@ -1,6 +1,6 @@
 """The times of a batch, by Spark's log of it and by the checkpoint before."""
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.api import NO_WATERMARK, BatchTimes
 from holdfast.spark_progress import SparkProgress, logged_times
 
 
@@ -18,4 +18,11 @@ def times_of_batch(offsets: str, last: SparkProgress | None) -> BatchTimes:
     """
     batch_time, watermark = logged_times(offsets)
     batch_time_before, before = (0, 0) if last is None else last.times
-    return BatchTimes(max(batch_time, batch_time_before), max(watermark, before), before)
+    return BatchTimes(
+        max(batch_time, batch_time_before), _known(max(watermark, before)), _known(before)
+    )
+
+
+def _known(watermark: int) -> int:
+    """Spark's watermark. Spark logs 0 until rows have brought one that is later than 1970, and never an earlier one."""
+    return watermark or NO_WATERMARK

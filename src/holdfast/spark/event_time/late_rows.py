@@ -7,6 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType
 
+from holdfast.backends.api import NO_WATERMARK
 from holdfast.errors import InvalidRequestError
 
 _DELAY = "spark.watermarkDelayMs"
@@ -58,6 +59,8 @@ class LateRows:
         Args:
             late_watermark: `BatchTimes.late_watermark`.
         """
+        if late_watermark == NO_WATERMARK:
+            return F.expr("false")
         return F.coalesce(self.event_time <= F.lit(1000 * late_watermark), F.expr("false"))
 
 

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
@@ -14,12 +14,18 @@ from pyspark_holdfast_wake import (
     DIRECTORY,
     FORMAT,
     NAME,
+    SUPPORTS_AVAILABLE_NOW,
     DefaultSource,
     ask,
     file_of,
     forget,
     is_of_wake_ups,
 )
+
+AVAILABLE_NOW_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+"""Makes `availableNow` keep to rate limits beside a source that doesn't know this trigger."""
+
+_ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +47,19 @@ class WakeUps:
         Columns, their order and what Spark notes of their watermark stay. `withWatermark` has to come first.
 
         Raises:
-            InvalidRequestError: The rows are no stream.
+            InvalidRequestError: The rows are no stream, or the session's setting for rows per batch is one that Spark's
+                Python data sources don't run with.
         """
         if not rows.isStreaming:
             raise InvalidRequestError("only batches of a stream can be asked for; use readStream")
         columns = [StructField(each.name, each.dataType, each.nullable) for each in rows.schema]
         session = rows.sparkSession
+        check_rows_per_batch(session)
         register_source(session, DefaultSource)
+        if not SUPPORTS_AVAILABLE_NOW:
+            # Otherwise one source in Python makes Spark 4.1 read all sources to their end in one batch, whatever
+            # their rate limits are.
+            session.conf.set(AVAILABLE_NOW_WRAPPER, "true")
         stream = (
             session.readStream.format(FORMAT).schema(StructType(columns)).option(NAME, self.name)
         )
@@ -91,6 +103,21 @@ class WakeUps:
                 "by; start it over the rows that WakeUps.beside(...) gives"
             )
             raise InvalidRequestError(message)
+
+
+def check_rows_per_batch(session: SparkSession) -> None:
+    """Refuse a session in which Spark's Python data sources fail, by an assertion and without the name of the setting.
+
+    Raises:
+        InvalidRequestError: `spark.sql.execution.arrow.maxRecordsPerBatch` is not positive.
+    """
+    rows = session.conf.get(_ROWS_PER_BATCH, "10000")
+    if int(rows or 0) < 1:
+        message = (
+            f"{_ROWS_PER_BATCH} is {rows}, and Spark's Python data sources, which this needs, run with positive numbers "
+            "only; set a large one in place of no limit, such as 1000000"
+        )
+        raise InvalidRequestError(message)
 
 
 def wakes_only(sources: Sequence[str], before: Sequence[str] | None) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import take_rows
-from holdfast.backends.keyed import KeyedStateBackend, TimerService
+from holdfast.backends.arrow import named_conversion, take_rows
+from holdfast.backends.keyed import KeyedStateBackend, Keys, TimerService
 from holdfast.errors import InvalidRequestError
 
 TimeDomain = Literal["event", "processing"]
@@ -40,9 +40,7 @@ class TurnsOfKeys:
         self._due: list[_Timer] = []  # while they fire
         self._turns: dict[_Timer, int] | None = None
 
-    def of_rows(
-        self, parts: Sequence[pa.RecordBatch]
-    ) -> Iterator[tuple[Any, pa.RecordBatch]]:
+    def of_rows(self, parts: Sequence[pa.RecordBatch]) -> Iterator[tuple[Any, pa.RecordBatch]]:
         """Each key of the rows, which is current until the next is asked for, and its rows.
 
         Args:
@@ -56,7 +54,7 @@ class TurnsOfKeys:
         bounds = np.append(grouping.starts, len(grouping.order))
         set_current_key = self._states.set_current_key
         self._states.begin_batch(keys)
-        values = zip(*_values(keys.columns), strict=True)
+        values = zip(*self._values(keys), strict=True)
         rows_of_keys = _rows_of_keys(parts, grouping.order, bounds)
         for number, (key, rows) in enumerate(zip(values, rows_of_keys, strict=True)):
             set_current_key(number)
@@ -80,7 +78,7 @@ class TurnsOfKeys:
         times = np.concatenate([timers.times_ms for _, timers in fired])
         domains = [domain for domain, timers in fired for _ in range(len(timers))]
         self._due = list(zip(keys.codes.tolist(), times.tolist(), domains, strict=True))
-        made = list(map(self._make, zip(*_values(keys.columns), strict=True)))
+        made = list(map(self._make, zip(*self._values(keys), strict=True)))
         self._states.begin_batch(keys)
         for turn, (number, time_ms, domain) in enumerate(self._due):
             self._turn, self._index = turn, number
@@ -105,6 +103,14 @@ class TurnsOfKeys:
     def delete(self, domain: TimeDomain, time_ms: int) -> None:
         """Delete a timer of the current key, if it is there and not due. Raises what `register` does."""
         self._service(domain).delete(_checked(time_ms))
+
+    def _values(self, keys: Keys) -> list[list[Any]]:
+        """The keys' values, column by column. Raises `InvalidRequestError`."""
+        columns = []
+        for name, column in zip(self._states.key.names, keys.columns, strict=True):
+            with named_conversion(f"key column {name!r}", column.type):
+                columns.append(column.to_pylist())
+        return columns
 
     def _is_to_come(self, timer: _Timer) -> bool:
         """Whether a timer is among those that fire, and not through with its turn."""
@@ -157,10 +163,6 @@ def _tuples_named(names: list[str]) -> Callable[[Iterable[Any]], tuple[Any, ...]
     """Makes named tuples; a field whose name is none of Python's is called by its number."""
     kind: Any = namedtuple("Key", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
     return kind._make
-
-
-def _values(columns: tuple[pa.Array, ...]) -> list[list[Any]]:
-    return [column.to_pylist() for column in columns]
 
 
 def _checked(time_ms: int) -> int:

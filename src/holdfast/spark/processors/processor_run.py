@@ -13,6 +13,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
+from holdfast.backends.arrow import named_conversion
 from holdfast.backends.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -168,7 +169,10 @@ class ProcessorRun:
     def _objects(self, keys: Keys, order: Numbers) -> list[tuple[Any, ...]]:
         at = pa.array(order)
         with many_objects():
-            values = [self._key_values(column.take(at)) for column in keys.columns]
+            values = []
+            for name, column in zip(self._backend.key.names, keys.columns, strict=True):
+                with named_conversion(f"key column {name!r}", column.type):
+                    values.append(self._key_values(column.take(at)))
             return list(zip(*values, strict=True))
 
     def _state_of(self, declaration: Declaration) -> StoredState | None:

@@ -52,6 +52,7 @@ from holdfast.spark_progress import (
     SparkProgress,
     all_streams,
     carried_history,
+    figures_of,
 )
 
 _log = logging.getLogger(__name__)
@@ -437,7 +438,7 @@ def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
         metadata.job_id,
         batch_id,
         metadata.duration_ms,
-        sum(each.rows_in for each in statistics),
+        figures_of(completed).rows_in,
         sum(each.rows_out for each in statistics),
         metadata.state_bytes,
         completed.metadata_bytes,

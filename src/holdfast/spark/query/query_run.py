@@ -173,8 +173,9 @@ class QueryRun:
                 offsets=offsets,
                 checkpoint_location=shown(query.checkpoint_location),
                 spark_version=pyspark.__version__,
-                watermark=times.watermark,
+                watermark=max(times.watermark, 0),  # as Spark logs it
                 batch_time=times.batch_time,
+                query_name=query.name,
             )
             if not rows_came and self._has_nothing_to_do(pending, times) and engine.is_empty(rows):
                 self.coordinator.carry_over(pending, progress)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import cast_rows
+from holdfast.backends.arrow import MisfitError, cast_rows
+from holdfast.errors import InvalidRequestError
 
 
 def marked_subtask(batch: pa.RecordBatch, parallelism: int) -> int:
@@ -48,7 +49,11 @@ class InputRows:
             rows = self._without_marks(batch)
             if rows.num_rows:
                 self.count += rows.num_rows
-                return cast_rows(rows, self._schema)
+                try:
+                    return cast_rows(rows, self._schema)
+                except MisfitError as error:
+                    message = f"rows don't fit the schema that the operator's state knows: {error}"
+                    raise InvalidRequestError(message) from error
         self.exhausted = True
         raise StopIteration
 

@@ -147,7 +147,13 @@ class SubtaskRunner:
             checkpoint_id=self.checkpoint_id,
             clock=self.job.clock,
         )
-        yield from self._run_over(subtask, rows, warm)
+        try:
+            yield from self._run_over(subtask, rows, warm)
+        except InvalidRequestError as error:
+            message, *rest = error.args
+            if repr(self.uid) in message:
+                raise
+            raise type(error)(f"operator {self.uid!r}: {message}", *rest) from error
         spare_collections()
 
     def _run_over(self, subtask: int, rows: InputRows, warm: WarmState) -> Iterator[pa.RecordBatch]:

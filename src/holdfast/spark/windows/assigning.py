@@ -19,9 +19,12 @@ _MILLISECOND = timedelta(milliseconds=1)
 class Window:
     """A window of event time.
 
+    Python has no datetimes before the year 1 or after the year 9999. A bound that lies there is the first or the last
+    datetime that there is.
+
     Attributes:
         start: The window's first instant, UTC.
-        end: The first instant behind it, UTC.
+        end: The first instant after it, UTC.
     """
 
     start: datetime

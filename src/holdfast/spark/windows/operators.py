@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Required, TypedDict, Unpack
 
 import msgspec
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.api import FunctionInitializationContext
-from holdfast.backends.arrow import gather, take_rows
+from holdfast.backends.api import NO_WATERMARK, FunctionInitializationContext
+from holdfast.backends.arrow import gather, named_conversion, take_rows
 from holdfast.backends.descriptors import ReducingStateDescriptor
 from holdfast.backends.keyed import TableSpec
 from holdfast.common import json_decoder
@@ -44,6 +44,10 @@ _STATE = "windows"
 _WINDOWS = b"holdfast.windows"
 _read_note = json_decoder(tuple[str, str, str]).decode
 _MICROSECONDS = pa.timestamp("us")
+_FIRST_MICROS, _LAST_MICROS = (
+    pa.scalar(moment, _MICROSECONDS).value
+    for moment in (datetime.min, datetime.max)  # noqa: DTZ901
+)
 
 Emit = Literal["append", "update"]
 WindowFunction = Callable[[tuple[Any, ...], Window, pa.Table], Iterable[Row] | None]
@@ -196,7 +200,8 @@ class _Windowed(StatefulFunction):
         times_ms = np.concatenate([_milliseconds(rows.column(self._time)) for rows in parts])
         keys = self._store.keys(pa.Table.from_batches(parts))
         late_ms = self._batch.late_watermark
-        assigned = self._windows.assign(keys, times_ms, late_ms - self._lateness_ms + 1)
+        over_ms = max(late_ms - self._lateness_ms + 1, NO_WATERMARK)
+        assigned = self._windows.assign(keys, times_ms, over_ms)
         self.late_rows += self._late(times_ms, assigned)
         spans = assigned.spans
         if len(spans):
@@ -263,7 +268,7 @@ class _Windowed(StatefulFunction):
         order = np.lexsort((starts[firsts], ends[firsts]))
         kept = self._state.get(windows).take(pa.array(order))
         bounds = [
-            pa.array(1000 * times_ms[firsts][order], _MICROSECONDS).cast(self._time_type)
+            _timestamps(times_ms[firsts][order]).cast(self._time_type)
             for times_ms in (starts, ends)
         ]
         shown = [column.take(pa.array(order)) for column in windows.columns[:width]]
@@ -398,7 +403,10 @@ class WindowedFunction(_Windowed):
         by = pa.table({"window": owners, "time": rows.column(self._time)})
         rows = rows.take(pc.sort_indices(by, [("window", "ascending"), ("time", "ascending")]))
         ends = np.cumsum(lengths)
-        *key, starts_at, ends_at = (column.to_pylist() for column in windows.columns)
+        *key, starts_at, ends_at = (
+            _python_values(name, column)
+            for name, column in zip(windows.schema.names, windows.columns, strict=True)
+        )
         output = OutputRows(self._output)
         for index, (first, count) in enumerate(zip(ends - lengths, lengths, strict=True)):
             returned = self._function(
@@ -411,6 +419,26 @@ class WindowedFunction(_Windowed):
                 if output.are_enough:
                     yield from output.take()
         yield from output.take()
+
+
+def _timestamps(times_ms: Times) -> pa.Array:
+    """Times as columns have them; the first or last that a column can have in place of those beyond."""
+    most_ms = np.iinfo(np.int64).max // 1000
+    return pa.array(1000 * times_ms.clip(-most_ms, most_ms), _MICROSECONDS)
+
+
+def _python_values(name: str, column: pa.Array) -> list[Any]:
+    """The values of a column of windows; bounds beyond Python's calendar are its first or last instant.
+
+    Raises:
+        InvalidRequestError: Python has no object for a part of a key.
+    """
+    with named_conversion(f"key column {name!r}", column.type):
+        if name in (START, END):
+            micros = column.cast(pa.int64()).to_numpy().clip(_FIRST_MICROS, _LAST_MICROS)
+            column = pa.array(micros, column.type)
+        values: list[Any] = column.to_pylist()
+        return values
 
 
 def _milliseconds(column: pa.Array) -> Times:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import types
 from pyspark.sql.pandas.types import _create_converter_to_pandas, from_arrow_type
 
-from holdfast.backends.arrow import take_rows
+from holdfast.backends.arrow import named_conversion, take_rows
 from holdfast.spark.processors.frames.frame_parts import part_of_frame
 from holdfast.spark.processors.rows import InputSettings, in_zone
 from holdfast.spark.processors.turns import Turns
@@ -52,12 +52,11 @@ class FramesOfKeys:
 
     def _frames(self, first: int, end: int) -> Any:
         block = pa.Table.from_batches(take_rows(self._parts, self._turns.rows[first:end]))
-        return pd.DataFrame(
-            {
-                name: series_of(column, self._zone)
-                for name, column in zip(block.column_names, block.columns, strict=True)
-            }
-        )
+        series = {}
+        for name, column in zip(block.column_names, block.columns, strict=True):
+            with named_conversion(f"column {name!r}", column.type):
+                series[name] = series_of(column, self._zone)
+        return pd.DataFrame(series)
 
 
 def values_in_frames(column: pa.Array, zone: str) -> list[Any]:

@@ -7,7 +7,13 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import conformed, conformed_column, mapped_type, take_rows
+from holdfast.backends.arrow import (
+    conformed,
+    conformed_column,
+    mapped_type,
+    named_conversion,
+    take_rows,
+)
 from holdfast.spark.processors.turns import Turns
 from holdfast.spark.processors.values import many_objects, objects_of, row_maker
 
@@ -75,7 +81,10 @@ class RowsOfKeys:
         rows: list[Any] = []
         with many_objects():
             for block in take_rows(self._parts, self._turns.rows[first:end]):
-                columns = [values_in_rows(column, self._zone) for column in block.columns]
+                columns = []
+                for name, column in zip(block.schema.names, block.columns, strict=True):
+                    with named_conversion(f"column {name!r}", column.type):
+                        columns.append(values_in_rows(column, self._zone))
                 rows.extend(map(self._make, zip(*columns, strict=True)))
         return rows
 

@@ -13,7 +13,7 @@ from holdfast.spark.processors import errors
 from holdfast.spark.processors.state.reading_ahead import ReadingAhead
 from holdfast.spark.processors.state.state_variable import StateVariable
 from holdfast.spark.processors.turns import CurrentKey
-from holdfast.spark.processors.values import Structs, many_objects
+from holdfast.spark.processors.values import Structs
 
 _Elements = list[tuple[Any, ...]]
 
@@ -126,7 +126,6 @@ class ListVariable(StateVariable, SparkListState):
         assert self._state is not None
         keys, numbers = self._current.keys_of(self._stored.next_numbers())
         lists = self._state.columns.stored(keys)
-        with many_objects():
-            elements = self._shape.tuples(lists.flatten())
+        elements = self._tuples(self._shape, lists.flatten())
         parts = (elements[first:end] for first, end in pairwise(offsets_of(lists).tolist()))
         self._stored.put(dict(zip(numbers.tolist(), parts, strict=True)), len(elements))

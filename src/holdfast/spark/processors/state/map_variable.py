@@ -180,7 +180,7 @@ class MapVariable(StateVariable, SparkMapState):
             assert self._state is not None
             keys, _ = self._current.keys_of(np.array([number]))
             column = self._state.columns.get(keys, self._key_shape.array([map_key]), [0])
-            value = None if column.null_count else self._shape.tuples(column)[0]
+            value = None if column.null_count else self._tuples(self._shape, column)[0]
             self._looked_up[name] = value
         return self._looked_up[name]
 
@@ -196,11 +196,11 @@ class MapVariable(StateVariable, SparkMapState):
 
     def _maps(self, entries: MapEntries, numbers: Numbers) -> dict[int, _Entries]:
         """The entries by the number of their key."""
-        map_keys = self._key_shape.tuples(entries.map_keys)
+        map_keys = self._tuples(self._key_shape, entries.map_keys)
         names: list[Any] = map_keys
         if not self._key_shape.is_hashed_as_it_is:
             names = list(map(self._key_shape.hashable, map_keys))
-        pairs = list(zip(map_keys, self._shape.tuples(entries.values), strict=True))
+        pairs = list(zip(map_keys, self._tuples(self._shape, entries.values), strict=True))
         bounds = np.searchsorted(entries.indices, np.arange(len(numbers) + 1)).tolist()
         return {
             number: dict(zip(names[first:end], pairs[first:end], strict=True))

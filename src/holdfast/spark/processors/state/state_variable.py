@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors import errors
 from holdfast.spark.processors.turns import CurrentKey
-from holdfast.spark.processors.values import NoValueError, Structs
+from holdfast.spark.processors.values import NoValueError, Structs, many_objects
 
 
 class StateVariable:
@@ -43,6 +45,14 @@ class StateVariable:
         if number is None or self._is_deleted:
             raise self._refusal(doing, operation)
         return number
+
+    def _tuples(self, shape: Structs, column: pa.Array) -> list[tuple[Any, ...]]:
+        """The stored values of a column. Raises `InvalidRequestError` where Python has no object for one."""
+        with many_objects():
+            try:
+                return shape.tuples(column)
+            except InvalidRequestError as error:
+                raise InvalidRequestError(f"state {self._name!r}: {error.args[0]}") from error
 
     def _row(self, shape: Structs, given: Iterable[Any], doing: str) -> tuple[Any, ...]:
         """What is kept for a value that a processor gives: a tuple of all fields.

@@ -8,7 +8,7 @@ from pyspark.sql.streaming.stateful_processor import ValueState as SparkValueSta
 from holdfast.backends.keyed import ValueState
 from holdfast.spark.processors.state.state_variable import StateVariable
 from holdfast.spark.processors.turns import CurrentKey
-from holdfast.spark.processors.values import Structs, many_objects
+from holdfast.spark.processors.values import Structs
 
 _UNREAD: Any = object()
 
@@ -97,8 +97,7 @@ class ValueVariable(StateVariable, SparkValueState):
         keys, numbers = self._current.keys_of()
         column = self._state.columns.stored(keys)
         missing = column.is_null().to_numpy(zero_copy_only=False)
-        with many_objects():
-            stored = self._shape.tuples(column)
+        stored = self._tuples(self._shape, column)
         for number, value, is_missing in zip(
             numbers.tolist(), stored, missing.tolist(), strict=True
         ):

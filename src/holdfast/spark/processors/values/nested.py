@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.backends.arrow import named_conversion
 from holdfast.spark.processors.values.row_classes import row_maker
 from holdfast.spark.processors.values.value_type import NoValueError, ValueType
 
@@ -64,8 +65,10 @@ class Maps(ValueType):
             entries = {self._key.canonical(key): self._item.canonical(item) for key, item in pairs}
         except NoValueError as error:
             raise error.inside("entry") from None
-        if None in entries:
-            raise NoValueError(value, self.name)
+        if None in entries or len(set(map(self._key.hashable, entries))) < len(pairs):
+            raise NoValueError(
+                value, self.name
+            )  # a key is missing, or two are the same value of their type
         return entries
 
     def column(self, values: list[Any]) -> pa.Array:
@@ -141,7 +144,10 @@ class Structs(ValueType):
         """The values of a column, as plain tuples; of what is null they don't matter."""
         if not self.fields:
             return [()] * len(column)
-        parts = [field.objects(column.field(at)) for at, field in enumerate(self.fields)]
+        parts = []
+        for at, (name, field) in enumerate(zip(self.names, self.fields, strict=True)):
+            with named_conversion(f"field {name!r}", field.arrow):
+                parts.append(field.objects(column.field(at)))
         return list(zip(*parts, strict=True))
 
     def canonical(self, value: Any) -> Any:

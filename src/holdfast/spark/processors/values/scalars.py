@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.backends.arrow import is_valid_text
 from holdfast.spark.processors.values.value_type import NoValueError, ValueType, plain
 
 _DECIMALS = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
@@ -63,21 +64,21 @@ class Booleans(ValueType):
 
 class Strings(ValueType):
     def canonical(self, value: Any) -> Any:
-        if value is None or type(value) is str:
-            return value
-        text = plain(value)
+        if value is None:
+            return None
+        text = value if type(value) is str else plain(value)
         if isinstance(text, int) and not isinstance(text, bool):
             return str(int(text))  # as Spark does
-        if not isinstance(text, str):
+        if not isinstance(text, str) or not is_valid_text(text):
             raise NoValueError(value, self.name)
-        return str(text)
+        return text if type(text) is str else str.__str__(text)
 
 
 class Binaries(ValueType):
     def canonical(self, value: Any) -> Any:
         if value is None or type(value) is bytes:
             return value
-        if isinstance(value, str):
+        if isinstance(value, str) and is_valid_text(value):
             return value.encode()  # as Spark does
         if not isinstance(value, bytes | bytearray | memoryview):
             raise NoValueError(value, self.name)
@@ -103,7 +104,7 @@ class Decimals(ValueType):
             raise NoValueError(value, self.name) from None
         if len(number.as_tuple().digits) > self.arrow.precision:
             raise NoValueError(value, self.name)
-        return number
+        return number or abs(number)  # the sign of a zero is not stored
 
 
 class Nulls(ValueType):

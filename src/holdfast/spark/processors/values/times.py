@@ -8,6 +8,9 @@ import pyarrow as pa
 from holdfast.spark.processors.values.column_objects import objects_of
 from holdfast.spark.processors.values.value_type import NoValueError, ValueType, plain
 
+_MOST_DAYS = (1 << 63) // (24 * 60 * 60 * 1_000_000)
+"""As many days as 64 bits of microseconds have."""
+
 _Time = TypeVar("_Time", dt.date, dt.datetime, dt.timedelta)
 
 
@@ -36,7 +39,15 @@ class Timestamps(_TimeType):
     def canonical(self, value: Any) -> Any:
         if value is None:
             return None
-        return _local(_instant(self._time(value, dt.datetime)))
+        try:
+            return _local(_instant(self._time(value, dt.datetime)))
+        except (ArithmeticError, OSError, ValueError):
+            raise NoValueError(
+                value, self.name
+            ) from None  # beyond Python's calendar in the worker's zone
+
+    def hashable(self, value: Any) -> Any:
+        return None if value is None else _instant(value)  # clocks show some times twice
 
     def column(self, values: list[Any]) -> pa.Array:
         numbers = [None if value is None else _instant(value) for value in values]
@@ -61,11 +72,16 @@ class LocalTimestamps(_TimeType):
     def canonical(self, value: Any) -> Any:
         if value is None:
             return None
-        return self._time(value, dt.datetime).replace(tzinfo=None)
+        time = self._time(value, dt.datetime)
+        date, clock = dt.date(time.year, time.month, time.day), time.time()
+        return dt.datetime.combine(date, clock.replace(fold=0))
 
 
 class Durations(_TimeType):
     def canonical(self, value: Any) -> Any:
-        if value is None or type(value) is dt.timedelta:
-            return value
-        return self._time(value, dt.timedelta)
+        if value is None:
+            return None
+        time = self._time(value, dt.timedelta)
+        if not -_MOST_DAYS < time.days < _MOST_DAYS:
+            raise NoValueError(value, self.name)
+        return dt.timedelta(time.days, time.seconds, time.microseconds)
