@@ -84,8 +84,18 @@ def test_json_is_escaped_where_somebody_looks_at_it(
     assert json.loads(f"{piped}]") == json.loads(f"{seen}]")
 
 
+def test_lack_of_memory_is_status_3_and_one_line(
+    capsys: pytest.CaptureFixture[str], faults: Faults
+) -> None:
+    faults.before("list", MemoryError(), "every")
+    assert main(["list", faults.directory]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("holdfast: this machine has too little memory")
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
-    "failure", [RuntimeError("\x1bwhat"), OSError(errno.ENOSPC, "no space left")]
+    "failure", [RuntimeError("\x1bwhat"), OSError(errno.EIO, "input/output error")]
 )
 def test_what_nobody_has_foreseen_is_status_3_with_a_traceback(
     capsys: pytest.CaptureFixture[str], faults: Faults, failure: Exception
@@ -147,4 +157,5 @@ def test_a_full_disk_behind_the_output_is_status_3(tmp_path: Path) -> None:
             check=False,
         )
     assert ran.returncode == 3
-    assert ran.stderr.count("Traceback") == 1
+    assert ran.stderr.count("\n") == 1
+    assert "no room left" in ran.stderr

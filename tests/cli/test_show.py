@@ -127,6 +127,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
             "checkpoint_location": "file:/spark",
             "spark_version": "4.3.0",
             "watermark": 0,
+            "batch_time": 0,
             "query_name": "",
             "sources": [{"logOffset": 2}],
         },
