@@ -38,6 +38,19 @@ test: export HYPOTHESIS_PROFILE ?= quick
 test: setup java ## the tests, fast and without network; includes real Spark; TESTS="tests/backends" for some of them
 	$(BIN)/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),tests) $(ARGS)
 
+# Laid over the usual environment. Left out are state machines and crashes, which try Holdfast's logic and not libraries.
+.PHONY: test-lowest
+test-lowest: export HYPOTHESIS_PROFILE ?= quick
+test-lowest: export PYTHONPATH := $(CURDIR)/build/lowest
+test-lowest: setup build/lowest/.ready ## tests of state in Arrow on the lowest versions that pyproject.toml allows
+	$(BIN)/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),tests/backends) \
+	  --ignore-glob='*machine*' --ignore-glob='*crashes*' --ignore-glob='*rocksdb*' $(ARGS)
+
+build/lowest/.ready: requirements-lowest.lock $(VENV)/.ready | $(UV)
+	rm -rf $(@D)
+	$(UV) pip install --quiet --python $(BIN)/python --target $(@D) --no-deps --require-hashes -r $<
+	touch $@
+
 KEYED = $(wildcard $(addprefix tests/spark/test_,$(addsuffix .py,aggregates canonical_savepoints claimed_keyed_state continuation \
   data_source event_time forward importing_spark_state key_hash keyed_* processor* rescaling returning_to_spark routing \
   several_operators streams_by_key wake_ups windows writing_savepoints))) integration_tests/spark/test_keyed_state.py
@@ -96,7 +109,7 @@ demo test test-all test-keyed integration kills proof: export SPARK_SUBMIT_OPTS 
 
 # Images of containers often forbid Python to keep what it has compiled. Then each process of a test
 # would compile PySpark, pandas and the tests themselves anew, which is most of its time.
-test test-all test-keyed integration kills proof: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-keyed test-lowest integration kills proof: export PYTHONDONTWRITEBYTECODE :=
 
 $(SPARK_CLASSES): $(SPARK_HOME_OF_TESTS) | java
 	@SPARK_HOME='$(CURDIR)/$<' PYTHON=$(BIN)/python infra/spark/class-archive $@ || test $$? = 3
@@ -192,9 +205,12 @@ site: setup ## build the site of docs/ into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: lock
-lock: $(UV) ## resolve pyproject.toml anew into requirements.lock
+lock: $(UV) ## resolve pyproject.toml anew into requirements.lock and requirements-lowest.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --all-extras --group dev --upgrade pyproject.toml -o requirements.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --no-header --all-extras --resolution lowest-direct --upgrade pyproject.toml -o requirements-lowest.lock \
+	  $(patsubst %,--no-emit-package %,pyspark py4j pytest)
 
 .PHONY: clean
 clean: ## remove the environment and everything built

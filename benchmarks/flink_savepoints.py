@@ -101,7 +101,7 @@ def peak_bytes() -> int:
 
 
 def opened(pointer: str) -> flink.FlinkSavepoint:
-    return flink.open(pointer, uids=[UID])
+    return flink.open_savepoint(pointer, uids=[UID])
 
 
 def read(pointer: str) -> str:

@@ -8,8 +8,8 @@ Three operators share the flights, and one checkpoint:
     sessions    times in which an aircraft is in use: flights not more than three days apart
     grounded    reports of aircraft that have not flown for two weeks, by timers
 
-It reads what is in the source directory, one file a micro-batch, and ends. Started again, it goes
-on where it was, also if it was killed.
+It reads what is in the source directory, one file a micro-batch, and ends. Started again, it resumes
+where it was, also after a kill.
 """
 
 import sys
@@ -27,7 +27,7 @@ from holdfast.spark.by_key import WakeUps
 PARALLELISM = 2
 SESSION_GAP = timedelta(days=3)
 GROUNDED_AFTER = timedelta(days=14)
-# Flights come in the order in which they left, some nearly a day behind their schedule.
+# Flights come in the order in which they left, some nearly a day late.
 WATERMARK_DELAY = timedelta(days=2)
 
 

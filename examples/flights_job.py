@@ -2,8 +2,8 @@
 
     python -m examples.flights_job --source DIR --dir DIR [--checkpoints URI] [--drain] [--master URL]
 
-It reads what is in the source directory, one file a micro-batch, and ends. Started again, it goes
-on where it was, also if it was killed. With `--drain` it writes the rest of the rows too.
+It reads what is in the source directory, one file a micro-batch, and ends. Started again, it resumes
+where it was, also after a kill. With `--drain` it writes the rest of the rows too.
 """
 
 import sys

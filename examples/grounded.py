@@ -17,7 +17,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 class Grounded(KeyedProcessFunction):
     """Reports a flight that was an aircraft's last for longer than it should be.
 
-    A report is made when the watermark says that no flight before it is still to come. So it makes no
+    A report is made when, by the watermark, no earlier flight is still to come. So it makes no
     difference which flights come in which batch, nor that late departures are not in the order of the schedule.
 
     Args:

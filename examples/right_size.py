@@ -42,7 +42,7 @@ class RightSize(StatefulFunction):
 def parquet_sink(directory: str, rows_per_file: int) -> Sink:
     """A sink for `RightSize`: every group becomes one file below `directory`.
 
-    A batch has a directory of its own, which it overwrites. So a batch that is repeated after a
+    Each batch has its own directory, which it overwrites. So a batch that is repeated after a
     crash replaces what it wrote before it.
     """
 

@@ -24,11 +24,11 @@ Connect = Callable[[], psycopg.Connection]
 
 
 class PostgresSink:
-    """Appends rows to a table; nobody sees them before their checkpoint exists.
+    """Appends rows to a table; they are not visible before their checkpoint exists.
 
-    Each partition is written by an executor, in a transaction of its own that is prepared
+    Each partition is written by an executor, in a separate transaction that is prepared
     (`PREPARE TRANSACTION`). The names of those whose tasks have succeeded are stored in the
-    checkpoint; once it exists they are committed. What a checkpoint that exists doesn't name is
+    checkpoint; once it exists they are committed. Transactions that no existing checkpoint names are
     rolled back: attempts that failed or were killed, and those of a driver that lost the job. While
     it isn't decided which driver's checkpoint will exist, both keep their transactions.
 
@@ -39,7 +39,7 @@ class PostgresSink:
         connect: Opens a connection to the database.
         table: Rows go to its columns of the same names.
         job: A name that no other job has in this server, at most 100 of `A-Z a-z 0-9 . _ -`. Also a
-            fork of a query needs one of its own, or each rolls back what the other has prepared.
+            fork of a query needs its own name, or each rolls back the transactions of the other.
     """
 
     def __init__(self, connect: Connect, table: str, *, job: str) -> None:
@@ -48,20 +48,20 @@ class PostgresSink:
         self._connect = connect
         self._table = table
         self._job = job
-        self._has_begun = False
+        self._is_started = False
         self._attempt = ""
         self._written: list[str] = []
         self._to_commit: list[str] = []
 
     def initialize_state(self, state: bytes | None) -> None:
-        """Go on with what the last checkpoint names; it may be committed or not."""
-        self._has_begun = True
+        """Restore the transactions that the last checkpoint names, committed or not."""
+        self._is_started = True
         self._written = []
         self._to_commit = [] if state is None else msgspec.msgpack.decode(state, type=list[str])
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write the rows of a batch, and prepare to commit them."""
-        if not self._has_begun:
+        if not self._is_started:
             # Nor would checkpoints name what it writes, and it would be rolled back.
             raise RuntimeError(
                 "the sink was not given its state; pass it as sink= to stateful(...)"
@@ -73,12 +73,12 @@ class PostgresSink:
         self._written = [row.name for row in prepared]
 
     def snapshot_state(self, checkpoint_id: int) -> bytes:  # noqa: ARG002  # it is in the names
-        """All that may still have to be committed when the checkpoint exists."""
+        """Return the transactions to commit once the checkpoint exists."""
         self._to_commit += self._written
         return msgspec.msgpack.encode(self._to_commit)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Commit what the checkpoint names, and roll back what others have left behind."""
+        """Commit the transactions of the checkpoint, and roll back others that were left."""
         with closing(self._connect()) as connection:
             for name, checkpoint, _ in self._in_doubt(connection):
                 if name in self._to_commit:

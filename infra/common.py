@@ -1,6 +1,6 @@
-"""What the servers in the folders beside this file have in common.
+"""Common code of the servers in the folders next to this file.
 
-Exit status: 0 done, 2 wrong usage, 3 can't be had here, else it failed; the last line on stderr says
+Exit status: 0 done, 2 wrong usage, 3 not available here, otherwise it failed; the last line on stderr has
 why.
 """
 
@@ -20,14 +20,14 @@ from typing import NoReturn
 
 UNAVAILABLE = 3
 
-LONGEST_S = 300.0
+MAX_START_S = 300.0
 """A server that takes longer to come or to go is stuck; a busy machine takes long."""
 
 _PORTS_OF_SERVERS = range(15_000, 32_000)
 """Linux gives clients ports from 32768 on, macOS from 49152 on."""
 
 Command = Callable[[list[str]], Mapping[str, str] | int | None]
-"""Takes the arguments; says what clients need to know, or an exit status."""
+"""Takes the arguments; returns the values that clients need, or an exit status."""
 
 
 class UnavailableError(Exception):
@@ -35,21 +35,21 @@ class UnavailableError(Exception):
 
 
 class UsageError(Exception):
-    """There is no such command; `message` may say more."""
+    """An unknown command; `message` may have details."""
 
 
 def run(command: Command, usage: str | None) -> NoReturn:
-    """Run what the command line says, and exit.
+    """Run the command of the command line, and exit.
 
     Args:
-        command: What to run. What it says to clients is printed for a shell to evaluate.
+        command: The command. The values that it returns are printed for a shell to evaluate.
         usage: The module's docstring; its second paragraph lists the commands.
     """
     try:
         if sys.argv[1:2] == ["hold"]:
             _hold(command, sys.argv[2:])
             sys.exit()
-        said = command(sys.argv[1:])
+        values = command(sys.argv[1:])
     except UsageError as error:
         usages = (usage or "").split("\n\n")[1]
         print(*error.args, f"usage:\n{usages}", sep="\n", file=sys.stderr)
@@ -57,32 +57,32 @@ def run(command: Command, usage: str | None) -> NoReturn:
     except UnavailableError as error:
         print(error, file=sys.stderr)
         sys.exit(UNAVAILABLE)
-    if isinstance(said, Mapping):
-        _tell(said)
-        said = 0
-    sys.exit(said)
+    if isinstance(values, Mapping):
+        _print_values(values)
+        values = 0
+    sys.exit(values)
 
 
 def _hold(command: Command, arguments: list[str]) -> None:
     """Start a server, and stop it at the end of the standard input."""
-    said = command(["start", *arguments])
-    assert isinstance(said, Mapping)
+    values = command(["start", *arguments])
+    assert isinstance(values, Mapping)
     try:
         with suppress(BrokenPipeError):  # who has called is gone already
-            _tell(said)
+            _print_values(values)
             print(flush=True)
         sys.stdin.read()
     finally:
-        command(["stop", said["directory"]])
+        command(["stop", values["directory"]])
 
 
-def _tell(said: Mapping[str, str]) -> None:
-    for word, value in said.items():
+def _print_values(values: Mapping[str, str]) -> None:
+    for word, value in values.items():
         print(f"{word}={shlex.quote(value)}")
 
 
 def new_directory(kind: str) -> Path:
-    """Where a server of that kind keeps all that it writes, to be removed by `stop`."""
+    """Make the directory for all files of a server, which `stop` removes."""
     return Path(tempfile.mkdtemp(prefix=_prefix(kind)))
 
 
@@ -99,7 +99,7 @@ def _prefix(kind: str) -> str:
 
 
 def is_running(pid: int, directory: Path) -> bool:
-    """Whether a process is still the one that was started for a directory; ids are used again."""
+    """Return whether a process is still the one started for a directory, because ids are reused."""
     if Path("/proc/self").exists():  # small images of Linux have no ps
         try:
             command = Path(f"/proc/{pid}/cmdline").read_text()
@@ -117,7 +117,7 @@ def kill(pid_file: Path, directory: Path) -> None:
     if pid is None or not is_running(pid, directory):
         return
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_START_S
     while is_running(pid, directory) or _has_threads(pid):
         if time.monotonic() > deadline:
             sys.exit(f"process {pid} does not go")
@@ -125,7 +125,7 @@ def kill(pid_file: Path, directory: Path) -> None:
 
 
 def _has_threads(pid: int) -> bool:
-    """Whether others than the first thread still run, and write; where there is no /proc, no."""
+    """Return whether threads other than the first still run and write; False without /proc."""
     try:
         return len(os.listdir(f"/proc/{pid}/task")) > 1
     except (FileNotFoundError, ProcessLookupError):
@@ -135,7 +135,7 @@ def _has_threads(pid: int) -> bool:
 def free_ports(count: int) -> list[int]:
     """Ports that are free now; all different, because they are held at the same time.
 
-    They are none of those that systems give to clients: such a port could be gone when a server that was
+    They are not among the ports that systems assign to clients: such a port could be gone when a server that was
     killed comes back to it.
     """
     held: list[socket.socket] = []

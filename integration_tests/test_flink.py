@@ -22,7 +22,7 @@ CENTURY_MS = 100 * 365 * 86_400_000
 def imported(job: FlinkJob, directory: Path, *how: str) -> str:
     """A savepoint of Holdfast of the job's state."""
     [[_, written]] = job("StateJob", "write", *how, "2", f"file://{directory}/flink")
-    savepoint = flink.open(Path(written.removeprefix("file:")))
+    savepoint = flink.open_savepoint(Path(written.removeprefix("file:")))
     ttl_ms = {("by-long", "seen"): CENTURY_MS}
     return flink.import_savepoint(savepoint, f"file://{directory}/holdfast", ttl_ms=ttl_ms)
 
@@ -120,7 +120,7 @@ def test_what_is_read_is_the_same_whatever_is_set(
     backend, form, *options = how
     arguments = ["write", backend, form, "2", f"file://{tmp_path}/flink", *options]
     [[_, written]] = flink_job("StateJob", *arguments)
-    savepoint = flink.open(Path("/", written.removeprefix("file:").lstrip("/")))
+    savepoint = flink.open_savepoint(Path("/", written.removeprefix("file:").lstrip("/")))
     assert not savepoint.states().column("failure").drop_null()
     values = savepoint.read_state("by-long", "value", check_keys=True)
     assert pairs(values) == {key: 10 * key for key in KEYS}

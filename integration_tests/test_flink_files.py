@@ -38,7 +38,7 @@ def test_all_versions_backends_and_formats_say_the_same(savepoints_of_flink: Pat
     assert len(files) == FILES
     for file in files:
         name = str(file.parent.relative_to(savepoints_of_flink))
-        savepoint = flink.open(file)
+        savepoint = flink.open_savepoint(file)
         ids = {row["operator"]: row["id"] for row in savepoint.operators().to_pylist()}
         for row in savepoint.states().to_pylist():
             try:

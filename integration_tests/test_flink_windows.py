@@ -86,7 +86,7 @@ def test_windows_of_flink_are_read_with_their_timers(
     flink_job: FlinkJob, tmp_path: Path, how: tuple[str, str]
 ) -> None:
     [[_, written]] = flink_job("WindowJob", "write", *how, "2", f"file://{tmp_path}")
-    savepoint = flink.open(Path(written.removeprefix("file:")))
+    savepoint = flink.open_savepoint(Path(written.removeprefix("file:")))
     for uid, sums in windows_of(STORED).items():
         assert stored_windows(savepoint, uid) == sums
         timers = savepoint.timers(uid, check_keys=True).to_pylist()

@@ -97,7 +97,7 @@ def crash_everywhere(
         crashes = Crashes(len(faults.calls), len(points), len(states))
         faults.clear()
         for point in states.values():
-            _put_back(faults.behind, point)
+            _put_back(faults.inner_directory, point)
             crashes.restarts += 1
             try:
                 check(faults.directory, point.completed)
@@ -165,7 +165,7 @@ def _recorded(faults: Faults, every: int) -> list[CrashPoint]:
                 faults.calls[-1],
                 is_before,
                 completed,
-                *_kept(faults.behind, known),
+                *_kept(faults.inner_directory, known),
             )
         )
 

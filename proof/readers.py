@@ -216,7 +216,7 @@ def _flink_savepoints() -> dict[str, bytes]:
 
 def _read_flink(directory: Path, content: bytes) -> None:
     (directory / "_metadata").write_bytes(content)
-    savepoint = flink.open(directory)
+    savepoint = flink.open_savepoint(directory)
     errors = []
     for row in savepoint.states().to_pylist():
         if row["state"] is None:

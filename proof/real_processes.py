@@ -159,7 +159,7 @@ class _Query:
         zombie, self._zombie = self._zombie, None
         if zombie is not None:
             running.wait_for_batches(self._chance.randint(1, 3))
-            zombie.go_on()
+            zombie.resume()
             zombie.wait_for_end("a driver that came back does not give up")
             if zombie.exit_code == 0:
                 problem = "a driver that came back has ended as if nothing had happened"

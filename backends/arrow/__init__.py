@@ -15,7 +15,7 @@ from holdfast.backends.arrow.ipc_sizes import (
 )
 from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
-from holdfast.backends.arrow.large_batches import gather, take_rows
+from holdfast.backends.arrow.large_batches import gather, size_of, take_rows
 from holdfast.backends.arrow.nesting import (
     children_of,
     conformed,
@@ -92,6 +92,7 @@ __all__ = [
     "quick_value",
     "refuse_compressed",
     "scalar_of",
+    "size_of",
     "take_rows",
     "trimmed",
     "types_in",

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.backends.arrow.casts import MisfitError, cast
+from holdfast.backends.arrow.large_batches import size_of
 from holdfast.backends.arrow.python_values import check_values
 from holdfast.common import raise_shortage
 
@@ -55,16 +56,16 @@ def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArra
         shared_bytes: Size of the memory that they are part of, and keep.
     """
     elements = elements.unify_dictionaries()
-    is_dense = 2 * elements.nbytes >= shared_bytes
+    is_dense = 2 * size_of(elements) >= shared_bytes
     most_bytes = _ENOUGH_BYTES_OF_A_CHUNK if is_dense else _MOST_BYTES_OF_A_CHUNK
     groups: list[list[pa.Array]] = []
     group_bytes = 0
     for chunk in elements.chunks:
-        if not groups or group_bytes + chunk.nbytes > most_bytes:
+        if not groups or group_bytes + size_of(chunk) > most_bytes:
             groups.append([])
             group_bytes = 0
         groups[-1].append(chunk)
-        group_bytes += chunk.nbytes
+        group_bytes += size_of(chunk)
     chunks = [
         group[0] if is_dense and len(group) == 1 else pa.concat_arrays(group) for group in groups
     ]

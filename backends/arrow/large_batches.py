@@ -13,6 +13,14 @@ MAX_BATCH_BYTES = 1 << 30
 """Half of what a column holds, since sizes of rows are known on average."""
 
 
+def size_of(rows: pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table) -> int:
+    """Bytes of the rows; with views before pyarrow 24 those of all buffers that they have a part of."""
+    try:
+        return int(rows.nbytes)
+    except pa.ArrowTypeError:
+        return int(rows.get_total_buffer_size())
+
+
 def gather(
     batches: Iterable[pa.RecordBatch], max_rows: int | None = None
 ) -> Iterator[pa.RecordBatch]:
@@ -27,12 +35,12 @@ def gather(
     for batch in batches:
         if not batch.num_rows:
             continue
-        if gathered and gathered_bytes + batch.nbytes > MAX_BATCH_BYTES:
+        if gathered and gathered_bytes + size_of(batch) > MAX_BATCH_BYTES:
             yield pa.concat_batches(gathered)
             gathered, rows, gathered_bytes = [], 0, 0
         gathered.append(batch)
         rows += batch.num_rows
-        gathered_bytes += batch.nbytes
+        gathered_bytes += size_of(batch)
         if max_rows is not None and rows >= max_rows:
             yield pa.concat_batches(gathered)
             gathered, rows, gathered_bytes = [], 0, 0
@@ -50,7 +58,7 @@ def take_rows(
         rows: The positions of rows among those of all parts.
     """
     count = sum(part.num_rows for part in parts)
-    row_bytes = sum(part.nbytes for part in parts) / max(1, count)
+    row_bytes = sum(map(size_of, parts)) / max(1, count)
     if len(rows) < 2 or len(rows) * row_bytes <= MAX_BATCH_BYTES:
         try:
             taken = _take(parts, rows)

@@ -68,7 +68,7 @@ def _has_slack(array: pa.Array) -> bool:
         return bool(not type.ordered and len(array.dictionary) > len(array))
     if types.is_string_view(type) or types.is_binary_view(type):
         # An array that was put together of parts may name a buffer several times.
-        kept = {buffer.address: buffer.size for buffer in array.buffers()[2:]}
+        kept = {buffer.address: buffer.size for buffer in array.buffers()[2:] if buffer}
         return bool(2 * sum(kept.values()) > 3 * _view_bytes(array))
     if is_list_view(type):
         needed = offsets_of(array)[-1]

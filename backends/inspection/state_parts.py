@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from holdfast.backends.arrow import size_of
 from holdfast.backends.inspection.shown_column import ShownColumn, shown
 from holdfast.locations.handles import StreamStateHandle
 
@@ -138,6 +139,6 @@ class ReadableState:
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts of a size that can be handled."""
-    rows = min(MOST_ROWS, max(1, len(batch) * MOST_BYTES // max(1, batch.nbytes)))
+    rows = min(MOST_ROWS, max(1, len(batch) * MOST_BYTES // max(1, size_of(batch))))
     for first in range(0, len(batch), rows):
         yield batch.slice(first, rows)

@@ -81,7 +81,7 @@ class BroadcastState:
         return self.contains(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or the default."""
+        """The value of a key, or the default. Raises `InvalidRequestError` where Python has no object for the value."""
         entries = self._map()
         try:
             stored = entries.get(self._decoded(self._key_serializer.encode_one(key)))
@@ -89,7 +89,7 @@ class BroadcastState:
             return default
         if stored is None:
             return default
-        return self._value_serializer.decode_one(stored[1] if self._has_live_keys else stored)
+        return self._value(stored[1] if self._has_live_keys else stored)
 
     def contains(self, key: Any) -> bool:
         """Whether the key has a value."""
@@ -152,8 +152,8 @@ class BroadcastState:
         self._changed()
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """Keys with their values."""
-        decode = self._value_serializer.decode_one
+        """Keys with their values. Raises what `get` does."""
+        decode = self._value
         if self._has_live_keys:
             decode_key = self._key_serializer.decode_one
             return ((decode_key(key), decode(value)) for key, value in self._map().values())
@@ -174,6 +174,12 @@ class BroadcastState:
         if self._later is None:
             self._later = _Later(self._map().copy(), self._columns)
         return self._later
+
+    def _value(self, encoded: Any) -> Any:
+        try:
+            return self._value_serializer.decode_one(encoded)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"broadcast state {self._name!r}: {error.args[0]}") from error
 
     def _changed(self) -> None:
         self._stored = self._later = None

@@ -69,7 +69,10 @@ class ListState:
                 10000; `to_arrow` has it.
             CheckpointCorruptedError: Stored bytes are no element of the type.
         """
-        return self._serializer.decode(self.to_arrow())
+        try:
+            return self._serializer.decode(self.to_arrow())
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"list state {self._name!r}: {error.args[0]}") from error
 
     def to_arrow(self) -> pa.ChunkedArray:
         """All elements, without a copy; as bytes, if elements are no Arrow data."""

@@ -11,7 +11,14 @@ from typing import BinaryIO, Literal, Protocol
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import blocks_of, check_block, check_blocks, check_memory, trimmed
+from holdfast.backends.arrow import (
+    blocks_of,
+    check_block,
+    check_blocks,
+    check_memory,
+    size_of,
+    trimmed,
+)
 from holdfast.backends.sections.bounded_stream import BoundedInputStream, StateSource, location_of
 from holdfast.common import raise_shortage, read_into
 from holdfast.errors import CheckpointCorruptedError, CheckpointError
@@ -53,9 +60,9 @@ def write_section(
     """Append a section with these rows; returns its length in bytes."""
     rows = trimmed(rows)
     start = stream.tell()
-    block_rows = max(1, len(rows) * BLOCK_BYTES // max(1, rows.nbytes))
+    block_rows = max(1, len(rows) * BLOCK_BYTES // max(1, size_of(rows)))
     if compression is not None and any(
-        block.nbytes > MAX_COMPRESSED_BYTES for block in rows.to_batches(block_rows)
+        size_of(block) > MAX_COMPRESSED_BYTES for block in rows.to_batches(block_rows)
     ):
         compression = None
     # A file must keep to one dictionary; chunks that came from different batches have several.
@@ -137,7 +144,10 @@ def blocks_and_rows(
     Raises what `read_schema` does.
     """
     with _opened(handle, offset, length, name) as (reader, _):
-        return int(reader.num_record_batches), int(reader.count_rows())
+        blocks = int(reader.num_record_batches)
+        if hasattr(reader, "count_rows"):  # from pyarrow 25 on
+            return blocks, int(reader.count_rows())
+        return blocks, sum(reader.get_batch(number).num_rows for number in range(blocks))
 
 
 def read_blocks(

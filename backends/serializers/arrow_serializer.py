@@ -161,7 +161,7 @@ class ArrowSerializer(Serializer):
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
         try:
             return super().column_of(encoded)
-        except (pa.ArrowNotImplementedError, TypeError):  # not of scalars of this type
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, TypeError):  # not of such scalars
             return [pa.concat_arrays([pa.repeat(element, 1) for element in encoded])]
 
     def _objects(self, made: Callable[[], Any]) -> Any:

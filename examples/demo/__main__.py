@@ -82,7 +82,7 @@ def demonstrate(root: Path, store: str | None, console: Console) -> bool:
     is_right = True
     for show, sentence in (
         (demonstrate_flights, "every flight is there, once; nothing lost, nothing doubled"),
-        (demonstrate_fleet, "every figure, session and report is what a plain query says"),
+        (demonstrate_fleet, "every figure, session and report equals the result of a plain query"),
     ):
         wrong = show(root, store, console)
         for difference in wrong:

@@ -22,10 +22,10 @@ from holdfast.spark import progress_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What is said of every job, and what is said of this one.
+    """Texts of the account for every job, and for this one.
 
     Attributes:
-        results: What this job has done, as names and values.
+        results: Results of this job, as names and values.
         runs: All runs of the job.
         retained: The checkpoints that are left.
         seconds: Time since the job was started first.
@@ -55,9 +55,9 @@ class Account:
             table.add_row(
                 str(number),
                 f"chk-{run.log.restored}" if run.log.restored else "",
-                _repeated(before, run),
+                _describe_repetition(before, run),
                 f"batch {run.kill.batch}" if run.kill else "",
-                run.kill.stage.value if run.kill else "came to its end",
+                run.kill.stage.value if run.kill else "ended by itself",
                 f"{run.seconds:.0f}",
             )
             before = run
@@ -108,8 +108,8 @@ def retained_checkpoints(places: Places) -> list[CompletedCheckpoint]:
     return [load_checkpoint(location) for location in access.completed_checkpoints().values()]
 
 
-def _repeated(before: Run | None, run: Run) -> str:
-    """What became of the batch in which the run before was killed."""
+def _describe_repetition(before: Run | None, run: Run) -> str:
+    """Describe what happened to the batch in which the previous run was killed."""
     if before is None or before.kill is None or not before.kill.stage.in_batch:
         return ""
     batch = before.kill.batch

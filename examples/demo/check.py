@@ -49,7 +49,7 @@ def read_output(files: Sequence[OutputFile]) -> pa.Table:
 
 
 def row_differences(source: pa.Table, output: pa.Table) -> list[str]:
-    """What is in one table and not in the other, as sentences; empty if they are equal.
+    """Return the differences of two tables as sentences; empty if they are equal.
 
     Whole rows are compared, nulls included, and how often each is there. Their order is free.
     """
@@ -66,7 +66,7 @@ def row_differences(source: pa.Table, output: pa.Table) -> list[str]:
     balance = both.group_by(source.column_names).aggregate([(_TIMES, "sum")])
     times = balance[f"{_TIMES}_sum"]
     differences = []
-    for what, differs in (
+    for problem, differs in (
         ("missing", pc.greater(times, 0)),
         ("there too often, or changed", pc.less(times, 0)),
     ):
@@ -74,14 +74,14 @@ def row_differences(source: pa.Table, output: pa.Table) -> list[str]:
         if len(rows):
             number = abs(pc.sum(rows[f"{_TIMES}_sum"]).as_py())
             example = rows.select(source.column_names).slice(0, 1).to_pylist()[0]
-            differences.append(f"{number:,} rows are {what}, such as {example}")
+            differences.append(f"{number:,} rows are {problem}, such as {example}")
     return differences
 
 
 def file_differences(
     files: Sequence[OutputFile], *, rows_per_file: int, last_batch: int
 ) -> list[str]:
-    """Which files have another size than the wanted one, as sentences; empty if none.
+    """Return the files with a wrong size, as sentences; empty if all are right.
 
     The rest of the rows may make one smaller file per subtask, in the last batch.
     """
@@ -98,14 +98,14 @@ def file_differences(
 
 
 def run_differences(runs: Sequence[Run]) -> list[str]:
-    """Where a run went on otherwise than it had to after the kill before it; empty if nowhere."""
+    """Return the runs that resumed from a wrong checkpoint after a kill, as sentences; empty if all were right."""
     differences = []
     for number, (before, after) in enumerate(pairwise(runs), start=2):
         if before.kill is None:
             continue
         if after.log.restored != before.kill.checkpoint:
             differences.append(
-                f"run {number} went on from checkpoint {after.log.restored}, "
+                f"run {number} resumed from checkpoint {after.log.restored}, "
                 f"not from {before.kill.checkpoint}"
             )
         if after.log.skipped != before.kill.skipped:

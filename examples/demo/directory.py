@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 _MARKER = ".holdfast-demo"
-"""A file that says that the directory is the demo's, and may be used again."""
+"""A file that marks the directory as the demo's, so that it may be reused."""
 
 
 class DirectoryInUseError(Exception):
@@ -13,14 +13,14 @@ class DirectoryInUseError(Exception):
 
 
 def make_directory(directory: Path | None) -> Path:
-    """Make the demo's directory, empty but for its marker.
+    """Make the demo's directory, empty except for its marker.
 
     Args:
         directory: One that is absent, empty, or an earlier demo's, whose files are deleted; None
             for a temporary one.
 
     Raises:
-        DirectoryInUseError: It holds something else, or is no directory.
+        DirectoryInUseError: It contains other files, or is not a directory.
     """
     if directory is None:
         root = Path(tempfile.mkdtemp(prefix="holdfast-demo-")).resolve()
@@ -36,7 +36,7 @@ def _clear(root: Path) -> None:
     if not root.exists():
         return
     if not root.is_dir():
-        raise DirectoryInUseError(f"{root} is no directory")
+        raise DirectoryInUseError(f"{root} is not a directory")
     marker = root / _MARKER
     if any(root.iterdir()) and not marker.exists():
         message = (
@@ -47,5 +47,5 @@ def _clear(root: Path) -> None:
     for path in root.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path != marker:  # it goes on saying whose it is
+        elif path != marker:  # the marker is kept
             path.unlink()

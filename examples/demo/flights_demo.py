@@ -25,7 +25,7 @@ from examples.demo.runs import Run, run_to_the_end
 from examples.flights_job import ROWS_PER_FILE
 
 N_FILES = 24
-"""Files of the stream, each of which is a micro-batch."""
+"""Files of the stream; each is a micro-batch."""
 
 
 def demonstrate_flights(root: Path, store: str | None, console: Console) -> list[str]:
@@ -65,7 +65,7 @@ def demonstrate_flights(root: Path, store: str | None, console: Console) -> list
 def differences(
     source: pa.Table, output: pa.Table, files: Sequence[OutputFile], runs: Sequence[Run]
 ) -> list[str]:
-    """All that is not as it has to be, as sentences."""
+    """Return all differences from the expected output, as sentences."""
     return [
         *blind_spots(source, "dep_delay"),
         *row_differences(source, output),

@@ -1,9 +1,9 @@
-"""What a run of the job says about itself, read from its log."""
+"""The log of a run of the job."""
 
 import re
 from dataclasses import dataclass
 
-_RESTORED = re.compile(r"job \S+ goes on from checkpoint (\d+) at ")
+_RESTORED = re.compile(r"job \S+ (?:goes on|resumes) from checkpoint (\d+) at ")
 _SKIPPED = re.compile(r"batch (\d+) was completed before; it is skipped")
 _COMPLETED = re.compile(
     r"completed checkpoint (\d+) of job \S+ \(batch \d+\) in (\d+) ms: \d+ rows in, \d+ rows out, "
@@ -33,7 +33,7 @@ class RunLog:
     """One run.
 
     Attributes:
-        restored: The checkpoint that it went on from, or None.
+        restored: The checkpoint that it resumed from, or None.
         skipped: The batches that it found completed.
         completed: The checkpoints that it completed, without one whose line a kill prevented.
     """

@@ -1,4 +1,4 @@
-"""The job in processes of its own, which can be stopped and killed all together."""
+"""The job in separate processes, which can be stopped and killed together."""
 
 import os
 import signal
@@ -19,15 +19,15 @@ _GONE_WITHIN_S = 10.0
 
 
 class DriverProcess:
-    """A driver and all that it starts: its JVM, Python workers, executors of a local cluster.
+    """A driver and its child processes: its JVM, Python workers, executors of a local cluster.
 
-    They are a session of their own, and belong together by its id. Their process group would not
+    They form a separate session, and are found by its id. Their process group would not
     do: PySpark's daemon makes one for itself.
 
     Args:
         command: The driver's command line.
         scratch: Directory for temporary files.
-        log: What they print is added to it.
+        log: File that their output is appended to.
         environment: Variables that the processes have besides those of this process.
     """
 
@@ -54,7 +54,7 @@ class DriverProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """What the driver ended with; negative for a signal, None while it runs."""
+        """Exit code of the driver; negative for a signal, None while it runs."""
         return self._driver.poll()
 
     def look_around(self) -> None:
@@ -66,7 +66,7 @@ class DriverProcess:
         _signal(self._known, signal.SIGSTOP)
         _signal(self.members(), signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Undo `stop`."""
         _signal(self.members(), signal.SIGCONT)
 
@@ -109,7 +109,7 @@ class JobProcess(DriverProcess):
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    # A process that is killed leaves its temporary files behind: they all go to one place.
+    # A killed process does not delete its temporary files, so they are all in one place.
     # The demo starts Spark nine times; without the optimizing compiler that takes half the CPU.
     java = f'"-Djava.io.tmpdir={scratch}" -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
     return os.environ | {

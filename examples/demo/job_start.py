@@ -1,4 +1,4 @@
-"""What the jobs of the demo begin with: options, a log, Spark, and the stream of flights."""
+"""The start of the demo's jobs: options, a log, Spark, and the stream of flights."""
 
 import argparse
 import logging
@@ -23,7 +23,7 @@ def options_of(job: Job, description: str | None) -> argparse.ArgumentParser:
         prog=f"python -m examples.{job.name}_job", description=description
     )
     parser.add_argument("--source", type=Path, required=True, help="directory of Parquet files")
-    parser.add_argument("--dir", type=Path, required=True, help="directory for all that it writes")
+    parser.add_argument("--dir", type=Path, required=True, help="directory for all its files")
     parser.add_argument("--checkpoints", metavar="URI", help="checkpoints go here, not below --dir")
     parser.add_argument(
         "--master", default="local[2]", help="Spark's master; local[2] if not given"
@@ -32,7 +32,7 @@ def options_of(job: Job, description: str | None) -> argparse.ArgumentParser:
 
 
 def places_of(job: Job, options: argparse.Namespace) -> Places:
-    """Where the job's files go; from now on it logs there."""
+    """Return the places of the job's files, and start its log there."""
     places = Places(options.dir.resolve(), job, options.checkpoints)
     places.root.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(
@@ -56,7 +56,7 @@ def session(places: Places, master: str) -> SparkSession:
         )
         .config("spark.local.dir", str(places.scratch))
         .config("spark.sql.warehouse.dir", f"file://{places.scratch}/warehouse")
-        # Executors that are processes of their own find the modules of this one.
+        # Executors in separate processes find the modules of this one.
         .config("spark.executorEnv.PYTHONPATH", str(_REPOSITORY))
         .config("spark.holdfast.checkpoint.dir", places.checkpoints)
         .config("spark.holdfast.checkpoint.num-retained", "3")
@@ -70,7 +70,7 @@ def session(places: Places, master: str) -> SparkSession:
 def flights(spark: SparkSession, source: Path) -> DataFrame:
     """The stream of flights, a file a micro-batch."""
     # The files' modification times are their order. Paths have their scheme, because a bare one is
-    # in HDFS where `HADOOP_CONF_DIR` says so.
+    # in the HDFS of `HADOOP_CONF_DIR`.
     return (
         spark.readStream.schema(SCHEMA)
         .option("maxFilesPerTrigger", 1)

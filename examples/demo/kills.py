@@ -1,4 +1,4 @@
-"""Where the demo kills the job, and how it hits that point from outside."""
+"""The points where the demo kills the job, and the way to hit them from outside."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class KillPoint:
     patience: int
 
     def is_due(self, batch: int) -> bool:
-        """Whether it is to be tried in this batch."""
+        """Return whether to try it in this batch."""
         return self.first_batch <= batch < self.first_batch + self.patience
 
 
@@ -46,11 +46,11 @@ KILL_POINTS: Mapping[Job, tuple[KillPoint, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What has happened: the job's processes were killed.
+    """A kill of the job's processes.
 
     Attributes:
         batch: The batch that was running.
-        stage: How far it had come, by what was stored when all processes were dead.
+        stage: Progress of the batch, by the files that existed when all processes were dead.
     """
 
     batch: int
@@ -58,7 +58,7 @@ class Kill:
 
     @property
     def checkpoint(self) -> int:
-        """The checkpoint that the job has to go on from: the last that existed."""
+        """The checkpoint that the job must resume from: the last one that existed."""
         return self.batch + 1 if self.stage.completed else self.batch
 
     @property
@@ -75,22 +75,22 @@ def watch(
 ) -> Kill | None:
     """Follow a run until it ends, or until it is at one of the points and killed there.
 
-    The job takes no part in it, as it would not in a power cut, so nothing but its files tells
-    where it is. Some stages last a few milliseconds: hence the tight loop in batches of such a point, and a look of its own
-    at the job while it is held.
+    As in a power failure, the job does not cooperate, so only its files show
+    where it is. Some stages last a few milliseconds: hence the tight loop in batches of such a point, and a separate
+    look at the job while it is held.
 
     Args:
         job: The run.
-        progress: What its files say.
+        progress: Progress read from its files.
         points: The kill points that are left.
-        on_batch: Told the number of finished batches each time it grows.
+        on_batch: Called with the number of finished batches each time it grows.
 
     Returns:
         The kill, or None if the run has ended by itself.
     """
     batch = progress.next_batch()
     while job.exit_code is None:
-        if progress.committed(batch):
+        if progress.is_committed(batch):
             batch += 1
             on_batch(batch)
             job.look_around()
@@ -101,9 +101,9 @@ def watch(
             if progress.stage(batch) in wanted:
                 job.kill()
                 return Kill(batch, progress.last_stage(batch))
-            job.go_on()
+            job.resume()
         time.sleep(_LOOK_CLOSELY_EVERY_S if wanted else _LOOK_EVERY_S)
-    while progress.committed(batch):
+    while progress.is_committed(batch):
         batch += 1
         on_batch(batch)
     return None

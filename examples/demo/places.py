@@ -1,4 +1,4 @@
-"""Where everything of a job of the demo stands: below one directory, but for checkpoints in a store."""
+"""The places of a demo job's files: below one directory, except for checkpoints in a store."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ class Job:
 
     Attributes:
         name: The job's name: the module is `examples.<name>_job`, and directories have this name too.
-        outputs: What its sink writes in each batch, in this order.
+        outputs: Outputs that its sink writes in each batch, in this order.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Places:
 
     @property
     def outputs(self) -> list[Path]:
-        """What the sink writes: `batch=<batch>/*` in each of them, the last one last."""
+        """Directories of the sink's outputs, in the order of writing; each has `batch=<batch>/*`."""
         return [self.root / name for name in self.job.outputs]
 
     @property
@@ -62,12 +62,12 @@ class Places:
 
     @property
     def job_log(self) -> Path:
-        """What the job's Python side logs."""
+        """Log of the job's Python side."""
         return self.root / "job.log"
 
     @property
     def spark_log(self) -> Path:
-        """What the job prints, and what its JVM logs."""
+        """Output of the job, and log of its JVM."""
         return self.root / "spark.log"
 
     @property

@@ -1,4 +1,4 @@
-"""How far a micro-batch has come, as anybody can see who looks at the job's files."""
+"""The progress of a micro-batch, which is visible in the job's files."""
 
 import time
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from enum import Enum
 from examples.demo.places import Places
 from holdfast.locations.adapters import METADATA_FILE, file_system_for
 
-_STORE_SETTLES_S = 0.5
+_STORE_DELAY_S = 0.5
 
 
 class Stage(Enum):
-    """How far a batch has come: what is true of its state, its sink and its checkpoint."""
+    """The progress of a batch: its state, its sink and its checkpoint."""
 
     WAITING = "no state written"
     STATE_WRITTEN = "state written, sink busy"
@@ -21,12 +21,12 @@ class Stage(Enum):
 
     @property
     def in_batch(self) -> bool:
-        """Whether a kill here hits a batch in its middle."""
+        """True if a kill here hits a batch in its middle."""
         return self not in {Stage.WAITING, Stage.COMMITTED}
 
     @property
     def completed(self) -> bool:
-        """Whether the batch counts as done: its checkpoint exists."""
+        """True if the batch is done: its checkpoint exists."""
         return self in {Stage.PUBLISHED, Stage.COMMITTED}
 
 
@@ -34,19 +34,19 @@ class Stage(Enum):
 class Progress:
     """The stages of a job's batches.
 
-    A stage is right for a batch that runs for the first time: what an attempt that was killed
-    has left behind can't be told from the work of the next one.
+    A stage is right for a batch that runs for the first time: files of a killed attempt can't be
+    distinguished from those of the next one.
     """
 
     places: Places
 
     def stage(self, batch: int) -> Stage:
-        """How far the batch has come; asked while the job runs, it may be further by now."""
+        """Return the progress of the batch; if the job runs, it may already be further."""
         directory = f"{self.places.checkpoints}/{self.places.job.name}/chk-{batch + 1}"
         names = {
             entry.uri.rpartition("/")[2] for entry in file_system_for(directory).list(directory)
         }
-        if self.committed(batch):
+        if self.is_committed(batch):
             return Stage.COMMITTED
         if METADATA_FILE in names:
             return Stage.PUBLISHED
@@ -56,13 +56,13 @@ class Progress:
         return Stage.STATE_WRITTEN if has_state else Stage.WAITING
 
     def last_stage(self, batch: int) -> Stage:
-        """How far the batch has come when the job is dead."""
+        """Return the progress of the batch after the end of the job."""
         if self.places.store is not None:
-            time.sleep(_STORE_SETTLES_S)  # it may still be busy with the last request
+            time.sleep(_STORE_DELAY_S)  # it may still be busy with the last request
         return self.stage(batch)
 
-    def committed(self, batch: int) -> bool:
-        """Whether Spark itself has noted that the batch is done."""
+    def is_committed(self, batch: int) -> bool:
+        """Return whether Spark's commit log has the batch."""
         return (self.places.spark_checkpoints / "commits" / str(batch)).exists()
 
     def next_batch(self) -> int:

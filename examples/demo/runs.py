@@ -13,7 +13,7 @@ from examples.demo.progress import Progress
 
 
 class JobFailedError(Exception):
-    """A run has ended with an error of its own."""
+    """A run has failed by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Run:
     """One run of the job.
 
     Attributes:
-        kill: How it ended; None if it came to its end.
-        log: What it has logged.
+        kill: The kill that ended it; None if it ended by itself.
+        log: Its log.
         seconds: How long it took, start of the JVM included.
     """
 
@@ -38,8 +38,8 @@ def run_to_the_end(
 
     Args:
         places: Where the stream is, and everything else goes to.
-        on_batch: Told the number of finished batches each time it grows.
-        on_run: Told each run when it is over.
+        on_batch: Called with the number of finished batches each time it grows.
+        on_run: Called with each run when it has ended.
 
     Raises:
         JobFailedError: A run has failed without having been killed.
@@ -75,10 +75,10 @@ def _run(
     try:
         kill = watch(job, Progress(places), points, on_batch)
     finally:
-        job.kill()  # also what a run leaves that came to its end, and what Ctrl-C interrupts
+        job.kill()  # also remaining processes of a run that ended by itself, or that Ctrl-C interrupts
     if kill is None and job.exit_code != 0:
         tail = places.spark_log.read_text(errors="replace")[-3000:]
-        message = f"a run of the job failed with exit code {job.exit_code}; it said:\n{tail}"
+        message = f"a run of the job failed with exit code {job.exit_code}; its output:\n{tail}"
         raise JobFailedError(message)
     with places.job_log.open("rb") as log:
         log.seek(logged)

@@ -30,8 +30,8 @@ def s3_server() -> Iterator[str]:
     Raises:
         NoServerError: There can be none, or it does not start.
     """
-    with _started("S3", "s3", "minio", needs="it is built from source by Go, once") as known:
-        # Whatever the user has set for boto3.
+    with _start_server("S3", "s3", "minio", needs="it is built from source by Go, once") as known:
+        # The user's variables for boto3.
         _set_environment(
             "AWS_",
             {
@@ -61,7 +61,7 @@ def hdfs_server() -> Iterator[str]:
     Raises:
         NoServerError: There can be none, or it does not start.
     """
-    with _started("HDFS", "hdfs", needs="Maven brings Hadoop's jars, once") as known:
+    with _start_server("HDFS", "hdfs", needs="Maven brings Hadoop's jars, once") as known:
         # Another user, proxy user, token file or directory of settings would lead elsewhere.
         _set_environment("HADOOP_", {"HADOOP_CONF_DIR": known["conf_dir"], **_PROXIES})
         yield f"{known['uri']}/checkpoints"
@@ -71,14 +71,16 @@ SERVERS: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
     "s3": s3_server,
     "hdfs": hdfs_server,
 }
-"""What starts the servers of a storage."""
+"""Return the context manager that starts the servers of a storage."""
 
 
 @contextmanager
-def _started(name: str, directory: str, *arguments: str, needs: str) -> Iterator[dict[str, str]]:
-    """What a server says when it has started; it is stopped after the block."""
+def _start_server(
+    name: str, directory: str, *arguments: str, needs: str
+) -> Iterator[dict[str, str]]:
+    """Start a server, yield its values, and stop it after the block."""
     infra = _INFRA / directory
-    # What takes long is said on stderr, and so is why there can be none.
+    # stderr has the progress of a long start, and the reason of a failure.
     started = subprocess.run(
         [infra / "start", *arguments],
         check=False,

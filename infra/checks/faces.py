@@ -1,7 +1,7 @@
-"""An import contract: other packages see what a package's `__init__` lists, not the modules behind it.
+"""An import contract: other packages only see the names in a package's `__init__`, not its modules.
 
 A module is open to its own package and to all below that. From elsewhere, a package is entered by its face:
-one that stands directly in a layer (`holdfast.locations.storages`) from everywhere, one further in
+one directly in a layer (`holdfast.locations.storages`) from everywhere, one further in
 (`holdfast.locations.file_systems.s3`) only from the package around it.
 """
 
@@ -42,7 +42,7 @@ class FacesContract(Contract):
 
 
 def _is_open(graph: ImportGraph, importer: str, imported: str, depth: int) -> bool:
-    """Whether one module may import the other."""
+    """Return whether one module may import the other."""
     package = imported.rpartition(".")[0]
     if not package or f"{importer}.".startswith(f"{package}."):
         return True

@@ -13,7 +13,7 @@ import grimp
 PAGE = Path("CONTRIBUTING.md")
 BEGIN, END = "<!-- folders: made by `make docs` -->\n", "<!-- end of folders -->"
 LAYERS = ("cli", "flink", "spark", "spark_progress", "testing", "backends", "locations", "common")
-"""From the top down; what is in none of them stands alone."""
+"""From the top down; other modules are not shown."""
 
 
 def folders(graph: grimp.ImportGraph) -> list[str]:
@@ -27,8 +27,8 @@ def folders(graph: grimp.ImportGraph) -> list[str]:
     ]
 
 
-def imported(graph: grimp.ImportGraph, package: str, known: list[str]) -> list[str]:
-    """The folders beside or below a folder's layer that its own modules import, without those in it."""
+def imported_folders(graph: grimp.ImportGraph, package: str, known: list[str]) -> list[str]:
+    """Return the other folders that a folder's own modules import."""
     targets = set()
     for module in {package, *graph.find_children(package)} - set(known) | {package}:
         for target in graph.find_modules_directly_imported_by(module):
@@ -61,7 +61,7 @@ def picture() -> str:
     for package in known:
         depth = package.count(".") - 1
         name = "  " * depth + package.rpartition(".")[2] + "/"
-        others = [short(other, package) for other in imported(graph, package, known)]
+        others = [short(other, package) for other in imported_folders(graph, package, known)]
         lines.append(f"{name:<24}{subject(package)}")
         if others:
             lines.append(f"{'':<24}→ {', '.join(others)}")

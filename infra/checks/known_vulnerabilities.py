@@ -5,7 +5,7 @@ Run it from the root: `python infra/checks/known_vulnerabilities.py DIR`, or `ma
     https://github.com/pypa/advisory-database    advisories in the format of OSV
     https://github.com/pyupio/safety-db          versions by package, monthly, not for commercial use
 
-It exits with 1 if there are any. What it says is as old as the copy, so it says how old that is.
+It exits with 1 if there are any. The result is as old as the copy, whose age is printed.
 """
 
 import argparse
@@ -80,13 +80,13 @@ def _by_advisories(directory: Path, locked: Locked) -> tuple[str, int, list[str]
         if canonicalize_name(file.parent.name) in locked:
             advisory = yaml.safe_load(text)
             if not advisory.get("withdrawn"):
-                problems += _affected(advisory, locked)
+                problems += affected_advisories(advisory, locked)
     if not files:
-        raise SystemExit(f"{directory.parent} is no clone of a database of advisories")
-    return max(dates, default="a date that they don't say"), len(files), problems
+        raise SystemExit(f"{directory.parent} is not a clone of an advisory database")
+    return max(dates, default="an unknown date"), len(files), problems
 
 
-def _affected(advisory: Mapping[str, Any], locked: Locked) -> Iterator[str]:
+def affected_advisories(advisory: Mapping[str, Any], locked: Locked) -> Iterator[str]:
     for affected in advisory.get("affected", ()):
         name = canonicalize_name(affected["package"]["name"])
         ranges = [
@@ -108,7 +108,7 @@ def _versions(texts: Iterable[object]) -> Iterator[Version]:
 
 
 def _is_within(version: Version, events: Iterable[Mapping[str, object]]) -> bool:
-    """Whether these events, in the order of versions, say of a version that it is affected."""
+    """Return whether a version is affected by these events, which are in the order of versions."""
     is_affected = False
     for event in events:
         ((kind, text),) = event.items()

@@ -18,7 +18,7 @@ PATCHING = {"setattr", "delattr", "patch", "object", "interrupted", "meanwhile"}
 
 
 def is_private(name: str) -> bool:
-    """Whether a part of a dotted name begins with one underscore."""
+    """Return whether a part of a dotted name begins with one underscore."""
     parts = name.split(".")
     return all(part.isidentifier() for part in parts) and any(
         part.startswith("_") and not part.startswith("__") for part in parts
@@ -42,7 +42,7 @@ def private_names(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def main() -> int:
-    """Print what to mend."""
+    """Print the private names."""
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *TESTS]
     names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split()
     lines = [

@@ -1,9 +1,9 @@
 """Names of the package that nothing but tests uses: each gets its door, or goes.
 
 It looks at what modules define at their top, and at the methods of classes that users don't see. A use is any
-mention in code outside of the definition itself; imports, lists of exports, comments and docstrings are no uses. In
+mention in code outside of the definition itself; imports, lists of exports, comments and docstrings do not count. In
 pages and templates every mention counts. Names are compared as text: a name that is used somewhere hides an unused
-one that is called the same. What the `__init__` of a package lists, somebody has to import from it, if only a test.
+one with the same name. A name that the `__init__` of a package lists must be imported from it, if only by a test.
 
 Run it from the root: `python infra/checks/unused_names.py`.
 """
@@ -63,7 +63,7 @@ CALLED_FROM_ELSEWHERE = {
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
-def tracked(*folders: str) -> list[Path]:
+def tracked_files(*folders: str) -> list[Path]:
     """The files that git knows below these folders."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
     names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
@@ -71,7 +71,7 @@ def tracked(*folders: str) -> list[Path]:
 
 
 def exports(*paths: str | Path) -> set[str]:
-    """What modules list in their `__all__`."""
+    """Return the names in the `__all__` of modules."""
     return {
         name
         for path in paths
@@ -82,18 +82,18 @@ def exports(*paths: str | Path) -> set[str]:
 
 
 def definitions(tree: ast.Module, public: set[str]) -> Iterator[tuple[str, Definition]]:
-    """What a module defines at its top, and the methods of classes that are not public."""
+    """Yield the top-level names of a module, and the methods of classes that are not public."""
     for node in tree.body:
-        yield from _defined(node)
+        yield from _definitions_in(node)
         if isinstance(node, ast.ClassDef) and node.name not in public:
             for inner in node.body:
                 if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
                     continue
                 if not inner.name.startswith("test_"):  # pytest calls those of suites
-                    yield from _defined(inner)
+                    yield from _definitions_in(inner)
 
 
-def _defined(node: ast.stmt) -> Iterator[tuple[str, Definition]]:
+def _definitions_in(node: ast.stmt) -> Iterator[tuple[str, Definition]]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         names = [node.name]
     elif isinstance(node, ast.Assign):
@@ -109,7 +109,7 @@ def _defined(node: ast.stmt) -> Iterator[tuple[str, Definition]]:
 
 
 def mentions(tree: ast.AST) -> Counter[str]:
-    """How often each name stands in code, without imports, exports and docstrings."""
+    """Count each name in code, without imports, exports and docstrings."""
     names: Counter[str] = Counter()
     for node in _code(tree):
         match node:
@@ -132,9 +132,9 @@ def _code(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def all_mentions() -> Counter[str]:
-    """How often each name stands in the code and in the pages, tests left out."""
+    """Count each name in code and pages, without tests."""
     uses: Counter[str] = Counter()
-    for path in tracked(*USERS):
+    for path in tracked_files(*USERS):
         if path.samefile(__file__):
             continue  # it names what it allows
         if path.suffix == ".py":
@@ -145,10 +145,10 @@ def all_mentions() -> Counter[str]:
 
 
 def unused_definitions() -> Iterator[str]:
-    """What to say of names that stand nowhere but where they are defined."""
+    """Yield a message for each name that is only used by its definition."""
     uses, public = all_mentions(), exports(*PUBLIC)
     not_needed = set(CALLED_FROM_ELSEWHERE)
-    for path in tracked(*SOURCES):
+    for path in tracked_files(*SOURCES):
         if path.suffix != ".py":
             continue
         for name, node in definitions(ast.parse(path.read_text("utf-8")), public):
@@ -158,28 +158,28 @@ def unused_definitions() -> Iterator[str]:
                 yield f"{path}:{node.lineno}: {name} is used by nothing but tests; give it a door or remove it"
             not_needed.discard(name)
     for name in sorted(not_needed):
-        yield f"{__file__}: {name} need not be allowed any more"
+        yield f"{__file__}: {name} no longer needs to be allowed"
 
 
 def unused_exports() -> Iterator[str]:
-    """What to say of names that a package lists, and that nobody imports from it."""
+    """Yield a message for each listed name that is never imported from its package."""
     imports = "".join(
-        path.read_text("utf-8") for path in tracked(*USERS, *TESTS) if path.suffix == ".py"
+        path.read_text("utf-8") for path in tracked_files(*USERS, *TESTS) if path.suffix == ".py"
     )
     imported: dict[str, set[str]] = {}
     for package, several, single in IMPORT.findall(imports):
         imported.setdefault(package, set()).update(NAME.findall(several or single))
-    for path in tracked(*SOURCES):
+    for path in tracked_files(*SOURCES):
         if path.name != "__init__.py" or str(path) in (*PUBLIC, "src/holdfast/__init__.py"):
             continue
         folders = path.parent.parts
         package = ".".join(folders[1:] if folders[0] == "src" else ("holdfast", *folders))
         for name in sorted(exports(path) - imported.get(package, set())):
-            yield f"{path}: {name} is listed, and nobody imports it from here; list it no more"
+            yield f"{path}: {name} is listed but never imported from here; remove it from the list"
 
 
 def main() -> int:
-    """Print what to mend."""
+    """Print the unused names."""
     unused = [*unused_definitions(), *unused_exports()]
     print("\n".join(unused), end="\n" if unused else "")
     return 1 if unused else 0

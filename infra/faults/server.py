@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server that fails as it is told.
+"""A proxy for an S3 server that fails on demand.
 
     server.py start URL [FAULT]...
     server.py hold URL [FAULT]...
@@ -8,15 +8,15 @@
       WHAT       lose-answer    the server does it, and the client never hears of it
                  slow-down      the client hears 503 SlowDown, the server nothing
                  reset          the connection is cut, and the server hears nothing
-                 delay=SECONDS  the server hears of it so much later
+                 delay=SECONDS  the server receives it later
       OPERATION  as S3 calls it, such as UploadPart; or any
       WHEN       3 for the third, 1-3 for the first three, every-3 for each third; else for each
 
-It is `holdfast.testing.http_faults` in a process of its own. `plan` replaces all that was planned before,
+It runs `holdfast.testing.http_faults` in a separate process. `plan` replaces the previous plan,
 and counts from one again.
 
 Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Holdfast, or no pytest), else it failed; the
-last line on stderr says why.
+last line on stderr has the reason.
 """
 
 import itertools
@@ -34,7 +34,7 @@ from pathlib import Path
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
-    LONGEST_S,
+    MAX_START_S,
     UNAVAILABLE,
     UsageError,
     directory_of,
@@ -59,7 +59,7 @@ except ImportError as error:
     sys.exit(UNAVAILABLE)
 
 _TICK_S = 0.2
-"""How late the log is, in which a request is written down when it is over."""
+"""Delay of the log, which has a request once it has ended."""
 
 _ANY = "any"
 
@@ -75,15 +75,15 @@ class Fault:
     """Something that goes wrong.
 
     Attributes:
-        what: What goes wrong, without the seconds.
+        fault: The fault, without the seconds.
         seconds: How long a delay takes.
-        operation: For which requests.
+        operation: S3 operation of the requests.
         first: Which of these is the first, counted from 1.
         times: For how many in a row; None for all of them from there on.
         step: For each so many-th of them.
     """
 
-    what: str
+    fault: str
     seconds: float
     operation: str
     first: int
@@ -92,7 +92,7 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> "Fault":
-        """What is meant. Raises `UsageError`."""
+        """Parse a fault. Raises `UsageError`."""
         match = _FAULT.fullmatch(text)
         if match is None:
             raise UsageError(f"not a fault: {text}")
@@ -106,7 +106,7 @@ class Fault:
             except InvalidRequestError as error:
                 raise UsageError(str(error)) from error
         return cls(
-            what=match["what"].partition("=")[0],
+            fault=match["fault"].partition("=")[0],
             seconds=float(match["seconds"] or 0),
             operation=match["operation"],
             first=first,
@@ -118,7 +118,7 @@ class Fault:
         """Plan it."""
         nth: Nth = "every" if self.times is None else self.first
         times = self.times or 1
-        match self.what:
+        match self.fault:
             case "lose-answer":
                 faults.lose_answer(self._matches(), nth, times=times)
             case "slow-down":
@@ -140,8 +140,8 @@ def _any(_: HttpRequest) -> bool:
 
 
 def start(target: str, faults: list[str]) -> dict[str, str]:
-    """Start a proxy, and say what clients and the other commands need."""
-    content = _checked(faults)
+    """Start a proxy; returns the values that clients and the other commands need."""
+    content = _check_faults(faults)
     directory = new_directory("faults")
     server = None
     try:
@@ -155,11 +155,11 @@ def start(target: str, faults: list[str]) -> dict[str, str]:
                 start_new_session=True,
             )
         _write(directory / "pid", str(server.pid))
-        deadline = time.monotonic() + LONGEST_S
+        deadline = time.monotonic() + MAX_START_S
         while not (directory / "endpoint").exists():
             if server.poll() is not None or time.monotonic() > deadline:
-                said = (directory / "errors").read_text(errors="replace").strip()
-                sys.exit(said.splitlines()[-1] if said else "the proxy does not start")
+                log_text = (directory / "errors").read_text(errors="replace").strip()
+                sys.exit(log_text.splitlines()[-1] if log_text else "the proxy does not start")
             time.sleep(0.02)
     except BaseException:
         if server is not None:
@@ -171,8 +171,8 @@ def start(target: str, faults: list[str]) -> dict[str, str]:
 
 
 def plan(directory: Path, faults: list[str]) -> None:
-    """Replace what a proxy has planned; what comes after this goes by the new plan."""
-    content = _checked(faults)
+    """Replace the plan of a proxy for all later requests."""
+    content = _check_faults(faults)
     try:
         pid = int((directory / "pid").read_text())
     except FileNotFoundError:
@@ -181,7 +181,7 @@ def plan(directory: Path, faults: list[str]) -> None:
     os.kill(pid, signal.SIGHUP)
     while (directory / "plan").exists():
         if not is_running(pid, directory):
-            sys.exit("the proxy does not run any more")
+            sys.exit("the proxy is no longer running")
         time.sleep(0.02)
 
 
@@ -202,7 +202,7 @@ def serve(directory: Path, target: str) -> None:
             if signal.sigtimedwait({signal.SIGHUP}, _TICK_S):
                 _take_plan(directory, faults)
             log.writelines(f"{_line(request)}\n" for request in over)
-            # So long ago that it is over, if it is ever; kept no longer, because it may run for days.
+            # Old requests have ended, if they ever end, and are dropped, because the proxy may run for days.
             over = faults.requests[:]
             del faults.requests[: len(over)]
 
@@ -211,7 +211,7 @@ def _take_plan(directory: Path, faults: HttpFaults) -> None:
     faults.clear()
     for line in (directory / "plan").read_text().splitlines():
         Fault.parse(line).add_to(faults)
-    (directory / "plan").unlink()  # says that it is taken
+    (directory / "plan").unlink()  # shows that it was read
 
 
 def _line(request: HttpRequest) -> str:
@@ -220,7 +220,7 @@ def _line(request: HttpRequest) -> str:
     return f"{status} {performed} {s3_operation_of(request)} {request.path}"
 
 
-def _checked(faults: list[str]) -> str:
+def _check_faults(faults: list[str]) -> str:
     for fault in faults:
         Fault.parse(fault)
     return "\n".join(faults)

@@ -1,10 +1,10 @@
-"""Makes savepoints and checkpoints in `tests/data/flink` anew, by a real Flink.
+"""Makes the savepoints and checkpoints in `tests/data/flink` with a real Flink.
 
     python infra/flink/golden.py --flink-jars ~/.cache/holdfast/flink-2.3.0/pyflink/lib --flink-1-jars DIRECTORY
 
 `state-job` is of `StateJob.java`, on both backends in both formats; `sql` of `SqlJob.java`; `types` of `TypesJob.java`, one of
 Flink 1.20; `patterns` of `PatternJob.java`; `checkpoints` of both, retained with several settings; `orders` of the job in `examples/flink`. Run by hand, when a
-job or the version of Flink changes, or for some archives with --only. What is in the files follows formulas, so that new ones
+job or the version of Flink changes, or for some archives with --only. The content of the files follows formulas, so that new ones
 pass the tests of those before; their bytes differ, because of names and times.
 """
 
@@ -45,13 +45,13 @@ _CHECKPOINTS = {
     "forst": ["StateJob", "write", "forst"],
     "unaligned": ["TypesJob", "rocksdb", "execution.checkpointing.unaligned.enabled=true"],
 }
-"""What runs for each checkpoint: the job, its first arguments, and settings."""
+"""The command for each checkpoint: the job, its first arguments, and settings."""
 _ORDERS = ["ann,tea,3", "bob,tea,5", "ann,milk,4", "eve,tea,1", "ann,tea,2", "zoé,milk,7"]
 _OPENED = [
     f"java.base/java.{package}"
     for package in ("lang", "lang.invoke", "time", "util", "util.concurrent")
 ]
-_MOST_BYTES = 200_000
+_MAX_BYTES = 200_000
 
 
 def main() -> None:
@@ -63,19 +63,19 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        java = _compiled(_SOURCES, options.flink_jars, directory / "classes")
+        java = _compile(_SOURCES, options.flink_jars, directory / "classes")
         for archive in options.only:
             target = directory / archive
             target.mkdir()
             _ARCHIVES[archive](java, target)
             if archive == "types" and options.flink_1_jars is not None:
-                older = _compiled(_OF_FLINK_1, options.flink_1_jars, directory / "classes-1")
+                older = _compile(_OF_FLINK_1, options.flink_1_jars, directory / "classes-1")
                 _run([*older, "TypesJob", "hashmap", "native", "2"], target / "flink-1.20")
             _pack(target)
 
 
-def _compiled(sources: list[Path], jars: Path, classes: Path) -> list[str]:
-    """What runs a job of these sources."""
+def _compile(sources: list[Path], jars: Path, classes: Path) -> list[str]:
+    """Compile sources; returns the command that runs a job of them."""
     options = ["-encoding", "UTF-8", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes)]
     subprocess.run(["javac", *options, *map(str, sources)], check=True)
     opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
@@ -145,8 +145,8 @@ def _pack(directory: Path) -> None:
     with tarfile.open(target, "w:xz", preset=9) as archive:
         archive.add(directory, directory.name, filter=_anonymous)
     size = target.stat().st_size
-    if size > _MOST_BYTES:
-        message = f"{target} has {size} bytes, more than the {_MOST_BYTES} that it may have"
+    if size > _MAX_BYTES:
+        message = f"{target} has {size} bytes, more than the {_MAX_BYTES} that it may have"
         raise SystemExit(message)
     print(f"{target}: {size} bytes")
 

@@ -4,7 +4,7 @@
 
     python infra/flink/python_job.py BACKEND FORMAT DIRECTORY
 
-BACKEND is hashmap or rocksdb, FORMAT canonical or native; the savepoint's URI is printed. In an environment of its own with
+BACKEND is hashmap or rocksdb, FORMAT canonical or native; the savepoint's URI is printed. In a separate environment with
 apache-flink 2.3.0, which needs other versions of packages than Holdfast does.
 """
 
@@ -60,7 +60,7 @@ def types():
 
 
 def values(key):
-    """What value states keep of a key."""
+    """Return the content of a key's value states."""
     return {
         "long": 10 * key,
         "text": f"t{key}é😀",
@@ -182,7 +182,7 @@ def main(backend, form, directory):
     formats = get_gateway().jvm.org.apache.flink.core.execution.SavepointFormatType
     for attempt in range(ATTEMPTS):
         try:
-            client = job._j_job_client  # noqa: SLF001  # PyFlink can't be told the format
+            client = job._j_job_client  # noqa: SLF001  # PyFlink has no option for the format
             stopped = client.stopWithSavepoint(False, directory, getattr(formats, form.upper()))
             print("@savepoint", stopped.get())
         except Exception:

@@ -1,4 +1,4 @@
-"""An HDFS of our own: a NameNode and two DataNodes, each a process, on loopback.
+"""A local HDFS: a NameNode and two DataNodes, each a process, on loopback.
 
     server.py build
     server.py start
@@ -8,11 +8,11 @@
     server.py stop DIRECTORY
 
 They are Hadoop's own classes, in the jars that `pom.xml` names. Maven brings those once, into
-`${XDG_CACHE_HOME:-~/.cache}/holdfast/`, where an empty file system that Hadoop has formatted lies
-beside them. All else is in one temporary directory.
+`${XDG_CACHE_HOME:-~/.cache}/holdfast/`, with an empty file system that Hadoop has formatted
+next to them. Everything else is in one temporary directory.
 
 Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Java, no Maven, or the jars are out of
-reach), else it failed; the last line on stderr says why. `dfsadmin` has that of Hadoop's command.
+reach), otherwise it failed; the last line on stderr has the reason. `dfsadmin` returns that of Hadoop's command.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ from xml.sax.saxutils import escape
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
-    LONGEST_S,
+    MAX_START_S,
     UnavailableError,
     UsageError,
     directory_of,
@@ -94,7 +94,7 @@ def build() -> Path:
     maven = _program("mvn")
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "hdfs.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody else may be building it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
         if home.exists():
             return home
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
@@ -121,7 +121,7 @@ def build() -> Path:
 
 
 def start() -> dict[str, str]:
-    """Start a new, empty file system, and say what clients and the other commands need."""
+    """Start a new, empty file system; returns the values that clients and the other commands need."""
     home = build()
     _program("java")
     directory = new_directory("hdfs")
@@ -211,7 +211,7 @@ def dfsadmin(directory: Path, options: list[str]) -> int:
 
 
 def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[bytes]]") -> None:
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_START_S
     running = [node for node in NODES if node in started or _is_running(directory, node)]
     pause_s = 0.05
     while time.monotonic() < deadline:
@@ -223,11 +223,11 @@ def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[byte
                 raise _failure(f"the {node} node", log)
         time.sleep(pause_s)
         pause_s = min(1.2 * pause_s, 0.5)  # to answer costs the servers more than to start
-    sys.exit(f"not ready after {LONGEST_S:g} s: {' and '.join(running)} node")
+    sys.exit(f"not ready after {MAX_START_S:g} s: {' and '.join(running)} node")
 
 
 def _is_ready(directory: Path, running: list[str]) -> bool:
-    """Whether those that run serve: the NameNode clients, the DataNodes all of their blocks."""
+    """Return whether the running servers are ready: the NameNode for clients, the DataNodes with all blocks."""
     addresses = json.loads((directory / "addresses").read_text())
     data_nodes = [node for node in running if node in DATA_NODES]
     try:
@@ -251,15 +251,15 @@ def _is_ready(directory: Path, running: list[str]) -> bool:
 
 
 def _has_reported(data_node: dict[str, Any]) -> bool:
-    """Whether a DataNode has told the NameNode its blocks."""
-    # The last report's seconds; where there was none they count from the machine's start.
+    """Return whether a DataNode has reported its blocks to the NameNode."""
+    # Seconds since the last report, or since the machine's start without a report.
     age_s = time.time() - data_node["DNStartedTimeInMillis"] / 1000
     [actor] = json.loads(data_node["BPServiceActorInfo"])
     return bool(actor["ActorState"] == "RUNNING" and int(actor["LastBlockReport"]) <= age_s)
 
 
 def _beans(address: str, names: str) -> dict[str, Any]:
-    """What a server says of itself: the attributes of some of its beans."""
+    """Return the attributes of some JMX beans of a server."""
     connection = http.client.HTTPConnection(address, timeout=5)
     try:
         connection.request("GET", f"/jmx?qry=Hadoop:service={names}")
@@ -271,7 +271,7 @@ def _beans(address: str, names: str) -> dict[str, Any]:
 
 def _fetch_jars(maven: str, jars: Path) -> None:
     options = ["--batch-mode", "--strict-checksums", "--update-snapshots", "--file", str(POM)]
-    # In full: a short name would be asked for first, and its absence says nothing of the network.
+    # A full name: a short one would be looked up first, and its absence means nothing for the network.
     goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
     command = [maven, *options, goal, f"-DoutputDirectory={jars}"]
     fetched = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -285,7 +285,7 @@ def _fetch_jars(maven: str, jars: Path) -> None:
 
 
 def _java(directory: Path, node: str) -> list[str]:
-    """The command up to the class; the directory in it tells that a process is ours."""
+    """Return the command up to the class; its directory identifies our processes."""
     temporary = f"-Djava.io.tmpdir={directory / 'tmp'}"
     classes = f"{directory}/conf/{node}:{directory}/conf:{directory}:{build()}/jars/*"
     return [_program("java"), *_JVM, temporary, "-cp", classes]
@@ -310,10 +310,10 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _failure(what: str, log: str) -> UnavailableError | SystemExit:
+def _failure(subject: str, log: str) -> UnavailableError | SystemExit:
     if "UnsupportedClassVersionError" in log:
         return UnavailableError("HDFS needs Java 17, and the one here is older")
-    return SystemExit(f"{what} failed:\n{log[-4000:]}")
+    return SystemExit(f"{subject} failed:\n{log[-4000:]}")
 
 
 def _write_site(path: Path, settings: dict[str, str]) -> None:

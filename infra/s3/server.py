@@ -1,4 +1,4 @@
-"""An S3 server of our own.
+"""A local S3 server.
 
     server.py build minio|versitygw|sink
     server.py start minio|versitygw|sink
@@ -11,7 +11,7 @@ the AGPL). They are built from source once, by `go install`, into
 A server listens on loopback only and keeps everything in one temporary directory.
 
 Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Go, or the module is out of reach), else
-it failed; the last line on stderr says why.
+it failed; the last line on stderr has the reason.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
-    LONGEST_S,
+    MAX_START_S,
     UnavailableError,
     UsageError,
     directory_of,
@@ -40,7 +40,7 @@ from infra.common import (  # found by the line above
 )
 
 PACKAGES = {
-    # The last commit is named, since its tags are none of Go's.
+    # By commit, because its tags are not Go versions.
     "minio": "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c",
     "versitygw": "github.com/versity/versitygw/cmd/versitygw@v1.7.0",
 }
@@ -67,7 +67,7 @@ def build(name: str) -> Path:
         raise UnavailableError(f"{name} is built from source, and no go was found")
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / f"{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody else may be building it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
         if program.exists():
             return program
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
@@ -80,7 +80,7 @@ def build(name: str) -> Path:
                     raise UnavailableError(f"go can't reach {module}: {_last_line(reached.stderr)}")
                 print(f"building {name} once, which takes minutes", file=sys.stderr)
                 command = [go, "install", *options, PACKAGES[name]]
-            else:  # of the standard library alone
+            else:  # standard library only
                 command = [go, "build", *options, "-o", name, str(SINK.resolve())]
             built = _run(command, directory, environment)
             if built.returncode != 0:
@@ -90,7 +90,7 @@ def build(name: str) -> Path:
 
 
 def start(name: str) -> dict[str, str]:
-    """Start a server, and say what clients and `stop` need."""
+    """Start a server; returns the values that clients and `stop` need."""
     program = build(name)
     directory = new_directory("s3")
     data = directory / "data"
@@ -155,7 +155,7 @@ def stop(directory: Path) -> None:
 
 
 def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_START_S
     while time.monotonic() < deadline:
         if server.poll() is not None:
             break
@@ -168,7 +168,7 @@ def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -
 def _is_ready(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        # MinIO says "ready" before it knows its buckets, and this only after. Elsewhere 403 is as good.
+        # MinIO reports "ready" before it has loaded its buckets, and this only after. Elsewhere 403 is fine.
         connection.request("GET", "/minio/health/cluster")
         return connection.getresponse().status < 500
     except (OSError, http.client.HTTPException):
@@ -186,7 +186,7 @@ def _run(
 
 
 def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it does not say why"])[-1]
+    return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
 def _command(arguments: list[str]) -> dict[str, str] | None:

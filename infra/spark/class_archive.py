@@ -2,10 +2,10 @@
 
     class-archive FILE
 
-Drivers take it by `SPARK_SUBMIT_OPTS=-XX:SharedArchiveFile=FILE`. A JVM for which it was not made, of
-another version or with other jars, loads its classes as ever.
+Drivers take it by `SPARK_SUBMIT_OPTS=-XX:SharedArchiveFile=FILE`. A JVM with another version or
+other jars ignores it and loads its classes as usual.
 
-Exit status: 0 done, 2 wrong usage, 3 can't be had here; the last line on stderr says why.
+Exit status: 0 done, 2 wrong usage, 3 can't be had here; the last line on stderr has the reason.
 """
 
 import os
@@ -20,7 +20,7 @@ from infra.common import UnavailableError, UsageError, run  # found by the line 
 
 _LONGEST_S = 300.0
 
-# What drivers do: classes that it doesn't use are not in the archive.
+# Typical work of a driver; only classes used here are in the archive.
 _DRIVER = """
 import sys
 from pyspark import SparkContext
@@ -89,8 +89,8 @@ def write_archive(file: Path) -> None:
         except subprocess.TimeoutExpired as error:
             raise UnavailableError("the driver that makes the archive does not end") from error
         if done.returncode or not new.exists():
-            said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
-            raise UnavailableError(f"no archive was made: {said}")
+            reason = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+            raise UnavailableError(f"no archive was made: {reason}")
         new.replace(file)
 
 

@@ -1,4 +1,4 @@
-"""A Spark cluster of our own: a standalone master and its workers, each a process, on loopback.
+"""A local Spark cluster: a standalone master and its workers, each a process, on loopback.
 
     server.py start [WORKERS]
     server.py hold [WORKERS]
@@ -7,12 +7,12 @@
     server.py package FILE
 
 They are Spark's own classes, in the jars that the PySpark of this Python brings. Each worker has one
-core and 1 GiB for executors, and a loopback address of its own where the system has more than one:
-for Spark they are different hosts then. All that they and their executors write is in one temporary
+core and 1 GiB for executors, and a separate loopback address if the system has more than one:
+for Spark they are different hosts then. All files of them and their executors are in one temporary
 directory.
 
 Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Java, no PySpark), else it failed; the
-last line on stderr says why.
+last line on stderr has the reason.
 """
 
 import http.client
@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
-    LONGEST_S,
+    MAX_START_S,
     UnavailableError,
     UsageError,
     directory_of,
@@ -56,11 +56,11 @@ _JVM = (
 )
 
 _OF_OTHERS = ("HADOOP_", "PYSPARK_", "PYTHON", "SPARK_", "VIRTUAL_ENV")
-"""What executors must not inherit: they have what the application gives them."""
+"""Variables that executors must not inherit; the application sets their environment."""
 
 
 def start(workers: int) -> dict[str, str]:
-    """Start a master and its workers, and say what drivers and the other commands need."""
+    """Start a master and its workers; returns the values that drivers and the other commands need."""
     _check_java()
     directory = new_directory("spark")
     try:
@@ -161,8 +161,8 @@ def _launch(directory: Path, name: str, main_class: str, arguments: list[str]) -
 
 
 def _wait_for(directory: Path, *, workers: int) -> None:
-    """Wait until the master says that so many workers are alive, or more."""
-    deadline = time.monotonic() + LONGEST_S
+    """Wait until the master reports at least a number of live workers."""
+    deadline = time.monotonic() + MAX_START_S
     while time.monotonic() < deadline:
         alive = _alive(directory)
         if alive is not None and alive >= workers:
@@ -172,11 +172,11 @@ def _wait_for(directory: Path, *, workers: int) -> None:
                 log = (directory / f"{home.parent.name}.log").read_text(errors="replace")
                 sys.exit(f"the {home.parent.name} failed:\n{log[-4000:]}")
         time.sleep(0.05)
-    sys.exit(f"not ready after {LONGEST_S:g} s")
+    sys.exit(f"not ready after {MAX_START_S:g} s")
 
 
 def _alive(directory: Path) -> int | None:
-    """How many workers the master has; None if it does not answer."""
+    """Return the master's number of workers, or None if it does not answer."""
     address = json.loads((directory / "addresses").read_text())["web"]
     connection = http.client.HTTPConnection(address, timeout=5)
     try:
@@ -190,7 +190,7 @@ def _alive(directory: Path) -> int | None:
 
 def _kill(home: Path) -> None:
     """Kill what runs in a directory, again and again: who is killed last can't start another."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_START_S
     while processes := _processes(home):
         if time.monotonic() > deadline:
             sys.exit(f"processes do not go: {processes}")
@@ -223,18 +223,18 @@ def _pids() -> list[int]:
 def _working_directory(pid: int) -> str:
     if not Path("/proc/self").exists():
         lsof = ["lsof", "-a", "-p", str(pid), "-d", "cwd", "-Fn"]
-        said = subprocess.run(lsof, check=False, capture_output=True, text=True).stdout
-        return next((line[1:] for line in said.splitlines() if line.startswith("n")), "")
+        output = subprocess.run(lsof, check=False, capture_output=True, text=True).stdout
+        return next((line[1:] for line in output.splitlines() if line.startswith("n")), "")
     try:
         if _is_running(pid):
             return os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
-    except OSError:  # gone, or somebody else's
+    except OSError:  # gone, or of another user
         pass
     return ""
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a process is there, and is not one that only waits to be noticed."""
+    """Return whether a process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

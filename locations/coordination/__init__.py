@@ -40,7 +40,6 @@ from holdfast.locations.coordination.finding import (
     FoundCheckpoint,
     find_checkpoint,
     find_checkpoints,
-    find_in_job,
     is_gone,
     is_savepoint,
 )
@@ -94,7 +93,6 @@ __all__ = [
     "files_of",
     "find_checkpoint",
     "find_checkpoints",
-    "find_in_job",
     "is_gone",
     "is_savepoint",
     "job_histories",

@@ -282,7 +282,7 @@ def _create(path: str) -> int:
 def _create_link(file: str, path: str) -> int:
     """Give an existing file one more name and open it; fails if the name is taken."""
     try:
-        # A link keeps the time of the last write, by which a sweep would take a new file for an old one.
+        # A link keeps the time of the last write, and a sweep would mistake the new file for an old one.
         os.utime(file)
         os.link(file, path)
     except OSError as error:

@@ -62,9 +62,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not self.deadline_s >= 0 or not 0 < self.first_wait_s <= self.max_wait_s:
-            message = (
-                f"deadline_s must be >= 0, first_wait_s and max_wait_s must be > 0, got {self}"
-            )
+            message = f"deadline_s must be >= 0, first_wait_s > 0 and max_wait_s >= first_wait_s, got {self}"
             raise InvalidRequestError(message)
 
 

@@ -56,9 +56,11 @@ class Drawer:
 
     Attributes:
         random: The source of chance.
+        has_void: Whether types may have void inside; PySpark can't make DataFrames of all of those.
     """
 
     random: Random
+    has_void: bool = True
 
     def chance(self, probability: float) -> bool:
         """Return True with this probability."""
@@ -75,7 +77,7 @@ class Drawer:
                 return pa.map_(self.key_type(), self.spark_type(depth - 1))
             count = choose.randint(1, 3)
             return pa.struct([(f"f{i}", self.spark_type(depth - 1)) for i in range(count)])
-        if self.chance(0.03):
+        if self.has_void and self.chance(0.03):
             return pa.null()
         return self.atomic_type()
 

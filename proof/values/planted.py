@@ -64,6 +64,20 @@ PLANTED: Mapping[str, Planted] = {
         "return None",
         "aggregates",
     ),
+    "a renamed aggregate begins anew": Planted(
+        "src/holdfast/spark/aggregates/changes.py",
+        'return {"renamed": renamed, "dropped": lost}',
+        'return {"renamed": {}, "dropped": [*lost, *renamed.values()]}',
+        "aggregates",
+    ),
+    "a renamed field of a struct takes the value of its neighbour": Planted(
+        "backends/serializers/arrow_migration.py",
+        "        index = stored.get_field_index(sources[each.name])",
+        "        index = stored.get_field_index(sources[each.name])\n"
+        "        if sources[each.name] != each.name and stored.field(index - 1).type == each.type:\n"
+        "            index = (index or len(stored)) - 1",
+        "fields of structs",
+    ),
     "a window ends a millisecond late": Planted(
         "src/holdfast/spark/windows/operators.py",
         "        last_ms = spans.ends_ms - 1\n        if self._emit",

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 from jobs.keyed_subtasks import KeyedSubtasks
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from holdfast.backends.keyed import BackendName
 from holdfast.spark.windows import (
@@ -24,6 +26,7 @@ from proof.values.checking import Comparisons, is_clear, without_each
 from proof.values.drawing import DAY_US, LAST_DAY, Drawer, columns_of
 from proof.values.model import Spec, aggregate
 from proof.values.plain import from_arrow, frozen, to_arrow
+from proof.values.spark_batches import frame_of, session_of, spark_aggregates
 
 PlainTuple = tuple[Any, ...]
 
@@ -84,6 +87,7 @@ class WindowCase:
         emit: "append" or "update".
         specs: Aggregates by name; none to call a function with the rows of each window.
         batches: The batches; each is a start of the job.
+        first: The watermark before the first batch.
     """
 
     key: pa.Schema
@@ -93,6 +97,7 @@ class WindowCase:
     emit: str
     specs: dict[str, Spec]
     batches: tuple[WindowBatch, ...]
+    first: int = 0
 
     @property
     def schema(self) -> pa.Schema:
@@ -155,7 +160,7 @@ def draw_case(random: Random) -> WindowCase:
     )
 
 
-_LAST_MS = (LAST_DAY + 1) * DAY_US // 1000
+_LAST_MS = (LAST_DAY + 1) * DAY_US // 1000 - 1
 
 
 def _draw_spec(random: Random, kind: str) -> Spec:
@@ -169,7 +174,7 @@ def _draw_spec(random: Random, kind: str) -> Spec:
 def _draw_row(drawer: Drawer, columns: pa.Schema, base: int) -> Iterator[Any]:
     """Draw the values of a row; its time is near the base, in microseconds."""
     micros = (base + drawer.random.randint(0, 40)) * 1000 + drawer.random.choice([0, 0, 999])
-    yield None if drawer.chance(0.05) else min(micros, _LAST_MS * 1000 - 1)
+    yield None if drawer.chance(0.05) else min(micros, _LAST_MS * 1000 + 999)
     yield drawer.random.choice([None, 1, -1, 7, 2**40])
     value = drawer.value(columns.field("d").type)
     yield None if value is None else int(value // 100)
@@ -275,6 +280,75 @@ class WindowModel:
                     self.late += len(window.rows)
 
 
+def draw_case_for_spark(random: Random) -> WindowCase:
+    """Draw a case that Spark can run as a batch: no row is late, and all windows are complete in the end."""
+    case = draw_case(random)
+    while not case.specs or case.kind.slide > case.kind.size:
+        case = draw_case(random)
+    ends = [
+        row[len(case.key)] // 1000
+        for batch in case.batches
+        for row in batch.rows
+        if row[len(case.key)] is not None
+    ]
+    last = max([*ends, 0]) + 2 * case.kind.size
+    batches = [replace(batch, watermark=_BEGIN_MS) for batch in case.batches[:-1]]
+    batches.append(replace(case.batches[-1], watermark=last))
+    offset = case.kind.offset % (case.kind.slide or case.kind.size)
+    return replace(
+        case,
+        kind=replace(case.kind, offset=offset),
+        emit="append",
+        lateness=0,
+        first=_BEGIN_MS,
+        batches=tuple(batches),
+    )
+
+
+_BEGIN_MS = -(10**14)
+
+
+def run_case_on_spark(case: WindowCase, spark: SparkSession) -> Comparisons:
+    """Compare the job with the model, and the model with Spark's own windows of all rows."""
+    compared = run_case(case)
+    rows = [row for batch in case.batches for row in batch.rows]
+    width = len(case.key)
+    model = WindowModel(case.kind, 0, "append")
+    named = [(frozen(row[:width]), dict(zip(case.schema.names, row, strict=True))) for row in rows]
+    due = model.batch(named, case.first, case.batches[-1].watermark)
+    expected = {(key, window.start, window.end): window.rows for key, window in due}
+    cells = [
+        aggregate(spec, each, case.columns)
+        for each in expected.values()
+        for spec in case.specs.values()
+    ]
+    if any(cell.must_fail or cell.may_fail for cell in cells):
+        return compared
+    size, slide, offset = (
+        f"{n} milliseconds"
+        for n in (case.kind.size, case.kind.slide or case.kind.size, case.kind.offset)
+    )
+    window = (
+        F.session_window("t", size)
+        if case.kind.name == "session"
+        else F.window("t", size, slide, offset)
+    )
+    frame = frame_of(session_of(spark, ()), rows, case.schema).where("t is not null")
+    table = spark_aggregates(frame, [*case.key.names, window.alias("w")], case.specs)
+    what = f"Spark, {case.kind.name} windows"
+    results = []
+    for row in _rows_of(table):
+        bounds = (row["w"]["start"] // 1000, row["w"]["end"] // 1000)
+        key = frozen(tuple(row[name] for name in case.key.names))
+        results.append(((key, *bounds), {name: row[name] for name in case.specs}))
+    given, wanted = sorted(repr(key) for key, _ in results), sorted(map(repr, expected))
+    compared.check(given == wanted, f"{what}: other windows", given, "not", wanted)
+    for each, values in results:
+        if each in expected:
+            _compare_window(compared, what, case, each, values=values, rows=expected[each])
+    return compared
+
+
 def run_case(case: WindowCase) -> Comparisons:
     """Run the job batch by batch, and compare the windows that come out."""
     compared = Comparisons()
@@ -284,14 +358,18 @@ def run_case(case: WindowCase) -> Comparisons:
         subtasks.output = pa.schema([("n", pa.int64())])
     model = WindowModel(case.kind, case.lateness, case.emit)
     width = len(case.key)
-    before = 0
+    before = case.first
+    if before:
+        subtasks.run(case.schema.empty_table(), watermark=before)
     for number, batch in enumerate(case.batches):
         rows = [
             (frozen(row[:width]), dict(zip(case.schema.names, row, strict=True)))
             for row in batch.rows
         ]
         due = model.batch(rows, before, batch.watermark)
-        expected = {(key, window.start, window.end): window.rows for key, window in due}
+        # A function is given bounds that Python has; see its documentation.
+        last = max([_LAST_MS, *(window.end for _, window in due)]) if case.specs else _LAST_MS
+        expected = {(key, window.start, min(window.end, last)): window.rows for key, window in due}
         cells = [
             aggregate(spec, rows, case.columns)
             for rows in expected.values()

@@ -75,7 +75,7 @@ def canonical(
     handle: SegmentsStateHandle, checkpoints: KeyedCheckpoints, now_ms: int = NOW_MS
 ) -> SegmentsStateHandle:
     written = write_canonical(handle, checkpoints.location(99), now_ms=now_ms)
-    (completed,) = checkpoints.completed(StoredSubtask(managed_keyed=(written,)))
+    (completed,) = checkpoints.complete(StoredSubtask(managed_keyed=(written,)))
     return completed
 
 

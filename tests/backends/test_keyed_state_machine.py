@@ -468,7 +468,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
             written = tuple(
                 write_canonical(handle, location, now_ms=self.now) for handle in checkpoint.handles
             )
-            handles = self.checkpoints.completed(StoredSubtask(managed_keyed=written))
+            handles = self.checkpoints.complete(StoredSubtask(managed_keyed=written))
             checkpoint = replace(checkpoint, handles=handles)
         self.open(checkpoint, kinds)
         self.read_by_arrays(list(range(KEY_COUNT)))

@@ -80,6 +80,14 @@ def test_a_python_value_that_would_change_is_refused(element_type: Any, value: A
     assert len(state) == 0
 
 
+def arrow_takes_uuids() -> bool:
+    try:
+        pa.array([uuid.UUID(int=5)], pa.uuid())
+    except pa.ArrowTypeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("element_type", "value", "expected"),
     [
@@ -92,7 +100,14 @@ def test_a_python_value_that_would_change_is_refused(element_type: Any, value: A
         (pa.list_view(pa.int64()), [1, None], [1, None]),
         (pa.list_view(pa.list_(pa.string())), [["a"], None], [["a"], None]),
         (pa.binary(2), b"ab", b"ab"),
-        (pa.uuid(), uuid.UUID(int=5), uuid.UUID(int=5)),
+        pytest.param(
+            pa.uuid(),
+            uuid.UUID(int=5),
+            uuid.UUID(int=5),
+            marks=pytest.mark.skipif(
+                not arrow_takes_uuids(), reason="pyarrow 21 takes bytes alone"
+            ),
+        ),
         (pa.uuid(), uuid.UUID(int=5).bytes, uuid.UUID(int=5)),
         (pa.json_(), '{"a": 1}', '{"a": 1}'),
         (pa.opaque(pa.int64(), "a", "b"), 1, 1),
@@ -170,9 +185,9 @@ def test_elements_that_python_has_no_object_for_are_there_for_arrow(
     state.add_all(elements)
     broadcast_state(backend, "b", (int, element_type)).put(1, elements[0])
     for state_backend in (backend, restored(backend)):
-        with pytest.raises(InvalidRequestError, match="take it as Arrow data"):
+        with pytest.raises(InvalidRequestError, match=r"list state .s.*take it as Arrow data"):
             list_state(state_backend, "s", element_type).get()
-        with pytest.raises(InvalidRequestError, match="take it as Arrow data"):
+        with pytest.raises(InvalidRequestError, match=r"broadcast state .b.*take it as Arrow data"):
             broadcast_state(state_backend, "b", (int, element_type)).get(1)
         assert list_state(state_backend, "s", element_type).to_arrow().chunk(0).equals(elements)
 

@@ -64,7 +64,7 @@ class Job:
         return handle
 
     def files(self) -> list[str]:
-        file_system = file_system_for(self.faults.behind)
+        file_system = file_system_for(self.faults.inner_directory)
 
         def below(directory: str) -> Iterator[str]:
             for entry in file_system.list(directory):
@@ -73,7 +73,7 @@ class Job:
                 else:
                     yield entry.uri
 
-        return list(below(self.faults.behind))
+        return list(below(self.faults.inner_directory))
 
     def captured(self) -> list[str]:
         return [str(path) for path in self.host.rglob("snapshot-*")]

@@ -36,7 +36,7 @@ def location(faults: Faults) -> CheckpointStorageLocation:
 
 
 def files_in(faults: Faults) -> list[str]:
-    return sorted(files_below(faults.behind))
+    return sorted(files_below(faults.inner_directory))
 
 
 def test_no_state_makes_an_empty_result_and_no_file(

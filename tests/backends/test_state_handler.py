@@ -143,7 +143,7 @@ class TestRoundTrip:
 
         state = handler(Function(ask)).snapshot_state(7, location).run()
         assert state == StoredSubtask()
-        assert files_below(faults.behind) == set()
+        assert files_below(faults.inner_directory) == set()
 
 
 class TestOrder:
@@ -220,7 +220,7 @@ class TestFailures:
         ) as caught:
             state_handler.snapshot_state(7, location)
         assert caught.value.__cause__ is mine
-        assert files_below(faults.behind) == set()
+        assert files_below(faults.inner_directory) == set()
         one_more = handler(Function())
         assert one_more.snapshot_state(8, location).run() == StoredSubtask()
 
@@ -235,7 +235,7 @@ class TestFailures:
         faults.before(call, StorageUnavailableError("out of reach"), nth)
         with pytest.raises(CheckpointDeclinedError, match="out of reach"):
             state_handler.snapshot_state(7, location)
-        assert files_below(faults.behind) == set()
+        assert files_below(faults.inner_directory) == set()
 
     def test_a_closed_backend_declines_the_checkpoint_and_leaves_nothing(
         self, location: CheckpointStorageLocation, faults: Faults
@@ -244,7 +244,7 @@ class TestFailures:
         state_handler.backend.close()
         with pytest.raises(CheckpointDeclinedError, match="closed"):
             state_handler.snapshot_state(7, location)
-        assert files_below(faults.behind) == set()
+        assert files_below(faults.inner_directory) == set()
 
     def test_an_interrupt_takes_raw_state_with_it(
         self, location: CheckpointStorageLocation, faults: Faults, monkeypatch: pytest.MonkeyPatch
@@ -256,7 +256,7 @@ class TestFailures:
         monkeypatch.setattr(type(state_handler.backend), "snapshot", interrupted)
         with pytest.raises(KeyboardInterrupt):
             state_handler.snapshot_state(7, location)
-        assert files_below(faults.behind) == set()
+        assert files_below(faults.inner_directory) == set()
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
     def test_managed_state_that_fails_takes_raw_state_with_it(
@@ -265,11 +265,11 @@ class TestFailures:
         state_handler = handler(Function(with_raw_state))
         list_state(state_handler.backend).add(1)
         pending = state_handler.snapshot_state(7, location)
-        assert len(files_below(faults.behind)) == 2
+        assert len(files_below(faults.inner_directory)) == 2
         faults.before(call, StorageUnavailableError("out of reach"))
         with pytest.raises(StorageUnavailableError):
             pending.run()
-        assert files_below(faults.behind) == set()
+        assert files_below(faults.inner_directory) == set()
         pending.cancel()
 
 
@@ -289,7 +289,7 @@ class TestCancel:
         pending = state_handler.snapshot_state(7, location)
         for _ in range(2):
             pending.cancel()
-            assert files_below(faults.behind) == set()
+            assert files_below(faults.inner_directory) == set()
         with pytest.raises(CancelledError):
             pending.run()
 
@@ -306,7 +306,7 @@ class TestCancel:
         faults.before(call, pending.cancel)
         with pytest.raises(CancelledError):
             pending.run()
-        assert files_below(faults.behind) == set()
+        assert files_below(faults.inner_directory) == set()
 
     def test_after_it_ran_it_takes_nothing_away(
         self,
@@ -317,10 +317,10 @@ class TestCancel:
         pending = state_handler.snapshot_state(7, location)
         state = pending.run()
         pending.cancel()
-        assert len(files_below(faults.behind)) == 3
+        assert len(files_below(faults.inner_directory)) == 3
         with pytest.raises(InvalidRequestError):
             pending.run()
-        assert len(files_below(faults.behind)) == 3
+        assert len(files_below(faults.inner_directory)) == 3
         assert [len(read(stream)) for stream in state.streams()] == [
             stream.size for stream in state.streams()
         ]
@@ -335,7 +335,7 @@ class TestCancel:
         state_handler.backend.close()
         with pytest.raises(CancelledError):
             pending.run()
-        assert files_below(faults.behind) == set()
+        assert files_below(faults.inner_directory) == set()
 
 
 class TestInitialize:

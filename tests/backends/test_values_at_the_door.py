@@ -613,7 +613,7 @@ def test_means_are_the_same_by_key_and_by_columns(values: Any) -> None:
             with current(by_key, "a"):
                 assert is_refused(state.add, value) == is_refused(columns.add, keys, [value])
         np.testing.assert_allclose(  # floats are added in another order
-            state.columns.get(keys).to_numpy(zero_copy_only=False),
-            columns.get(keys).to_numpy(zero_copy_only=False),
+            pa.array(state.columns.get(keys)).to_numpy(zero_copy_only=False),
+            pa.array(columns.get(keys)).to_numpy(zero_copy_only=False),
             rtol=1e-12,
         )

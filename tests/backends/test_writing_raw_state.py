@@ -286,4 +286,4 @@ class TestTheStreamInTheUsersHands:
             out.close_and_get_handle()
         with pytest.raises(StreamClosedError):
             out.close_and_get_handle()
-        assert files_below(faults.behind) == set()
+        assert files_below(faults.inner_directory) == set()

@@ -140,7 +140,7 @@ def test_a_failure_at_any_call_leaves_nothing(faults: Faults, tmp_path: Path) ->
         try:
             copy = copy_checkpoint(completed, faults.directory)
         except InvalidRequestError:
-            assert all_files(faults.behind) == {}
+            assert all_files(faults.inner_directory) == {}
         else:
             break
         finally:

@@ -190,7 +190,8 @@ def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_left_out(faults: Fau
         write_checkpoint(faults.directory, number)
     gone = f"{faults.directory}/job/chk-1"
     faults.before(
-        "open", lambda: remove(f"{gone}/_metadata".replace(faults.directory, faults.behind))
+        "open",
+        lambda: remove(f"{gone}/_metadata".replace(faults.directory, faults.inner_directory)),
     )
     assert [checkpoint.pointer for checkpoint in find_checkpoints(faults.directory)] == [
         f"{faults.directory}/job/chk-2"

@@ -26,7 +26,7 @@ class RunningJob:
     """A job that keeps one checkpoint, and completes the next one whenever it is told to."""
 
     def __init__(self, faults: Faults) -> None:
-        self._behind = faults.behind
+        self._behind = faults.inner_directory
         self.last = self._complete(1)
 
     def go_on(self) -> None:

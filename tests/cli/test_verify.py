@@ -166,7 +166,7 @@ def test_it_goes_on_behind_a_checkpoint_that_it_can_t_read(
 def test_a_store_that_fails_does_not_say_that_a_checkpoint_is_gone(faults: Faults) -> None:
     completed = write_checkpoint(faults.directory, 1)
     gone = files_of(completed.metadata.streams())[0].uri
-    remove(gone.replace(faults.directory, faults.behind))
+    remove(gone.replace(faults.directory, faults.inner_directory))
     faults.before("read", StorageUnavailableError("gone fishing"), "every")
     failures = {file.uri: type(file.failure) for file in verify_checkpoints([completed])}
     assert failures.pop(gone) is CheckpointNotFoundError

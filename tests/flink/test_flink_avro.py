@@ -1,4 +1,4 @@
-"""Records of Avro: as a real Flink has written one, which `infra/flink/avro/AvroRecord.java` prints, and schemas of any kind."""
+"""Records of Avro: as a real Flink has written one, which `infra/flink/avro/AvroRecord.java` prints, and all sorts of schemas."""
 
 import json
 from datetime import UTC, datetime
@@ -19,16 +19,16 @@ RECORD = Path(__file__).parents[1] / "data" / "flink" / "avro.txt"
 AVRO = "org.apache.flink.formats.avro.typeutils.AvroSerializerSnapshot"
 
 
-def opened(directory: Path, described: bytes, *values: bytes) -> flink.FlinkSavepoint:
+def open_job(directory: Path, described: bytes, *values: bytes) -> flink.FlinkSavepoint:
     """A savepoint with a list of values in their bytes."""
     kind = Kind(described, pa.null(), lambda data: data, st.none())
     handle = list_states({"v": (kind, list(values))})
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def read(directory: Path, described: bytes, *values: bytes) -> list[Any]:
-    table = opened(directory, described, *values).read_state("job", "v")
+    table = open_job(directory, described, *values).read_state("job", "v")
     values_read: list[Any] = table.column("value").to_pylist()
     return values_read
 
@@ -80,11 +80,11 @@ def test_a_list_in_several_blocks_is_read(tmp_path: Path) -> None:
     ],
     ids=["of itself", "unknown type", "no type"],
 )
-def test_what_a_schema_does_not_say_is_had_as_bytes(schema: Any, tmp_path: Path) -> None:
+def test_parts_missing_in_schema_are_read_as_bytes(schema: Any, tmp_path: Path) -> None:
     assert read(tmp_path, of_schema(schema), b"abc") == [b"abc"]
 
 
-def test_a_symbol_that_is_not_there_is_damage(tmp_path: Path) -> None:
+def test_missing_symbol_is_corruption(tmp_path: Path) -> None:
     described = of_schema({"type": "enum", "name": "E", "symbols": ["A"]})
     with pytest.raises(CheckpointCorruptedError, match="number 1"):
-        opened(tmp_path, described, b"\0\0\0\1").read_state("job", "v")
+        open_job(tmp_path, described, b"\0\0\0\1").read_state("job", "v")

@@ -1,4 +1,4 @@
-"""What Flink's own operators keep around values, and values of Scala, byte by byte."""
+"""Values in state of Flink's operators, and values of Scala, byte by byte."""
 
 from pathlib import Path
 from typing import Any
@@ -87,24 +87,22 @@ CASES: dict[str, tuple[bytes, list[bytes], list[Any]]] = {
 }
 
 
-def opened(directory: Path, described: bytes, values: list[bytes]) -> flink.FlinkSavepoint:
+def open_job(directory: Path, described: bytes, values: list[bytes]) -> flink.FlinkSavepoint:
     kind = Kind(described, pa.null(), lambda data: data, st.none())
     handle = list_states({"v": (kind, values), "w": (LONG, [1])})
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_values_are_read_as_what_they_are(case: str, tmp_path: Path) -> None:
+def test_values_are_read_with_their_types(case: str, tmp_path: Path) -> None:
     described, stored, values = CASES[case]
-    savepoint = opened(tmp_path, described, stored)
+    savepoint = open_job(tmp_path, described, stored)
     assert savepoint.read_state("job", "v").column("value").to_pylist() == values
     assert savepoint.read_state("job", "w").column("value").to_pylist() == [1]
 
 
 @pytest.mark.parametrize(("described", "value"), [(ELEMENT, b"\7"), (ENUM, i4(2))])
-def test_numbers_that_stand_for_nothing_are_damage(
-    described: bytes, value: bytes, tmp_path: Path
-) -> None:
-    with pytest.raises(CheckpointCorruptedError, match=r"kind 7|value 2"):
-        opened(tmp_path, described, [value]).read_state("job", "v")
+def test_undefined_numbers_are_corruption(described: bytes, value: bytes, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointCorruptedError, match=r"type 7|value 2"):
+        open_job(tmp_path, described, [value]).read_state("job", "v")

@@ -46,7 +46,7 @@ def read(
     description = keyed_description(key.snapshot, [keyed_info("v", type, value.snapshot)])
     stream = keyed_stream(description, [b"", canonical_group({0: entries})])
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=stream)}}))
-    rows: list[dict[str, Any]] = flink.open(directory).read_state("job", "v").to_pylist()
+    rows: list[dict[str, Any]] = flink.open_savepoint(directory).read_state("job", "v").to_pylist()
     return rows
 
 
@@ -67,7 +67,7 @@ def test_many_entries_of_one_length_are_read_as_columns(tmp_path: Path) -> None:
     description = keyed_description(LONG.snapshot, infos)
     stream = keyed_stream(description, [b"", canonical_group(states)])
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=stream)}}))
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     numbers, texts = (
         savepoint.read_state("job", name).to_pydict() for name in ("numbers", "texts")
     )
@@ -104,18 +104,18 @@ def test_many_texts_are_read_as_they_are(
     number=st.integers(0, 15),
     data=st.data(),
 )
-def test_a_text_among_many_that_was_damaged_is_refused_or_is_another(
+def test_corrupted_string_among_many_is_refused_or_differs(
     texts: list[str], number: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     entries = [(key_of(LONG, key), string(text)) for key, text in enumerate(texts)]
     key, value = entries[number]
     changed = bytearray(value)
     changed[data.draw(st.integers(0, len(value) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    alone = [(key, bytes(changed))]
-    entries[number] = alone[0]
+    only_entry = [(key, bytes(changed))]
+    entries[number] = only_entry[0]
     directory = tmp_path_factory.mktemp("damaged")
     try:
-        [row] = read(directory, LONG, "VALUE", STRING, alone)
+        [row] = read(directory, LONG, "VALUE", STRING, only_entry)
     except CheckpointCorruptedError:
         with pytest.raises(CheckpointCorruptedError):
             read(directory, LONG, "VALUE", STRING, entries)
@@ -134,7 +134,7 @@ def test_lists_of_numbers_are_read_whatever_bytes_they_have(
     assert [row["value"] for row in rows] == lists
 
 
-def test_a_list_whose_elements_end_elsewhere_is_damage(tmp_path: Path) -> None:
+def test_list_with_misplaced_element_end_is_corruption(tmp_path: Path) -> None:
     entries = [(key_of(LONG, 1), i8(1) + b"." + i8(2))]
     with pytest.raises(CheckpointCorruptedError):
         read(tmp_path, LONG, "LIST", list_of(LONG), entries)

@@ -100,17 +100,17 @@ TIMESTAMP_DATA = snapshot(f"{SQL}TimestampDataSerializer$TimestampDataSerializer
 
 
 def row_data(*fields: bytes) -> bytes:
-    """What says that rows of SQL have these fields."""
+    """Return the snapshot of SQL rows with these fields."""
     content = i4(len(fields)) + JAVA * len(fields) + i4(1333245) + i4(1) + each(fields)
     return snapshot(f"{SQL}RowDataSerializer$RowDataSerializerSnapshot", 3, content)
 
 
 def sql() -> bytes:
-    """A row of a number, texts within and behind their slots, a decimal, a time, and a row of a number."""
+    """A row of a number, strings inside and outside of their slots, a decimal, a time, and a row of a number."""
     slots = struct.pack("<q", 7) + b"short\0\0\x85" + struct.pack("<II", 12, 56)
     slots += struct.pack("<IIII", 13, 72, 17, 88) + struct.pack("<II", 16, 96)
-    behind = b"a longer one".ljust(16) + bytes(13).ljust(16) + i8(0) + b"\0" * 8 + i8(1)
-    row = bytes(8) + slots + behind
+    variable_part = b"a longer one".ljust(16) + bytes(13).ljust(16) + i8(0) + b"\0" * 8 + i8(1)
+    row = bytes(8) + slots + variable_part
     fields = (LONG.snapshot, TEXT_DATA, TEXT_DATA, DECIMAL_DATA, TIMESTAMP_DATA)
     kind = Kind(row_data(*fields, row_data(LONG.snapshot)), pa.null(), lambda data: data, st.none())
     rows = [i4(len(row)) + row] * 2
@@ -118,7 +118,7 @@ def sql() -> bytes:
 
 
 def kryo() -> bytes:
-    """A map of lists, sets and numbers as Flink 1 has left it to Kryo, with what is referred to again."""
+    """A map of lists, sets and numbers that Flink 1 serializes with Kryo, with references."""
     java_class = utf("java.util.Map") + (i8(0x4F2C69A3D70) + i4(0)) * 3
     name = "org.apache.flink.api.java.typeutils.runtime.kryo.KryoSerializerSnapshot"
     kind = Kind(snapshot(name, 2, java_class), pa.string(), lambda data: data, st.none())
@@ -138,7 +138,7 @@ def read_all(directory: Path, content: bytes) -> int:
     (directory / "_metadata").write_bytes(content)
     readable = 0
     try:
-        savepoint = flink.open(directory)
+        savepoint = flink.open_savepoint(directory)
         rows = [row for row in savepoint.states().to_pylist() if row["state"] is not None]
         savepoint.warnings()
     except CheckpointError:
@@ -153,12 +153,12 @@ def read_all(directory: Path, content: bytes) -> int:
 
 
 @pytest.mark.parametrize("form", WHOLE)
-def test_all_states_are_read_from_what_is_whole(form: str, tmp_path: Path) -> None:
+def test_all_states_are_read_from_intact_savepoint(form: str, tmp_path: Path) -> None:
     assert read_all(tmp_path, WHOLE[form]) == STATES.get(form, 5)
 
 
 @given(form=st.sampled_from(sorted(WHOLE)), data=st.data())
-def test_other_bytes_give_errors_of_holdfast_alone(
+def test_other_bytes_raise_only_holdfast_errors(
     form: str, data: st.DataObject, tmp_path: Path
 ) -> None:
     content = bytearray(WHOLE[form])
@@ -169,9 +169,7 @@ def test_other_bytes_give_errors_of_holdfast_alone(
 
 
 @given(form=st.sampled_from(sorted(WHOLE)), part=st.floats(0, 1, exclude_max=True))
-def test_a_file_that_ends_early_gives_errors_of_holdfast_alone(
-    form: str, part: float, tmp_path: Path
-) -> None:
+def test_truncated_file_raises_only_holdfast_errors(form: str, part: float, tmp_path: Path) -> None:
     read_all(tmp_path, WHOLE[form][: int(part * len(WHOLE[form]))])
 
 
@@ -180,7 +178,7 @@ def test_a_file_that_ends_early_gives_errors_of_holdfast_alone(
     position=st.floats(0, 1, exclude_max=True),
     number=st.sampled_from([-1, 0, 1, 1 << 16, 0x7FFFFFFF, -(1 << 31)]),
 )
-def test_counts_that_are_too_large_take_no_memory(
+def test_oversized_counts_allocate_no_memory(
     form: str, position: float, number: int, tmp_path: Path
 ) -> None:
     at = int(position * (len(WHOLE[form]) - 4))
@@ -199,24 +197,24 @@ def test_serializers_in_each_other_without_end_are_refused(tmp_path: Path) -> No
         kind = list_of(kind)
     states = list_states({"deep": (kind, []), "flat": (LONG, [1])})
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=states)}}))
-    failures = flink.open(tmp_path).states().column("failure").to_pylist()
-    assert "without end" in failures[0]
+    failures = flink.open_savepoint(tmp_path).states().column("failure").to_pylist()
+    assert "nested too deeply" in failures[0]
 
 
 def test_handles_in_each_other_without_end_are_refused(tmp_path: Path) -> None:
     head = b"\x0e" + i4(0) + i4(2) + i8(0) + i4(1)
     content = metadata({"job": {0: Subtask(keyed=head * 5000)}})
     (tmp_path / "_metadata").write_bytes(content)
-    with pytest.raises(CheckpointError, match="without end"):
-        flink.open(tmp_path)
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        flink.open_savepoint(tmp_path)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_lists_of_nothing_are_no_way_to_much_memory(size: int, tmp_path: Path) -> None:
+def test_lists_of_empty_elements_allocate_no_memory(size: int, tmp_path: Path) -> None:
     """An element of no bytes could be there any number of times."""
     empty = tuple_of()
     nested = list_of(list_of(empty))
     states = list_states({"v": (nested, [[[{}] * size] * size])})
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=states)}}))
-    table = flink.open(tmp_path).read_state("job", "v")
+    table = flink.open_savepoint(tmp_path).read_state("job", "v")
     assert table.column("value").to_pylist() == [nested.encode([[{}] * size] * size)]

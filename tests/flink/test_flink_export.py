@@ -54,7 +54,7 @@ UIDS = ["numbers", "keyed-long", "ttl", "by-tuple", "tumbling"]
 @pytest.fixture(scope="module")
 def savepoint(tmp_path_factory: pytest.TempPathFactory) -> flink.FlinkSavepoint:
     directory = extracted(tmp_path_factory.mktemp("flink"), "heap")
-    return flink.open(next((directory / "heap" / "canonical").iterdir()), uids=UIDS)
+    return flink.open_savepoint(next((directory / "heap" / "canonical").iterdir()), uids=UIDS)
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +75,10 @@ def content(savepoint: flink.FlinkSavepoint, operator: str, state: str) -> list[
     return sorted(map(repr, rows))
 
 
-def test_what_came_from_flink_goes_back_as_it_was(
+def test_export_of_imported_state_is_unchanged(
     savepoint: flink.FlinkSavepoint, ours: str, tmp_path: Path
 ) -> None:
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
+    back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
     for operator, state in STATES:
         assert (
             back.read_state(operator, state).schema == savepoint.read_state(operator, state).schema
@@ -91,10 +91,8 @@ def test_what_came_from_flink_goes_back_as_it_was(
         assert timers[0] == timers[1]
 
 
-def test_keys_lie_in_the_groups_of_flinks_hash_and_of_their_subtask(
-    ours: str, tmp_path: Path
-) -> None:
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
+def test_keys_are_in_groups_of_flinks_hash_and_subtask(ours: str, tmp_path: Path) -> None:
+    back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
     for operator, state in STATES:
         if operator != "numbers":
             rows = back.read_state(operator, state, check_keys=True)
@@ -106,7 +104,7 @@ def test_keys_lie_in_the_groups_of_flinks_hash_and_of_their_subtask(
 
 def test_operators_are_named_as_in_the_job(ours: str, tmp_path: Path) -> None:
     pointer = flink.export_savepoint(ours, f"file://{tmp_path}", {"numbers": "counted"})
-    back = flink.open(pointer)
+    back = flink.open_savepoint(pointer)
     assert back.operators().column("id").to_pylist() == [flink.operator_id("counted")]
     for operators in ({"number": "a"}, {"numbers": "a", "ttl": "a"}):
         with pytest.raises(InvalidRequestError):
@@ -120,7 +118,7 @@ TYPES = {
 WRITTEN = [STRING, *(kind for kind in SIMPLE if kind.type in TYPES)]
 
 
-def nested(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
+def nested_kinds(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
     return st.one_of(
         st.builds(list_of, kinds),
         st.builds(map_of, st.sampled_from([LONG, STRING]), kinds),
@@ -128,7 +126,7 @@ def nested(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
     )
 
 
-@given(kind=st.recursive(st.sampled_from(WRITTEN), nested, max_leaves=4), data=st.data())
+@given(kind=st.recursive(st.sampled_from(WRITTEN), nested_kinds, max_leaves=4), data=st.data())
 def test_any_value_is_read_as_it_was_written(kind: Kind, data: st.DataObject) -> None:
     value = data.draw(kind.values)
     written = written_type(kind.type)
@@ -150,15 +148,15 @@ def test_any_value_is_read_as_it_was_written(kind: Kind, data: st.DataObject) ->
         pa.list_(pa.large_string()),
     ],
 )
-def test_types_that_flink_has_no_class_for_are_refused(type: pa.DataType) -> None:
-    with pytest.raises(InvalidRequestError, match="can't be written for Flink"):
+def test_types_without_flink_class_are_refused(type: pa.DataType) -> None:
+    with pytest.raises(InvalidRequestError, match="can't be exported to Flink"):
         written_type(type)
 
 
-def imported(directory: Path, subtask: Subtask) -> str:
+def import_subtask(directory: Path, subtask: Subtask) -> str:
     """A savepoint of Holdfast of an operator of Flink."""
     (directory / "_metadata").write_bytes(metadata({"job": {0: subtask}}))
-    return flink.import_savepoint(flink.open(directory), f"file://{directory}/ours")
+    return flink.import_savepoint(flink.open_savepoint(directory), f"file://{directory}/ours")
 
 
 TIMES = {
@@ -188,13 +186,13 @@ def test_times_and_decimals_are_written_as_javas(value: Any, type: pa.DataType) 
         assert pa.array([read], serializer.type).cast(type).to_pylist() == [value]
 
 
-def test_states_that_flink_cant_have_are_refused_or_left_out(tmp_path: Path) -> None:
+def test_states_unsupported_by_flink_are_refused_or_omitted(tmp_path: Path) -> None:
     many = pojo_of(*[LONG] * 26)
     lists: dict[str, tuple[Kind, list[Any]]] = {
         "wide": (many, [{f"f{number}": number for number in range(26)}]),
         "texts": (STRING, ["a"]),
     }
-    ours = imported(tmp_path, Subtask(operator=list_states(lists)))
+    ours = import_subtask(tmp_path, Subtask(operator=list_states(lists)))
     target = f"file://{tmp_path}/back"
     with pytest.raises(InvalidRequestError, match="state job/wide: values of type struct"):
         flink.export_savepoint(ours, target)
@@ -202,15 +200,17 @@ def test_states_that_flink_cant_have_are_refused_or_left_out(tmp_path: Path) -> 
     planned = flink.FlinkExport.of(ours, allow_loss=True)
     assert planned.kept == ["job/texts as job: list, string"]
     assert [lost for lost in planned.lost if "job/wide" in lost]
-    back = flink.open(planned.write(target))
+    back = flink.open_savepoint(planned.write(target))
     assert back.read_state("job", "texts").column("value").to_pylist() == ["a"]
 
 
-def test_windows_of_time_go_with_their_timers_as_flinks_window_operator_has_them(
+def test_time_windows_are_exported_with_timers(
     tmp_path: Path,
 ) -> None:
     ours = write_windows(tmp_path, TIME_WINDOW, {"job": [("a", 0, 10, 9), ("a", 10, 20, 19)]})
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}/back"), uids=["job"])
+    back = flink.open_savepoint(
+        flink.export_savepoint(ours, f"file://{tmp_path}/back"), uids=["job"]
+    )
     spans = [{"start": 0, "end": 10}, {"start": 10, "end": 20}]
     rows = back.read_state("job", "window-contents", check_keys=True).to_pylist()
     assert [(row["key"], row["namespace"], row["value"]) for row in rows] == [
@@ -224,10 +224,10 @@ def test_windows_of_time_go_with_their_timers_as_flinks_window_operator_has_them
     ]
 
 
-def test_windows_that_are_merged_are_refused(tmp_path: Path) -> None:
+def test_merging_windows_are_refused(tmp_path: Path) -> None:
     sessions = {"job": [("a", 1, 3), ("a", 2, 4)]}
     ours = write_windows(tmp_path, pa.schema([("session", pa.int64())]), sessions)
-    with pytest.raises(InvalidRequestError, match="sessions"):
+    with pytest.raises(InvalidRequestError, match="session windows"):
         flink.export_savepoint(ours, f"file://{tmp_path}/back")
 
 
@@ -238,13 +238,13 @@ def test_state_of_windows_is_refused(savepoint: flink.FlinkSavepoint, tmp_path: 
         flink.export_savepoint(ours, f"file://{tmp_path}/back")
 
 
-def test_parts_that_are_null_are_refused(tmp_path: Path) -> None:
+def test_null_parts_are_refused(tmp_path: Path) -> None:
     nulls = list_states({"pairs": (map_of(STRING, LONG), [[("a", None)]])})
-    ours = imported(tmp_path, Subtask(operator=nulls))
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
+    ours = import_subtask(tmp_path, Subtask(operator=nulls))
+    back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
     assert back.read_state("job", "pairs").column("value").to_pylist() == [[("a", None)]]
     rows = list_states({"rows": (row_of(LONG), [{"kind": "+I", "f0": None}])})
-    ours = imported(tmp_path, Subtask(operator=rows))
+    ours = import_subtask(tmp_path, Subtask(operator=rows))
     with pytest.raises(InvalidRequestError, match="a part of a value is null"):
         flink.export_savepoint(ours, f"file://{tmp_path}/back")
 
@@ -259,7 +259,7 @@ def test_many_key_groups_take_two_bytes(tmp_path: Path) -> None:
     subtask = Subtask(keyed=keyed_stream(described, groups))
     data = metadata({"job": {0: subtask}}, max_parallelism=1000)
     (tmp_path / "_metadata").write_bytes(data)
-    ours = flink.import_savepoint(flink.open(tmp_path), f"file://{tmp_path}/ours")
-    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
+    ours = flink.import_savepoint(flink.open_savepoint(tmp_path), f"file://{tmp_path}/ours")
+    back = flink.open_savepoint(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
     rows = back.read_state("job", "v", check_keys=True).to_pylist()
     assert rows == [{"key_group": group, "key": 7, "value": 70}]

@@ -26,11 +26,11 @@ UIDS = ["numbers", "keyed-long", "all-types", "ttl", "tumbling", "rules"]
 def savepoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flink.FlinkSavepoint]:
     directory = tmp_path_factory.mktemp("flink")
     extracted(directory, *sorted({form.partition("/")[0] for form in FORMS}))
-    opened = {}
+    open_job = {}
     for form in FORMS:
         [savepoint] = (directory / form).iterdir()
-        opened[form] = flink.open(savepoint, uids=UIDS)
-    return opened
+        open_job[form] = flink.open_savepoint(savepoint, uids=UIDS)
+    return open_job
 
 
 @pytest.fixture(params=FORMS)
@@ -85,7 +85,7 @@ def test_operator_state_is_read(savepoint: flink.FlinkSavepoint) -> None:
     assert (kinds["union"], kinds["longs"]) == ("union", "list")
 
 
-def test_values_with_a_time_to_live_say_when_they_were_used(
+def test_values_with_ttl_have_time_of_last_use(
     savepoint: flink.FlinkSavepoint,
 ) -> None:
     values = by_key(savepoint, "ttl", "ttl-value")
@@ -142,7 +142,7 @@ def test_values_of_many_types_are_read(savepoint: flink.FlinkSavepoint) -> None:
             assert read in {"RED", "GREEN", "BLUE"} if value is None else read == value(number(key))
 
 
-def test_all_states_of_all_forms_say_the_same(
+def test_all_formats_have_equal_states(
     savepoints: dict[str, flink.FlinkSavepoint],
 ) -> None:
     def content(form: str) -> dict[Any, Any]:

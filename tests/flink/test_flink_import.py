@@ -1,4 +1,4 @@
-"""Savepoints of Flink made savepoints of Holdfast: what is there is what was there, or it is said to be lost."""
+"""Import of Flink savepoints: all state is imported, or reported as lost."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -68,7 +68,7 @@ def of_real_job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flink.Fli
     directory = extracted(tmp_path_factory.mktemp("flink"), "heap", "rocks", "f120-heap")
     uids = ["numbers", "keyed-long", "ttl", "by-tuple", "rules"]
     return {
-        form: flink.open(next((directory / form).iterdir()), uids=uids)
+        form: flink.open_savepoint(next((directory / form).iterdir()), uids=uids)
         for form in ("heap/canonical", "heap/native", "rocks/native", "f120-heap/canonical")
     }
 
@@ -90,7 +90,7 @@ def by_key(pointer: str, operator: str, state: str, key: str = "key") -> dict[An
     return dict(zip(*(table.column(name).to_pylist() for name in (key, "value")), strict=True))
 
 
-def test_keyed_state_of_a_real_job_is_that_of_an_operator(
+def test_keyed_state_of_real_job_equals_operator_state(
     savepoint: flink.FlinkSavepoint, target: str
 ) -> None:
     names = ["value", "list", "map", "reducing", "aggregating"]
@@ -114,7 +114,7 @@ def test_keyed_state_of_a_real_job_is_that_of_an_operator(
     assert entries == {place: value for place, value in expected.items() if place[0] != 5}
 
 
-def test_rows_are_where_sparks_hash_deals_their_keys(
+def test_rows_are_in_groups_of_sparks_hash(
     of_real_job: dict[str, flink.FlinkSavepoint], target: str
 ) -> None:
     moved = {("keyed-long", "value"): ("totals", "value")}
@@ -138,7 +138,7 @@ def test_timers_of_a_function_fire(savepoint: flink.FlinkSavepoint, target: str)
         processing.append(backend.processing_time_timers().columns.fire(1 << 60))
         backend.close()
 
-    def fired(timers: Sequence[Any]) -> set[tuple[int, int]]:
+    def fired_keys(timers: Sequence[Any]) -> set[tuple[int, int]]:
         return {
             (key, time)
             for each in timers
@@ -148,7 +148,7 @@ def test_timers_of_a_function_fire(savepoint: flink.FlinkSavepoint, target: str)
     stored = savepoint.timers("keyed-long").to_pylist()
     for domain, timers in (("event", event), ("processing", processing)):
         rows = [row for row in stored if row["domain"] == domain]
-        assert fired(timers) == {(row["key"], row["timestamp"]) for row in rows}
+        assert fired_keys(timers) == {(row["key"], row["timestamp"]) for row in rows}
 
 
 def test_state_with_a_time_to_live_keeps_when_it_was_used(
@@ -156,11 +156,11 @@ def test_state_with_a_time_to_live_keeps_when_it_was_used(
 ) -> None:
     names = ["ttl-value", "ttl-list", "ttl-map", "ttl-reducing"]
     moved = {("ttl", name): ("ttl", name) for name in names}
-    with pytest.raises(InvalidRequestError, match="Flink stores no length"):
+    with pytest.raises(InvalidRequestError, match="which Flink does not store"):
         flink.import_savepoint(savepoint, target, moved)
     century = 100 * 365 * 86_400_000
-    for_ever = ("ttl", "ttl-reducing")
-    ttl_ms = {place: None if place == for_ever else century for place in moved}
+    without_expiry = ("ttl", "ttl-reducing")
+    ttl_ms = {place: None if place == without_expiry else century for place in moved}
     pointer = flink.import_savepoint(savepoint, target, moved, ttl_ms=ttl_ms)
     before = {
         row["key"]: row["value"] for row in savepoint.read_state("ttl", "ttl-value").to_pylist()
@@ -198,7 +198,7 @@ def test_operator_state_of_a_real_job_is_as_it_was(
     assert {row["key"]: row["value"] for row in shown} == {"one": 1, "two": 2}
 
 
-def test_all_that_has_a_uid_is_imported_but_windows_and_sources(
+def test_operators_with_uid_are_imported_except_windows_and_sources(
     of_real_job: dict[str, flink.FlinkSavepoint], target: str
 ) -> None:
     planned = flink.FlinkStateImport.of(
@@ -210,7 +210,7 @@ def test_all_that_has_a_uid_is_imported_but_windows_and_sources(
     )
     states_read = planned.read()
     lost = "\n".join(states_read.lost)
-    assert "tumbling/window-contents of windows" in lost
+    assert "window state tumbling/window-contents" in lost
     assert "what the source sequence has read" in lost
     assert "watermarks" in lost
     pointer = states_read.write(target)
@@ -224,14 +224,14 @@ def test_operators_without_a_uid_are_named_as_lost(
     of_real_job: dict[str, flink.FlinkSavepoint],
 ) -> None:
     of_flink_1 = of_real_job["f120-heap/canonical"]
-    by_id = flink.open(of_flink_1.pointer)
-    with pytest.raises(InvalidRequestError, match="operators whose uid isn't known"):
+    by_id = flink.open_savepoint(of_flink_1.pointer)
+    with pytest.raises(InvalidRequestError, match="operators with an unknown uid"):
         flink.FlinkStateImport.of(by_id)
     planned = flink.FlinkStateImport.of(by_id, {("rules", "rules"): ("rules", "rules")})
     assert planned.kept == ["rules/rules as rules/rules: broadcast, string to int64"]
 
 
-def test_a_function_that_is_known_takes_over_a_reducing_state(
+def test_known_function_continues_reducing_state(
     of_real_job: dict[str, flink.FlinkSavepoint], target: str
 ) -> None:
     place = ("totals", "sum")
@@ -245,7 +245,7 @@ def test_a_function_that_is_known_takes_over_a_reducing_state(
     assert by_key(pointer, "totals", "sum") == {key: key + 5 for key in KEYS}
 
 
-def test_keys_of_real_jobs_stand_in_the_groups_of_their_hashes(
+def test_keys_of_real_jobs_are_in_groups_of_their_hashes(
     of_real_job: dict[str, flink.FlinkSavepoint],
 ) -> None:
     checked: set[str] = set()
@@ -258,17 +258,17 @@ def test_keys_of_real_jobs_stand_in_the_groups_of_their_hashes(
                 try:
                     checked.update(row["key"] for batch in batches if len(batch))
                 except UnreadableStateError:
-                    continue  # what stands behind a class of the job
+                    continue  # after a class of the job
     assert checked == {"int32", "int64", "string", "struct<f0: string, f1: int64>"}
 
 
-def opened(directory: Path, *subtasks: Subtask) -> flink.FlinkSavepoint:
+def open_job(directory: Path, *subtasks: Subtask) -> flink.FlinkSavepoint:
     content = metadata({"job": dict(enumerate(subtasks))})
     (directory / "_metadata").write_bytes(content)
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
-def keyed(
+def keyed_subtask(
     type: str, value: Kind, group: int, entries: Sequence[tuple[Any, Any]], key: Kind = LONG
 ) -> Subtask:
     """Keyed state `v` in one key group."""
@@ -294,11 +294,11 @@ def test_a_key_in_the_group_of_others_is_damage_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:
     group = group_of(java_hash_of_long(7))
-    savepoint = opened(tmp_path, keyed("VALUE", LONG, group, [(7, i8(1)), (8, i8(2))]))
+    savepoint = open_job(tmp_path, keyed_subtask("VALUE", LONG, group, [(7, i8(1)), (8, i8(2))]))
     assert savepoint.read_state("job", "v").num_rows == 2
     with pytest.raises(CheckpointCorruptedError, match="1 of 2 keys in key group"):
         savepoint.read_state("job", "v", check_keys=True)
-    with pytest.raises(CheckpointCorruptedError, match="belong elsewhere"):
+    with pytest.raises(CheckpointCorruptedError, match="belong to other groups"):
         flink.import_savepoint(savepoint, f"file://{tmp_path}/imported")
     assert not (tmp_path / "imported").exists()
 
@@ -319,10 +319,10 @@ def test_hash_codes_of_columns_are_those_of_their_keys(data: st.DataObject) -> N
     assert codes == [(code + (1 << 31)) % (1 << 32) - (1 << 31) for code in mixed]
 
 
-def test_keys_of_classes_of_the_job_are_let_pass_and_said_to_be_unchecked(tmp_path: Path) -> None:
+def test_keys_of_job_classes_pass_and_are_reported_as_unchecked(tmp_path: Path) -> None:
     key = row_of(LONG)
     name = {"kind": "+I", "f0": 1}
-    savepoint = opened(tmp_path, keyed("VALUE", LONG, 3, [(name, i8(1))], key))
+    savepoint = open_job(tmp_path, keyed_subtask("VALUE", LONG, 3, [(name, i8(1))], key))
     planned = flink.FlinkStateImport.of(savepoint)
     assert planned.kept == [
         "job/v as job/v: keyed value, struct<kind: string, f0: int64> to int64; keys that can't be checked"
@@ -334,9 +334,9 @@ def test_keys_of_classes_of_the_job_are_let_pass_and_said_to_be_unchecked(tmp_pa
 def test_null_values_of_a_map_are_refused_or_left_out(tmp_path: Path) -> None:
     group = group_of(java_hash_of_long(7))
     entries: list[tuple[Any, Any]] = [(7, (string("a"), b"\0" + i8(1))), (7, (string("b"), b"\1"))]
-    savepoint = opened(tmp_path, keyed("MAP", map_of(STRING, LONG), group, entries))
+    savepoint = open_job(tmp_path, keyed_subtask("MAP", map_of(STRING, LONG), group, entries))
     target = f"file://{tmp_path}/imported"
-    with pytest.raises(InvalidRequestError, match="1 values that are null"):
+    with pytest.raises(InvalidRequestError, match="1 null values"):
         flink.import_savepoint(savepoint, target)
     pointer = flink.import_savepoint(savepoint, target, allow_loss=True)
     [row] = read_state(pointer, "job", "v").to_pylist()
@@ -345,7 +345,7 @@ def test_null_values_of_a_map_are_refused_or_left_out(tmp_path: Path) -> None:
 
 def test_rows_in_flight_are_refused_unless_their_loss_is_allowed(tmp_path: Path) -> None:
     texts = list_states({"texts": (STRING, ["a"])})
-    savepoint = opened(tmp_path, Subtask(operator=texts, channels=[channel(9, version=6)]))
+    savepoint = open_job(tmp_path, Subtask(operator=texts, channels=[channel(9, version=6)]))
     target = f"file://{tmp_path}/imported"
     with pytest.raises(UnreadableStateError, match="9 bytes of rows are in flight"):
         flink.import_savepoint(savepoint, target)
@@ -353,12 +353,12 @@ def test_rows_in_flight_are_refused_unless_their_loss_is_allowed(tmp_path: Path)
     assert "in flight" in "\n".join(planned.read().lost)
 
 
-def test_a_state_that_cant_be_read_is_refused_unless_its_loss_is_allowed(tmp_path: Path) -> None:
+def test_unreadable_state_is_refused_unless_loss_is_allowed(tmp_path: Path) -> None:
     unknown = snapshot("com.acme.Namespace", 1)
     described = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot, unknown)])
     texts = list_states({"texts": (STRING, ["a"])})
     subtask = Subtask(operator=texts, keyed=keyed_stream(described, [b"", b""]))
-    savepoint = opened(tmp_path, subtask)
+    savepoint = open_job(tmp_path, subtask)
     target = f"file://{tmp_path}/imported"
     with pytest.raises(UnreadableStateError, match=r"com\.acme\.Namespace"):
         flink.import_savepoint(savepoint, target)
@@ -369,12 +369,12 @@ def test_a_state_that_cant_be_read_is_refused_unless_its_loss_is_allowed(tmp_pat
 
 def test_values_of_classes_of_the_job_come_as_bytes(tmp_path: Path) -> None:
     unknown = Kind(snapshot("com.acme.Value", 1), pa.binary(), bytes, st.binary())
-    subtask = keyed("VALUE", unknown, group_of(java_hash_of_long(7)), [(7, b"x")])
-    pointer = flink.import_savepoint(opened(tmp_path, subtask), f"file://{tmp_path}/imported")
+    subtask = keyed_subtask("VALUE", unknown, group_of(java_hash_of_long(7)), [(7, b"x")])
+    pointer = flink.import_savepoint(open_job(tmp_path, subtask), f"file://{tmp_path}/imported")
     assert by_key(pointer, "job", "v") == {7: b"x"}
 
 
-def test_copies_of_broadcast_state_that_differ_are_said(tmp_path: Path) -> None:
+def test_different_copies_of_broadcast_state_are_reported(tmp_path: Path) -> None:
     def copy(value: int) -> Subtask:
         options = {"OPERATOR_STATE_DISTRIBUTION_MODE": "BROADCAST"}
         serializers = {"KEY_SERIALIZER": STRING.snapshot, "VALUE_SERIALIZER": LONG.snapshot}
@@ -383,21 +383,21 @@ def test_copies_of_broadcast_state_that_differ_are_said(tmp_path: Path) -> None:
         head = i4(5) + i2(0) + i2(1) + described
         return Subtask(operator=operator_handle(head, {"rules": (2, [element])}))
 
-    alike = flink.FlinkStateImport.of(opened(tmp_path, copy(1), copy(1)))
+    alike = flink.FlinkStateImport.of(open_job(tmp_path, copy(1), copy(1)))
     assert not [lost for lost in alike.read().lost if "broadcast" in lost]
-    unlike = flink.FlinkStateImport.of(opened(tmp_path, copy(1), copy(2))).read()
+    unlike = flink.FlinkStateImport.of(open_job(tmp_path, copy(1), copy(2))).read()
     assert [lost for lost in unlike.lost if "broadcast state job/rules" in lost]
 
 
-def test_a_broadcast_state_that_cant_be_read_is_lost_alone(tmp_path: Path) -> None:
+def test_unreadable_broadcast_state_is_the_only_loss(tmp_path: Path) -> None:
     options = {"OPERATOR_STATE_DISTRIBUTION_MODE": "BROADCAST"}
     unknown = pojo_snapshot("a.Rule", {"f": snapshot("com.acme.Field", 1)})
     serializers = {"KEY_SERIALIZER": STRING.snapshot, "VALUE_SERIALIZER": unknown}
     described = i4(5) + i2(0) + i2(1) + info("rules", 2, options=options, serializers=serializers)
     rules = operator_handle(described, {"rules": (2, [each([string("a") + b"\2"])])})
     group = group_of(java_hash_of_long(7))
-    [keyed_state] = [keyed("VALUE", LONG, group, [(7, i8(1))]).keyed]
-    savepoint = opened(tmp_path, Subtask(operator=rules, keyed=keyed_state))
+    [keyed_state] = [keyed_subtask("VALUE", LONG, group, [(7, i8(1))]).keyed]
+    savepoint = open_job(tmp_path, Subtask(operator=rules, keyed=keyed_state))
     target = f"file://{tmp_path}/imported"
     with pytest.raises(UnreadableStateError, match=r"'rules': values of com\.acme.*--allow-loss"):
         flink.import_savepoint(savepoint, target)
@@ -405,7 +405,7 @@ def test_a_broadcast_state_that_cant_be_read_is_lost_alone(tmp_path: Path) -> No
     assert [row["state"] for row in states(pointer).to_pylist()] == ["v"]
 
 
-def test_timers_that_are_named_are_imported_once(
+def test_named_timers_are_imported_once(
     of_real_job: dict[str, flink.FlinkSavepoint],
 ) -> None:
     names = ["value", "_timer_state/event_user-timers"]
@@ -414,7 +414,7 @@ def test_timers_that_are_named_are_imported_once(
     assert sum("event time" in kept for kept in planned.kept) == 1
 
 
-def test_all_states_whose_time_to_live_is_to_be_said_are_named(
+def test_all_states_without_given_ttl_are_named(
     of_real_job: dict[str, flink.FlinkSavepoint],
 ) -> None:
     savepoint = of_real_job["heap/canonical"]
@@ -426,11 +426,11 @@ def test_all_states_whose_time_to_live_is_to_be_said_are_named(
         flink.FlinkStateImport.of(savepoint, moved)
 
 
-def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
+def test_unknown_names_are_refused(tmp_path: Path) -> None:
     group = group_of(java_hash_of_long(7))
-    savepoint = opened(tmp_path, keyed("VALUE", LONG, group, [(7, i8(1))]))
+    savepoint = open_job(tmp_path, keyed_subtask("VALUE", LONG, group, [(7, i8(1))]))
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"states": {("job", "w"): ("job", "w")}}, "there are no states"),
+        ({"states": {("job", "w"): ("job", "w")}}, "unknown states"),
         ({"key": {"jobs": "k"}}, "key names"),
         ({"ttl_ms": {("job", "v"): 1}}, "ttl_ms names"),
         ({"descriptors": {("job", "w"): None}}, "descriptors names"),
@@ -439,7 +439,7 @@ def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequestError, match=message):
             flink.FlinkStateImport.of(savepoint, **arguments)
     planned = flink.FlinkStateImport.of(savepoint, key={"job": ["a", "b"]})
-    with pytest.raises(InvalidRequestError, match="give as many names"):
+    with pytest.raises(InvalidRequestError, match="so it needs"):
         planned.read()
 
 
@@ -448,7 +448,7 @@ def test_damaged_savepoints_are_imported_or_refused_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     group = group_of(java_hash_of_long(7))
-    subtask = keyed("MAP", map_of(STRING, LONG), group, [(7, (string("a"), b"\0" + i8(1)))])
+    subtask = keyed_subtask("MAP", map_of(STRING, LONG), group, [(7, (string("a"), b"\0" + i8(1)))])
     texts = list_states(
         {"texts": (STRING, ["a"]), "SourceReaderState": (BYTES, [kafka_split("t", 0, 1)])}
     )
@@ -458,6 +458,6 @@ def test_damaged_savepoints_are_imported_or_refused_and_nothing_else(
     directory = tmp_path_factory.mktemp("damaged")
     (directory / "_metadata").write_bytes(bytes(content))
     try:
-        flink.FlinkStateImport.of(flink.open(directory), allow_loss=True).read()
+        flink.FlinkStateImport.of(flink.open_savepoint(directory), allow_loss=True).read()
     except CheckpointError:
         return

@@ -1,4 +1,4 @@
-"""Where readers of Kafka go on: bytes that the serializers of Flink's connectors have written."""
+"""Kafka offsets: bytes written by the serializers of Flink's connectors."""
 
 import json
 from collections.abc import Iterator
@@ -36,19 +36,19 @@ def splits() -> list[Element]:
     return list(elements((DATA / "kafka-splits.txt").read_text().splitlines()))
 
 
-def consumed() -> tuple[bytes, list[Element]]:
+def consumed_partitions() -> tuple[bytes, list[Element]]:
     """The snapshot of the serializer of the consumer's state, and its elements."""
     head, *lines = (DATA / "kafka-consumer.txt").read_text().splitlines()
     return bytes.fromhex(head)[4:], list(elements(lines))  # without the version of the form
 
 
-def opened(
+def open_job(
     directory: Path, operator: bytes, version: int = 6, coordinator: bytes = b"\0"
 ) -> flink.FlinkSavepoint:
     subtasks = {"job": {0: Subtask(operator=operator)}}
     content = metadata(subtasks, version=version, coordinator=coordinator)
     (directory / "_metadata").write_bytes(content)
-    return flink.open(directory, uids=["job"])
+    return flink.open_savepoint(directory, uids=["job"])
 
 
 def of_readers(*values: bytes) -> bytes:
@@ -56,16 +56,16 @@ def of_readers(*values: bytes) -> bytes:
 
 
 def of_consumer(*values: bytes) -> bytes:
-    snapshot, _ = consumed()
+    snapshot, _ = consumed_partitions()
     description = i4(5) + i2(1) + list_info(CONSUMER, snapshot) + i2(0)
     return operator_handle(description, {CONSUMER: (1, values)})
 
 
-def test_a_source_of_kafka_says_where_spark_goes_on(tmp_path: Path) -> None:
+def test_kafka_source_returns_offsets_for_spark(tmp_path: Path) -> None:
     known = [element for element in splits() if element[2] != -3]
     own = (STRING, ["a"])
     readers = (BYTES, [data for *_, data in known])
-    savepoint = opened(tmp_path, list_states({"SourceReaderState": readers, "own": own}))
+    savepoint = open_job(tmp_path, list_states({"SourceReaderState": readers, "own": own}))
     expected = {
         "orders": {"0": 17, "1": 4_000_000_000_000},
         "clicks.of-all_2": {"0": -2, "31": -1},
@@ -76,12 +76,12 @@ def test_a_source_of_kafka_says_where_spark_goes_on(tmp_path: Path) -> None:
     assert planned.kept == ["job/own as job/own: list, string"]
 
 
-def test_the_consumer_before_it_says_where_spark_goes_on_behind_what_it_has_read(
+def test_flink_kafka_consumer_returns_offsets_for_spark(
     tmp_path: Path,
 ) -> None:
-    _, stored = consumed()
+    _, stored = consumed_partitions()
     known = [element for element in stored if element[0] != "q"]
-    savepoint = opened(tmp_path, of_consumer(*(data for *_, data in known)), version=4)
+    savepoint = open_job(tmp_path, of_consumer(*(data for *_, data in known)), version=4)
     rows = savepoint.read_state("job", CONSUMER).column("value").to_pylist()
     assert [(row["f0"]["topic"], row["f0"]["partition"], row["f1"]) for row in rows] == [
         element[:3] for element in known
@@ -91,23 +91,23 @@ def test_the_consumer_before_it_says_where_spark_goes_on_behind_what_it_has_read
 
 
 @pytest.mark.parametrize("source", ["KafkaSource", "FlinkKafkaConsumer"])
-def test_a_partition_that_only_its_consumer_group_knows_is_said_and_keeps_no_state_back(
+def test_partition_of_consumer_group_is_reported_states_are_imported(
     source: str, tmp_path: Path
 ) -> None:
     if source == "KafkaSource":
         [data] = [data for topic, *_, data in splits() if topic == "idle"]
-        savepoint = opened(tmp_path, of_readers(data))
+        savepoint = open_job(tmp_path, of_readers(data))
     else:
-        [data] = [data for topic, *_, data in consumed()[1] if topic == "q"]
-        savepoint = opened(tmp_path, of_consumer(data), version=4)
+        [data] = [data for topic, *_, data in consumed_partitions()[1] if topic == "q"]
+        savepoint = open_job(tmp_path, of_consumer(data), version=4)
     with pytest.raises(InvalidRequestError, match="was never read"):
         savepoint.source_offsets("job")
     with pytest.raises(InvalidRequestError, match="was never read"):
         flink.FlinkStateImport.of(savepoint)  # there is nothing else
 
 
-def enumerated(*statuses: int, version: int = 2) -> bytes:
-    """The handle of what the source's part on the JobManager knows: the status of partitions 0, 1, … of orders."""
+def coordinator_state(*statuses: int, version: int = 2) -> bytes:
+    """Return the handle of the source coordinator's state: the status of partitions 0, 1, … of orders."""
     known = each(
         [utf("orders") + i4(number) + i4(status) for number, status in enumerate(statuses)]
     )
@@ -116,11 +116,11 @@ def enumerated(*statuses: int, version: int = 2) -> bytes:
 
 
 def of_coordinator(directory: Path, coordinator: bytes) -> flink.FlinkSavepoint:
-    return opened(directory, of_readers(kafka_split("orders", 0, 17)), coordinator=coordinator)
+    return open_job(directory, of_readers(kafka_split("orders", 0, 17)), coordinator=coordinator)
 
 
-def test_a_partition_that_no_reader_has_had_yet_begins_where_the_job_says(tmp_path: Path) -> None:
-    savepoint = of_coordinator(tmp_path, enumerated(0, 1))
+def test_unassigned_partition_starts_at_job_offset(tmp_path: Path) -> None:
+    savepoint = of_coordinator(tmp_path, coordinator_state(0, 1))
     with pytest.raises(InvalidRequestError, match=r"partition 1 of orders .* OffsetsInitializer"):
         savepoint.source_offsets("job")
 
@@ -128,26 +128,26 @@ def test_a_partition_that_no_reader_has_had_yet_begins_where_the_job_says(tmp_pa
 @pytest.mark.parametrize(
     ("coordinator", "expected"),
     [
-        (enumerated(1, 0), {"0": 17}),
-        (enumerated(0, 2), {"0": 17, "1": -2}),
-        (enumerated(0, 1, version=3), {"0": 17}),
+        (coordinator_state(1, 0), {"0": 17}),
+        (coordinator_state(0, 2), {"0": 17, "1": -2}),
+        (coordinator_state(0, 1, version=3), {"0": 17}),
         (inline(b"other"), {"0": 17}),
     ],
     ids=["read since", "came later", "another version", "another source"],
 )
-def test_what_the_job_manager_knows_of_partitions_is_added_to_what_readers_have(
+def test_coordinator_partitions_are_added_to_reader_positions(
     tmp_path: Path, coordinator: bytes, expected: dict[str, int]
 ) -> None:
     savepoint = of_coordinator(tmp_path, coordinator)
     assert json.loads(savepoint.source_offsets("job")) == {"orders": expected}
 
 
-def test_a_source_whose_offsets_are_not_known_keeps_no_state_back(tmp_path: Path) -> None:
+def test_source_with_unknown_offsets_keeps_states_importable(tmp_path: Path) -> None:
     states: dict[str, tuple[Kind, list[object]]] = {
         "SourceReaderState": (BYTES, [kafka_split("orders", 0, -3)]),
         "own": (LONG, [7]),
     }
-    planned = flink.FlinkStateImport.of(opened(tmp_path, list_states(states)))
+    planned = flink.FlinkStateImport.of(open_job(tmp_path, list_states(states)))
     assert planned.kept == ["job/own as job/own: list, int64"]
     assert [lost for lost in planned.read().lost if "partition 0 of orders was never read" in lost]
 
@@ -164,18 +164,18 @@ def test_a_source_whose_offsets_are_not_known_keeps_no_state_back(tmp_path: Path
 )
 def test_other_sources_have_no_offsets_for_spark(values: list[bytes], tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError):
-        opened(tmp_path, of_readers(*values)).source_offsets("job")
+        open_job(tmp_path, of_readers(*values)).source_offsets("job")
 
 
 @given(position=st.integers(0, 40), byte=st.integers(0, 255), topic=st.sampled_from([0, 1, 2]))
-def test_a_partition_of_the_consumer_that_was_changed_is_damage_or_another_offset(
+def test_changed_consumer_partition_is_corruption_or_other_offset(
     position: int, byte: int, topic: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    name, partition, _, data = consumed()[1][topic]
+    name, partition, _, data = consumed_partitions()[1][topic]
     changed = bytearray(data)
     changed[position % len(data)] = byte
     directory = tmp_path_factory.mktemp("consumer")
-    savepoint = opened(directory, of_consumer(bytes(changed)), version=4)
+    savepoint = open_job(directory, of_consumer(bytes(changed)), version=4)
     try:
         [row] = savepoint.read_state("job", CONSUMER).column("value").to_pylist()
     except CheckpointError:

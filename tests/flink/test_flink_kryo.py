@@ -29,10 +29,12 @@ OBJECTS = {
 """By the version of Flink, objects as JSON, and their bytes in hexadecimal digits."""
 
 
-def described(java_class: str, **registered: bytes) -> bytes:
-    """What a savepoint says of Kryo: the declared type, and classes of `java.util` with what writes them."""
-    classes = {java_class: BY_KRYO} | {f"java.util.{name}": how for name, how in registered.items()}
-    entries = {name: utf(name) + how for name, how in classes.items()}
+def snapshot_of_classes(java_class: str, **registered: bytes) -> bytes:
+    """Return Kryo's snapshot: the declared type, and classes of `java.util` with their serializers."""
+    classes = {java_class: BY_KRYO} | {
+        f"java.util.{name}": writer for name, writer in registered.items()
+    }
+    entries = {name: utf(name) + writer for name, writer in classes.items()}
     content = utf(java_class) + framed_map(entries) + framed_map({}) * 2
     return snapshot(f"{RUNTIME}kryo.KryoSerializerSnapshot", 2, content)
 
@@ -41,7 +43,7 @@ def read(directory: Path, serializer: bytes, values: list[bytes], version: int) 
     kind = Kind(serializer, pa.string(), lambda data: data, st.none())
     subtasks = {"job": {0: Subtask(operator=list_states({"v": (kind, values)}))}}
     (directory / "_metadata").write_bytes(metadata(subtasks, version=version))
-    table = flink.open(directory).read_state("job", "v")
+    table = flink.open_savepoint(directory).read_state("job", "v")
     read_values: list[Any] = table.column("value").to_pylist()
     return read_values
 
@@ -53,7 +55,7 @@ def test_objects_as_a_real_flink_has_written_them_are_read(
     objects = OBJECTS[flink_version]
     values = [bytes.fromhex(digits) for _, digits in objects]
     expected = [None if json == "None" else json for json, _ in objects]
-    assert read(tmp_path, described("java.lang.Object"), values, version) == expected
+    assert read(tmp_path, snapshot_of_classes("java.lang.Object"), values, version) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,11 +72,13 @@ def test_objects_as_a_real_flink_has_written_them_are_read(
 def test_objects_of_a_declared_type_are_read(
     java_class: str, data: bytes, value: str, tmp_path: Path
 ) -> None:
-    assert read(tmp_path, described(java_class), [data], FLINK_1) == [value]
+    assert read(tmp_path, snapshot_of_classes(java_class), [data], FLINK_1) == [value]
 
 
-def test_classes_that_a_job_has_registered_are_known_by_their_numbers(tmp_path: Path) -> None:
-    serializer = described("java.lang.Object", LinkedHashMap=BY_KRYO, ArrayList=BY_THE_JOB)
+def test_classes_registered_by_job_are_resolved_by_number(tmp_path: Path) -> None:
+    serializer = snapshot_of_classes(
+        "java.lang.Object", LinkedHashMap=BY_KRYO, ArrayList=BY_THE_JOB
+    )
     assert read(tmp_path, serializer, [b"X\x01\x01\x03\x01\x82k\x09\x0d"], FLINK_1) == ['{"k": -7}']
 
 
@@ -88,10 +92,12 @@ def test_classes_that_a_job_has_registered_are_known_by_their_numbers(tmp_path: 
         (b"Z\x01", "number 88"),
     ],
 )
-def test_a_class_that_only_the_job_can_read_is_named(
+def test_class_readable_only_by_job_is_named(
     data: bytes, name: str, version: int, tmp_path: Path
 ) -> None:
-    serializer = described("java.lang.Object", LinkedHashMap=BY_KRYO, ArrayList=BY_THE_JOB)
+    serializer = snapshot_of_classes(
+        "java.lang.Object", LinkedHashMap=BY_KRYO, ArrayList=BY_THE_JOB
+    )
     with pytest.raises(UnreadableStateError, match=name):
         read(tmp_path, serializer, [data], version)
 
@@ -116,9 +122,9 @@ def test_damaged_objects_are_values_or_errors_and_nothing_else(
         damaged[place] = data.draw(st.integers(0, 255))
     metadata_version = FLINK_1 if version == "1.20" else FLINK_2
     with suppress(CheckpointError):
-        read(tmp_path, described("java.lang.Object"), [bytes(damaged)], metadata_version)
+        read(tmp_path, snapshot_of_classes("java.lang.Object"), [bytes(damaged)], metadata_version)
 
 
 def test_a_declared_type_with_a_serializer_of_the_job_is_bytes(tmp_path: Path) -> None:
-    serializer = described("java.util.Map", Map=BY_THE_JOB)
+    serializer = snapshot_of_classes("java.util.Map", Map=BY_THE_JOB)
     assert read(tmp_path, serializer, [b"W\x01\x02"], FLINK_1) == [b"W\x01\x02"]

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from holdfast import flink
 from holdfast.backends.keys import flink_key_groups
-from holdfast.flink.moving import DealtRows, SpillFile
+from holdfast.flink.moving import SpilledRows, SpillFile
 from holdfast.flink.serializers import hash_codes
 
 BINARY = next(kind for kind in SIMPLE if kind.type == pa.binary())
@@ -40,7 +40,7 @@ def savepoint(directory: Path, form: str) -> flink.FlinkSavepoint:
     if form == "list":
         states = list_states({"v": (BINARY, [TEXT.encode() * 25] * (KEYS // 60))})
         (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=states)}}))
-        return flink.open(directory)
+        return flink.open_savepoint(directory)
     codes = hash_codes.of_longs(pa.array(range(KEYS), pa.int64()))
     of_keys = flink_key_groups(codes, 128).tolist()
     data = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", STRING.snapshot)])
@@ -59,7 +59,7 @@ def savepoint(directory: Path, form: str) -> flink.FlinkSavepoint:
         stream = relative("keyed", file.tell())
     handle = key_groups(3, 0, offsets, stream)
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def peak_of(work: Callable[[], object]) -> int:
@@ -77,34 +77,34 @@ def peak_of(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("form", "most"), [("canonical", BYTES // 8), ("heap", BYTES // 8), ("list", BYTES // 2)]
+    ("form", "limit"), [("canonical", BYTES // 8), ("heap", BYTES // 8), ("list", BYTES // 2)]
 )
 def test_a_state_is_read_a_key_group_or_a_block_at_a_time(
-    form: str, most: int, tmp_path: Path
+    form: str, limit: int, tmp_path: Path
 ) -> None:
-    opened = savepoint(tmp_path, form)
-    opened.states()
+    open_job = savepoint(tmp_path, form)
+    open_job.states()
     counts: list[int] = []
 
     def read() -> None:
-        counts.extend(map(len, opened.iter_state("job", "v")))
+        counts.extend(map(len, open_job.iter_state("job", "v")))
 
-    assert peak_of(read) < most
+    assert peak_of(read) < limit
     assert sum(counts) == (KEYS // 60 if form == "list" else KEYS)
     assert len(counts) > 1
 
 
 def test_state_is_imported_and_exported_in_less_memory_than_it_takes(tmp_path: Path) -> None:
-    opened = savepoint(tmp_path, "canonical")
-    opened.states()
+    open_job = savepoint(tmp_path, "canonical")
+    open_job.states()
     pointers: list[str] = []
     ours, back_to = f"file://{tmp_path}/ours", f"file://{tmp_path}/back"
-    assert peak_of(lambda: pointers.append(flink.import_savepoint(opened, ours))) < BYTES
+    assert peak_of(lambda: pointers.append(flink.import_savepoint(open_job, ours))) < BYTES
     # Besides there are the steps in which our own state is read: 128 MB, which is more than there is here.
     step = 3 * BYTES
     exported = peak_of(lambda: pointers.append(flink.export_savepoint(pointers[0], back_to)))
     assert exported < step + BYTES // 2
-    back = flink.open(pointers[1], uids=["job"])
+    back = flink.open_savepoint(pointers[1], uids=["job"])
     assert sum(map(len, back.iter_state("job", "v", check_keys=True))) == KEYS
 
 
@@ -112,10 +112,10 @@ ROWS = pa.schema([("number", pa.int64()), ("text", pa.string())])
 
 
 @given(data=st.data())
-def test_dealt_rows_come_in_the_order_of_their_groups(data: st.DataObject) -> None:
+def test_spilled_rows_come_in_the_order_of_their_groups(data: st.DataObject) -> None:
     groups = data.draw(st.integers(1, 9))
     file = SpillFile()
-    dealt = DealtRows(ROWS, groups, file, run_bytes=data.draw(st.integers(1, 200)))
+    spilled = SpilledRows(ROWS, groups, file, run_bytes=data.draw(st.integers(1, 200)))
     expected: list[list[int]] = [[] for _ in range(groups)]
     number = 0
     for batch in data.draw(st.lists(st.lists(st.integers(0, groups - 1)), max_size=5)):
@@ -124,14 +124,14 @@ def test_dealt_rows_come_in_the_order_of_their_groups(data: st.DataObject) -> No
         for row, group in zip(numbers, batch, strict=True):
             expected[group].append(row)
         columns = [pa.array(numbers, pa.int64()), pa.array([f"{row}" for row in numbers])]
-        dealt.add(pa.record_batch(columns, schema=ROWS), np.array(batch, np.int64))
-    dealt.finish()
-    assert dealt.count == number
+        spilled.add(pa.record_batch(columns, schema=ROWS), np.array(batch, np.int64))
+    spilled.finish()
+    assert spilled.count == number
     middle = data.draw(st.integers(0, groups))
-    for _ in range(2):  # whoever begins anew has all again
+    for _ in range(2):  # reading from the start returns all rows again
         read: list[list[int]] = [[] for _ in range(groups)]
         for first, end in ((0, middle), (middle, groups)):
-            for group, rows in dealt.by_group(first, end):
+            for group, rows in spilled.by_group(first, end):
                 assert first <= group < end
                 read[group] += rows.column("number").to_pylist()
                 assert rows.column("text").to_pylist() == [f"{row}" for row in read[group]]

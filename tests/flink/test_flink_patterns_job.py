@@ -1,4 +1,4 @@
-"""What a real pattern over events keeps (CEP), and states beside values that only Kryo knows: `infra/flink/PatternJob.java`."""
+"""State of a real pattern over events (CEP), and states next to Kryo values: `infra/flink/PatternJob.java`."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["hashmap-native", "rocksdb-native"])
 def savepoint(request: pytest.FixtureRequest, directory: Path) -> flink.FlinkSavepoint:
-    return flink.open(directory / request.param)
+    return flink.open_savepoint(directory / request.param)
 
 
 def by_number(savepoint: flink.FlinkSavepoint, operator: str, state: str) -> dict[int, Any]:
@@ -28,7 +28,7 @@ def by_number(savepoint: flink.FlinkSavepoint, operator: str, state: str) -> dic
     return {int(row["key"].removeprefix("k")): row["value"] for row in rows}
 
 
-def begun(key: int) -> list[int]:
+def partial_matches(key: int) -> list[int]:
     """The numbers of a key that have begun a match."""
     return [number for number in (key, key + 4) if number < 6]
 
@@ -37,15 +37,17 @@ def event(number: int) -> dict[str, int]:
     return {"id": 0, "timestamp": number * 1000}
 
 
-def test_matches_that_wait_for_their_second_event_are_read(savepoint: flink.FlinkSavepoint) -> None:
+def test_partial_matches_are_read(savepoint: flink.FlinkSavepoint) -> None:
     matches = by_number(savepoint, "pattern", "nfaStateName")
     for key in KEYS:
         assert matches[key]["completed"] == []
         waiting = [match for match in matches[key]["partial"] if match["stage"] == "second"]
-        assert [match["start"] for match in waiting] == [1000 * number for number in begun(key)]
-        assert [match["start_event"] for match in waiting] == [*map(event, begun(key))]
+        assert [match["start"] for match in waiting] == [
+            1000 * number for number in partial_matches(key)
+        ]
+        assert [match["start_event"] for match in waiting] == [*map(event, partial_matches(key))]
         assert [match["previous_node"] for match in waiting] == [
-            {"event": event(number), "stage": "first"} for number in begun(key)
+            {"event": event(number), "stage": "first"} for number in partial_matches(key)
         ]
 
 
@@ -54,18 +56,18 @@ def test_events_of_a_pattern_are_read_with_their_values(savepoint: flink.FlinkSa
     assert {
         key: sorted((name["timestamp"], content["value"]) for name, content in pairs)
         for key, pairs in events.items()
-    } == {key: [(1000 * number, number) for number in begun(key)] for key in KEYS}
+    } == {key: [(1000 * number, number) for number in partial_matches(key)] for key in KEYS}
     entries = by_number(savepoint, "pattern", "sharedBuffer-entries-with-lockable-edges")
     for key in KEYS:
         assert sorted(name["event"]["timestamp"] for name, _ in entries[key]) == [
-            1000 * number for number in begun(key)
+            1000 * number for number in partial_matches(key)
         ]
         for _, content in entries[key]:
             [edge] = content["value"]
             assert edge["value"]["target"] is None
 
 
-def test_states_beside_values_that_only_kryo_knows_are_read(
+def test_states_next_to_kryo_values_are_read(
     savepoint: flink.FlinkSavepoint,
 ) -> None:
     last = {key: key + 4 for key in KEYS}
@@ -83,10 +85,10 @@ def test_states_beside_values_that_only_kryo_knows_are_read(
 
 
 @pytest.mark.parametrize("state", ["opaque", "another"])
-def test_values_that_only_kryo_knows_are_named_or_bytes(directory: Path, state: str) -> None:
-    of_heap = flink.open(directory / "hashmap-native")
+def test_kryo_values_are_named_or_read_as_bytes(directory: Path, state: str) -> None:
+    of_heap = flink.open_savepoint(directory / "hashmap-native")
     with pytest.raises(UnreadableStateError, match=r"PatternJob\$Opaque \(by Kryo\)"):
         of_heap.read_state("kept", state)
-    of_rocksdb = flink.open(directory / "rocksdb-native")
+    of_rocksdb = flink.open_savepoint(directory / "rocksdb-native")
     values = of_rocksdb.read_state("kept", state).column("value").to_pylist()
     assert len(values) == len(set(values)) == len(KEYS)

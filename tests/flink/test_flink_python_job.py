@@ -21,7 +21,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=FORMS)
 def savepoint(request: pytest.FixtureRequest, directory: Path) -> flink.FlinkSavepoint:
-    return flink.open(directory / request.param)
+    return flink.open_savepoint(directory / request.param)
 
 
 def by_number(savepoint: flink.FlinkSavepoint, state: str, **types: str) -> dict[int, Any]:
@@ -31,7 +31,7 @@ def by_number(savepoint: flink.FlinkSavepoint, state: str, **types: str) -> dict
 
 
 def values(key: int) -> dict[tuple[str, str], Any]:
-    """What the job has kept, by state and type."""
+    """Return the state of the job, by state and type."""
     return {
         ("long", "long"): 10 * key,
         ("text", "string"): f"t{key}é😀",
@@ -72,7 +72,7 @@ def test_values_of_every_type_are_read(savepoint: flink.FlinkSavepoint) -> None:
         }
 
 
-def test_lists_and_maps_have_what_was_added(savepoint: flink.FlinkSavepoint) -> None:
+def test_lists_and_maps_have_added_elements(savepoint: flink.FlinkSavepoint) -> None:
     lists = by_number(savepoint, "list", value="long")
     assert lists == {key: [key, key + 1] for key in KEYS}
     maps = by_number(savepoint, "map", map_key="string", value="long")

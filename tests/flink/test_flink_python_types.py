@@ -46,15 +46,15 @@ EPOCH = dt.datetime.fromisoformat("1970-01-01")
 Encode = Callable[[Any], bytes]
 
 
-def written(data: bytes) -> bytes:
+def length_prefixed(data: bytes) -> bytes:
     return i4(len(data)) + data
 
 
 def text(value: str) -> bytes:
-    return written(value.encode())
+    return length_prefixed(value.encode())
 
 
-def flagged(encode: Encode) -> Encode:
+def with_flag(encode: Encode) -> Encode:
     return lambda values: each([b"\0" if v is None else b"\1" + encode(v) for v in values])
 
 
@@ -87,8 +87,8 @@ CASES: list[tuple[str, Encode, Any]] = [
     ("float", lambda value: struct.pack(">f", value), 0.5),
     ("string", text, "é中😀"),
     ("decimal", text, "12.50"),
-    ("bytes", written, b"\0\1"),
-    ("pickled", written, pickle.dumps({"a": 1})),
+    ("bytes", length_prefixed, b"\0\1"),
+    ("pickled", length_prefixed, pickle.dumps({"a": 1})),
     (
         "date",
         lambda value: i4((value - dt.date(1970, 1, 1)).days),
@@ -104,12 +104,12 @@ CASES: list[tuple[str, Encode, Any]] = [
         lambda value: i8(round((value - EPOCH).total_seconds() * 1000)),
         dt.datetime.fromisoformat("2026-11-23T01:02:03.004"),
     ),
-    ("list<string>", flagged(text), ["a", None, ""]),
+    ("list<string>", with_flag(text), ["a", None, ""]),
     ("primitive_array<long>", lambda values: each([i8(v) for v in values]), [1, 2]),
     ("map<string, long>", pairs(text, i8), [("a", 1), ("b", None)]),
     (
         "tuple<long, list<string>>",
-        lambda value: i8(value["f0"]) + flagged(text)(value["f1"]),
+        lambda value: i8(value["f0"]) + with_flag(text)(value["f1"]),
         {"f0": 1, "f1": ["x"]},
     ),
     (
@@ -130,16 +130,16 @@ def savepoint_of(
     groups[KEY_GROUP] = canonical_group({0: [(key + name, data) for name, data in entries]})
     content = metadata({"job": {0: Subtask(keyed=keyed_stream(described, groups))}})
     (directory / "_metadata").write_bytes(content)
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def of_list(directory: Path, *elements: bytes) -> flink.FlinkSavepoint:
-    data = b",".join(written(element) for element in elements)
+    data = b",".join(length_prefixed(element) for element in elements)
     return savepoint_of(directory, "LIST", list_of(BYTES).snapshot, [(b"", data)])
 
 
 @pytest.mark.parametrize(("name", "encode", "value"), CASES, ids=[case[0] for case in CASES])
-def test_elements_are_read_by_the_type_that_is_named(
+def test_elements_are_read_by_the_given_type(
     tmp_path: Path, name: str, encode: Encode, value: Any
 ) -> None:
     savepoint = of_list(tmp_path, encode(value), encode(value))
@@ -147,8 +147,8 @@ def test_elements_are_read_by_the_type_that_is_named(
     assert read["value"] == [value, value]
 
 
-def test_elements_that_were_added_at_a_time_stand_in_the_same_bytes(tmp_path: Path) -> None:
-    """As a real PyFlink writes them: each bundle of rows appends to the list once."""
+def test_elements_added_at_once_share_bytes(tmp_path: Path) -> None:
+    """In PyFlink's format: each bundle of rows appends to the list once."""
     savepoint = of_list(tmp_path, i8(1) + i8(2), i8(3))
     [read] = savepoint.read_state("job", "python-state-v", types={"value": "long"}).to_pylist()
     assert read["value"] == [1, 2, 3]
@@ -156,14 +156,17 @@ def test_elements_that_were_added_at_a_time_stand_in_the_same_bytes(tmp_path: Pa
 
 def test_maps_are_read_by_the_types_of_their_keys_and_values(tmp_path: Path) -> None:
     wrapper = Kind(
-        snapshot(f"{WRAPPER}$ByteArrayWrapperSerializerSnapshot"), pa.binary(), written, st.binary()
+        snapshot(f"{WRAPPER}$ByteArrayWrapperSerializerSnapshot"),
+        pa.binary(),
+        length_prefixed,
+        st.binary(),
     )
     map_snapshot = composite(
         "org.apache.flink.api.common.typeutils.base.MapSerializerSnapshot",
         wrapper.snapshot,
         BYTES.snapshot,
     )
-    entry = (written(text("a")), b"\0" + written(i8(5)))
+    entry = (length_prefixed(text("a")), b"\0" + length_prefixed(i8(5)))
     savepoint = savepoint_of(tmp_path, "MAP", map_snapshot, [entry])
     [row_read] = savepoint.read_state("job", "python-state-v").to_pylist()
     assert row_read["value"] == [(text("a"), i8(5))]
@@ -185,7 +188,7 @@ def test_a_value_of_pyflink_becomes_a_value(tmp_path: Path) -> None:
     assert (row_read["key"], row_read["value"]) == (7, 5)
 
 
-def test_lists_of_several_elements_are_no_values(tmp_path: Path) -> None:
+def test_lists_of_several_elements_are_refused_as_values(tmp_path: Path) -> None:
     place = ("job", "python-state-v")
     planned = flink.FlinkStateImport.of(
         of_list(tmp_path, i8(5), i8(6)),
@@ -196,9 +199,9 @@ def test_lists_of_several_elements_are_no_values(tmp_path: Path) -> None:
         planned.read()
 
 
-def test_bytes_that_are_left_say_that_the_type_is_another(tmp_path: Path) -> None:
+def test_remaining_bytes_report_wrong_type(tmp_path: Path) -> None:
     savepoint = of_list(tmp_path, i8(5))
-    with pytest.raises(CheckpointCorruptedError, match="may be of another type"):
+    with pytest.raises(CheckpointCorruptedError, match="may have another type"):
         savepoint.read_state("job", "python-state-v", types={"value": "string"})
 
 
@@ -210,14 +213,14 @@ def test_bytes_that_are_left_say_that_the_type_is_another(tmp_path: Path) -> Non
     ]
     + [{"value": "list<" * 100 + "long" + ">" * 100}, {"key": "long"}, {"map_key": "long"}],
 )
-def test_types_that_are_none_are_refused(tmp_path: Path, types: dict[str, str]) -> None:
+def test_invalid_types_are_refused(tmp_path: Path, types: dict[str, str]) -> None:
     with pytest.raises(InvalidRequestError):
         of_list(tmp_path, i8(5)).read_state("job", "python-state-v", types=types)
 
 
-def test_state_whose_types_are_known_is_no_state_of_pyflink(tmp_path: Path) -> None:
+def test_types_for_other_state_than_pyflinks_are_refused(tmp_path: Path) -> None:
     savepoint = savepoint_of(tmp_path, "LIST", list_of(STRING).snapshot, [(b"", b"\2a")])
-    with pytest.raises(InvalidRequestError, match="no values of bytes"):
+    with pytest.raises(InvalidRequestError, match="only for PyFlink's byte arrays"):
         savepoint.read_state("job", "python-state-v", types={"value": "string"})
 
 

@@ -50,10 +50,10 @@ def options(compression: str = "snappy", *, version: int = 5, index: str = "bina
 class Database:
     """A database of two states, whose files become a checkpoint."""
 
-    def __init__(self, directory: Path, **how: Any) -> None:
+    def __init__(self, directory: Path, **extra: Any) -> None:
         self.directory = directory
-        families = {name: options(**how) for name in ("longs", "texts")}
-        self.database = rocksdict.Rdict(str(directory), options(**how), families)
+        families = {name: options(**extra) for name in ("longs", "texts")}
+        self.database = rocksdict.Rdict(str(directory), options(**extra), families)
         self.longs = self.database.get_column_family("longs")
         self.texts = self.database.get_column_family("texts")
 
@@ -70,7 +70,7 @@ class Database:
         return {file.name: file.read_bytes() for file in self.directory.glob("*.sst")}
 
 
-def opened(
+def open_job(
     directory: Path, files: Mapping[str, bytes], *, first: int = 0, count: int = GROUPS
 ) -> flink.FlinkSavepoint:
     directory.mkdir(exist_ok=True)
@@ -80,7 +80,7 @@ def opened(
     others = {"MANIFEST-000004": inline(b"not looked at")}
     handle = incremental(first, count, inline(DESCRIPTION), streams | others)
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def key_of(group: int, number: int) -> bytes:
@@ -120,7 +120,7 @@ def test_the_newest_value_of_each_key_is_read(
                 expected.pop((group, other), None)
         else:
             database.flush()
-    table = opened(directory / "savepoint", database.close()).read_state("job", "longs")
+    table = open_job(directory / "savepoint", database.close()).read_state("job", "longs")
     rows = [
         {"key_group": group, "key": number, "value": value}
         for (group, number), value in sorted(expected.items())
@@ -136,7 +136,7 @@ def test_states_of_many_blocks_are_read(compression: str, index: str, tmp_path: 
         for number in range(200):
             database.longs[key_of(group, number)] = i8(group * 1000 + number)
             database.texts[key_of(group, number)] = string("text" * (number % 7))
-    savepoint = opened(tmp_path / "savepoint", database.close())
+    savepoint = open_job(tmp_path / "savepoint", database.close())
     longs = savepoint.read_state("job", "longs").to_pylist()
     assert [row["value"] for row in longs] == [
         group * 1000 + number for group in range(GROUPS) for number in range(200)
@@ -149,23 +149,23 @@ def test_keys_of_other_key_groups_are_left_out(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     for group in range(GROUPS):
         database.longs[key_of(group, 1)] = i8(group)
-    savepoint = opened(tmp_path / "savepoint", database.close(), first=1, count=2)
+    savepoint = open_job(tmp_path / "savepoint", database.close(), first=1, count=2)
     assert savepoint.read_state("job", "longs").column("key_group").to_pylist() == [1, 2]
 
 
-def test_files_of_a_version_that_is_not_known_are_said(tmp_path: Path) -> None:
+def test_files_of_unknown_version_are_reported(tmp_path: Path) -> None:
     database = Database(tmp_path / "db", version=6)
     database.longs[key_of(0, 1)] = i8(1)
-    [row] = opened(tmp_path / "savepoint", database.close()).states().to_pylist()
+    [row] = open_job(tmp_path / "savepoint", database.close()).states().to_pylist()
     assert "version 6" in row["failure"]
     assert "canonical savepoint" in row["failure"]
 
 
-def test_a_block_that_differs_from_its_checksum_is_found(tmp_path: Path) -> None:
+def test_block_with_wrong_checksum_is_refused(tmp_path: Path) -> None:
     database = Database(tmp_path / "db", compression="none")
     database.longs[key_of(0, 1)] = i8(0x1122334455667788)
     [(name, data)] = database.close().items()
     damaged = data.replace(i8(0x1122334455667788), i8(0x1122334455667789))
-    savepoint = opened(tmp_path / "savepoint", {name: damaged})
+    savepoint = open_job(tmp_path / "savepoint", {name: damaged})
     with pytest.raises(CheckpointCorruptedError, match="checksum"):
         savepoint.read_state("job", "longs")

@@ -42,7 +42,7 @@ LAYOUTS = st.builds(
     most_shared=st.sampled_from([0, 3, 127]),
 )
 GROUP = st.integers(0, GROUPS - 1)
-# Numbers beside each other share most of their bytes, and others few; keys may end in zeros.
+# Adjacent numbers share most of their bytes, and others few; keys may end in zeros.
 NUMBERS = st.one_of(st.integers(0, 300), st.sampled_from([1 << 40, 256 << 40, (1 << 63) - 1]))
 KEYS = [
     pytest.param(LONG, lambda number: number, id="longs"),
@@ -56,21 +56,21 @@ KEYS = [
 ]
 
 
-def opened(directory: Path, files: Sequence[bytes], description: bytes) -> flink.FlinkSavepoint:
+def open_job(directory: Path, files: Sequence[bytes], description: bytes) -> flink.FlinkSavepoint:
     streams = {f"{number}.sst": inline(data) for number, data in enumerate(files)}
     handle = incremental(0, GROUPS, inline(description), streams)
     directory.mkdir(exist_ok=True)
     (directory / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=handle)}}))
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 def read(
     directory: Path, files: Sequence[bytes], key: Kind, value: Kind, kind: str = "VALUE"
 ) -> list[tuple[int, Any, Any]] | None:
-    """Groups, keys and values; None of what is damaged."""
+    """Return groups, keys and values, or None for corrupted files."""
     description = keyed_description(key.snapshot, [keyed_info("state", kind, value.snapshot)])
     try:
-        table = opened(directory, files, description).read_state("job", "state")
+        table = open_job(directory, files, description).read_state("job", "state")
     except CheckpointError:
         return None
     return list(zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True))
@@ -80,7 +80,7 @@ def key_of(group: int, key: Kind, content: Any) -> bytes:
     return entry_key(group, key, content, NOTHING, None)
 
 
-def numbered(count: int) -> list[Entry]:
+def numbered_entries(count: int) -> list[Entry]:
     return [Entry(key_of(0, LONG, number), LONG.encode(-number)) for number in range(count)]
 
 
@@ -143,10 +143,10 @@ def test_a_key_of_another_length_among_others_is_damage(
         st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), min_size=1, max_size=3
     ),
 )
-def test_damaged_bytes_give_errors_or_what_is_read_entry_by_entry(
+def test_corrupted_bytes_raise_errors_or_match_single_reads(
     layout: Layout, damage: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    data = sorted_file("state", numbered(60), layout, damage)
+    data = sorted_file("state", numbered_entries(60), layout, damage)
     directory = tmp_path_factory.mktemp("file")
     rows = read(directory, [data], LONG, LONG)
     # Values of lists aren't equally long by their description: they are read entry by entry.
@@ -154,12 +154,12 @@ def test_damaged_bytes_give_errors_or_what_is_read_entry_by_entry(
     if rows is not None:
         assert lists == [(group, key, [value]) for group, key, value in rows]
     else:
-        # A key of a later group hides what is behind it, so that more damage there isn't seen entry by entry.
+        # A key of a later group hides the rest, so that further corruption isn't found entry by entry.
         assert lists is None or len(lists) < 60 or any(len(values) != 1 for *_, values in lists)
 
 
 def test_values_of_other_lengths_than_described_are_damage(tmp_path: Path) -> None:
-    data = sorted_file("state", numbered(100), Layout())
+    data = sorted_file("state", numbered_entries(100), Layout())
     assert read(tmp_path, [data], LONG, LONG) is not None
     assert read(tmp_path, [data], LONG, INT) is None
 
@@ -167,13 +167,13 @@ def test_values_of_other_lengths_than_described_are_damage(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "restarts", [[], [1], [0], [0, 0], [5, 0], [0, 1 << 31], [0, (1 << 32) - 1]]
 )
-def test_restarts_that_lead_elsewhere_change_nothing(restarts: list[int], tmp_path: Path) -> None:
-    right = sorted_file("state", numbered(30), Layout(to_a_restart=5))
-    wrong = sorted_file("state", numbered(30), Layout(to_a_restart=5, restarts=restarts))
+def test_misplaced_restarts_change_nothing(restarts: list[int], tmp_path: Path) -> None:
+    right = sorted_file("state", numbered_entries(30), Layout(to_a_restart=5))
+    wrong = sorted_file("state", numbered_entries(30), Layout(to_a_restart=5, restarts=restarts))
     assert read(tmp_path, [wrong], LONG, LONG) == read(tmp_path, [right], LONG, LONG) is not None
 
 
-def test_timers_which_have_no_values_are_read(tmp_path: Path) -> None:
+def test_timers_without_values_are_read(tmp_path: Path) -> None:
     name, times = "_timer_state/event_timers", range(100)
     value = composite(TIMER, LONG.snapshot, NOTHING.snapshot)
     timers = info(name, 3, serializers={"VALUE_SERIALIZER": value})
@@ -182,7 +182,7 @@ def test_timers_which_have_no_values_are_read(tmp_path: Path) -> None:
         for time in times
     ]
     description = keyed_description(LONG.snapshot, [timers])
-    table = opened(tmp_path, [sorted_file(name, entries, Layout())], description).timers("job")
+    table = open_job(tmp_path, [sorted_file(name, entries, Layout())], description).timers("job")
     assert table.column("timestamp").to_pylist() == list(times)
     assert set(table.column("key").to_pylist()) == {7}
     assert set(table.column("key_group").to_pylist()) == {1}

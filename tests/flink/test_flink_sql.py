@@ -28,7 +28,7 @@ from holdfast.errors import CheckpointCorruptedError
 
 SQL = "org.apache.flink.table.runtime.typeutils."
 JAVA = b"\xac\xed\0\5sr\0\x2dorg.apache.flink.table.types.logical.BigIntType\0\0"
-"""What stands for a field's type, and is passed over."""
+"""Return an object in the place of a field's type, which is skipped."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def decimals(precision: int, scale: int) -> Field:
             16
         )
 
-    most = min(10**precision, 10**27) - 1  # as many digits as `Decimal` computes with
-    values = st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale))
+    limit = min(10**precision, 10**27) - 1  # as many digits as `Decimal` computes with
+    values = st.integers(-limit, limit).map(lambda n: Decimal(n).scaleb(-scale))
     content = i4(precision) + i4(scale)
     name = f"{SQL}DecimalDataSerializer$DecimalSerializerSnapshot"
     return Field(snapshot(name, 3, content), pa.decimal128(precision, scale), encode, values)
@@ -138,20 +138,20 @@ def binary_array(values: list[Any], field: Field) -> bytes:
     size = min(size, 8)
     start = 4 + (len(values) + 31) // 32 * 4
     fixed = (start + size * len(values) + 7) // 8 * 8
-    nulls, slots, behind = 0, b"", b""
+    nulls, slots, variable_part = 0, b"", b""
     for number, value in enumerate(values):
         slot = bytes(8)
         if value is None:
             nulls |= 1 << number
         else:
-            slot, more = field.encode(value, fixed + len(behind))
-            behind += more
+            slot, more = field.encode(value, fixed + len(variable_part))
+            variable_part += more
         slots += slot[:size]
     head = struct.pack("<I", len(values)) + nulls.to_bytes(start - 4, "little") + slots
-    return head.ljust(fixed, b"\0") + behind
+    return head.ljust(fixed, b"\0") + variable_part
 
 
-def sized(data: bytes) -> bytes:
+def with_size(data: bytes) -> bytes:
     return i4(len(data)) + data
 
 
@@ -171,22 +171,22 @@ def test_arrays_and_maps_of_any_elements_are_read(
     array = Kind(
         snapshot(name, 3, array_type + serializer),
         pa.list_(element.type),
-        lambda values: sized(binary_array(values, element)),
+        lambda values: with_size(binary_array(values, element)),
         st.none(),
     )
 
-    def encoded(pairs: dict[str, Any]) -> bytes:
+    def encode_pairs(pairs: dict[str, Any]) -> bytes:
         keys = binary_array(list(pairs), key)
-        return sized(
+        return with_size(
             struct.pack("<I", len(keys)) + keys + binary_array(list(pairs.values()), element)
         )
 
     name = f"{SQL}MapDataSerializer$MapDataSerializerSnapshot"
     described = snapshot(name, 3, map_type + array_type + serializer * 2)
-    map = Kind(described, pa.map_(pa.string(), element.type), encoded, st.none())
+    map = Kind(described, pa.map_(pa.string(), element.type), encode_pairs, st.none())
     states = list_states({"arrays": (array, arrays), "maps": (map, maps)})
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=states)}}))
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     read = savepoint.read_state("job", "arrays").column("value").combine_chunks()
     assert read == pa.array(arrays, array.type)
     read = savepoint.read_state("job", "maps").column("value").combine_chunks()
@@ -196,22 +196,22 @@ def test_arrays_and_maps_of_any_elements_are_read(
 def binary_row(value: dict[str, Any], fields: tuple[Field, ...]) -> bytes:
     start = (len(fields) + 8 + 63) // 64 * 8
     kind = ["+I", "-U", "+U", "-D"].index(value["kind"])
-    nulls, slots, behind = 0, b"", b""
+    nulls, slots, variable_part = 0, b"", b""
     for n, field in enumerate(fields):
         content = value[f"f{n}"]
         slot = bytes(8)
         if content is None:
             nulls |= 1 << n
         else:
-            slot, more = field.encode(content, start + 8 * len(fields) + len(behind))
-            behind += more
+            slot, more = field.encode(content, start + 8 * len(fields) + len(variable_part))
+            variable_part += more
         slots += slot
-    return bytes([kind]) + nulls.to_bytes(start - 1, "little") + slots + behind
+    return bytes([kind]) + nulls.to_bytes(start - 1, "little") + slots + variable_part
 
 
 def row_of(*fields: Field) -> Kind:
-    nested = i4(1333245) + i4(1) + each([field.snapshot for field in fields])
-    content = i4(len(fields)) + JAVA * len(fields) + nested
+    nested_row = i4(1333245) + i4(1) + each([field.snapshot for field in fields])
+    content = i4(len(fields)) + JAVA * len(fields) + nested_row
 
     def encode(value: dict[str, Any]) -> bytes:
         data = binary_row(value, fields)
@@ -227,7 +227,7 @@ def row_of(*fields: Field) -> Kind:
     )
 
 
-def nested(*fields: Field) -> Field:
+def nested_row(*fields: Field) -> Field:
     row = row_of(*fields)
     return Field(
         row.snapshot,
@@ -241,11 +241,11 @@ def nested(*fields: Field) -> Field:
 def test_rows_of_any_fields_are_read(data: st.DataObject, tmp_path: Path) -> None:
     fields = data.draw(st.lists(st.sampled_from(FIELDS), max_size=8))
     inner = data.draw(st.lists(st.sampled_from(FIELDS), max_size=2))
-    row = row_of(*fields, nested(*inner))
+    row = row_of(*fields, nested_row(*inner))
     rows = data.draw(st.lists(row.values, max_size=3))
     content = metadata({"job": {0: Subtask(operator=list_states({"v": (row, rows)}))}})
     (tmp_path / "_metadata").write_bytes(content)
-    table = flink.open(tmp_path).read_state("job", "v")
+    table = flink.open_savepoint(tmp_path).read_state("job", "v")
     assert table.column("value").combine_chunks() == pa.array(rows, row.type)
 
 
@@ -254,7 +254,9 @@ def test_a_row_of_many_fields_has_more_bits_for_nulls(tmp_path: Path) -> None:
     value = {"kind": "+I", **{f"f{n}": None if n % 3 else n for n in range(130)}}
     content = metadata({"job": {0: Subtask(operator=list_states({"v": (row, [value])}))}})
     (tmp_path / "_metadata").write_bytes(content)
-    assert flink.open(tmp_path).read_state("job", "v").column("value").to_pylist() == [value]
+    assert flink.open_savepoint(tmp_path).read_state("job", "v").column("value").to_pylist() == [
+        value
+    ]
 
 
 @given(text=TEXTS)
@@ -266,22 +268,22 @@ def test_keyed_state_of_sql_is_read(text: str, tmp_path: Path) -> None:
     description = keyed_description(key.snapshot, [keyed_info("acc", "VALUE", value.snapshot)])
     stream = keyed_stream(description, [canonical_group({0: entries}), b""])
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=stream)}}))
-    assert flink.open(tmp_path).read_state("job", "acc").to_pylist() == [
+    assert flink.open_savepoint(tmp_path).read_state("job", "acc").to_pylist() == [
         {"key_group": 0, "key": owner, "value": content}
     ]
 
 
 @pytest.mark.parametrize("precision", [0, 39])
-def test_a_decimal_that_cannot_be_is_damage(precision: int, tmp_path: Path) -> None:
+def test_invalid_decimal_is_corruption(precision: int, tmp_path: Path) -> None:
     name = f"{SQL}DecimalDataSerializer$DecimalSerializerSnapshot"
     kind = Kind(snapshot(name, 3, i4(precision) + i4(0)), pa.null(), i8, st.none())
     content = metadata({"job": {0: Subtask(operator=list_states({"v": (kind, [1])}))}})
     (tmp_path / "_metadata").write_bytes(content)
-    [row] = flink.open(tmp_path).states().to_pylist()
+    [row] = flink.open_savepoint(tmp_path).states().to_pylist()
     assert f"DECIMAL({precision}, 0)" in row["failure"]
 
 
-def test_values_that_stand_by_themselves_are_read(tmp_path: Path) -> None:
+def test_separate_values_are_read(tmp_path: Path) -> None:
     values: dict[str, tuple[bytes, bytes, Any]] = {
         "text": (TEXT.snapshot, i4(2) + "é".encode(), "é"),
         "small": (decimals(10, 2).snapshot, i8(-150), Decimal("-1.50")),
@@ -293,19 +295,19 @@ def test_values_that_stand_by_themselves_are_read(tmp_path: Path) -> None:
     }
     content = metadata({"job": {0: Subtask(operator=list_states(states))}})
     (tmp_path / "_metadata").write_bytes(content)
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     for name, (_, _, expected) in values.items():
         assert savepoint.read_state("job", name).column("value").to_pylist() == [expected]
 
 
-def test_a_row_whose_parts_lie_outside_is_damage(tmp_path: Path) -> None:
+def test_row_with_parts_outside_is_corruption(tmp_path: Path) -> None:
     row = row_of(TEXT)
     bad = bytes(8) + struct.pack("<II", 9, 1000)
     kind = Kind(row.snapshot, pa.null(), lambda data: i4(len(data)) + data, st.none())
     content = metadata({"job": {0: Subtask(operator=list_states({"v": (kind, [bad])}))}})
     (tmp_path / "_metadata").write_bytes(content)
     with pytest.raises(CheckpointCorruptedError, match="'v'"):
-        flink.open(tmp_path).read_state("job", "v")
+        flink.open_savepoint(tmp_path).read_state("job", "v")
 
 
 def test_a_row_with_a_field_of_an_unknown_class_hides_no_other_state(tmp_path: Path) -> None:
@@ -316,6 +318,6 @@ def test_a_row_with_a_field_of_an_unknown_class_hides_no_other_state(tmp_path: P
     states: dict[str, tuple[Kind, list[Any]]] = {"v": (raw, [b"abc"]), "w": (text, ["x"])}
     content = metadata({"job": {0: Subtask(operator=list_states(states))}})
     (tmp_path / "_metadata").write_bytes(content)
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     assert savepoint.read_state("job", "v").column("value").to_pylist() == [b"abc"]
     assert savepoint.read_state("job", "w").column("value").to_pylist() == ["x"]

@@ -21,7 +21,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=FORMS)
 def savepoint(request: pytest.FixtureRequest, directory: Path) -> flink.FlinkSavepoint:
-    return flink.open(directory / request.param)
+    return flink.open_savepoint(directory / request.param)
 
 
 def of_key(savepoint: flink.FlinkSavepoint, name: str, part: str = "") -> dict[int, Any]:
@@ -53,7 +53,7 @@ def test_aggregates_are_rows_of_their_accumulators(savepoint: flink.FlinkSavepoi
         assert row["f3"] == max(f"name-{number}é" for number in numbers(key))
 
 
-def test_values_that_were_counted_once_are_texts(savepoint: flink.FlinkSavepoint) -> None:
+def test_counted_values_are_strings(savepoint: flink.FlinkSavepoint) -> None:
     counted = of_key(savepoint, "distinctAcc_0")
     assert {key: dict(names) for key, names in counted.items()} == {
         key: {f"name-{number}é": 1 for number in numbers(key)} for key in range(5)
@@ -69,7 +69,7 @@ def test_rows_of_a_join_are_counted(savepoint: flink.FlinkSavepoint) -> None:
         } == {key: sorted((f"name-{number}é", 1) for number in numbers(key)) for key in range(5)}
 
 
-def test_the_first_rows_of_a_rank_are_kept_by_what_they_are_sorted_by(
+def test_first_rows_of_rank_are_kept_by_sort_key(
     savepoint: flink.FlinkSavepoint,
 ) -> None:
     ranked = of_key(savepoint, "data-state-with-append")
@@ -118,7 +118,7 @@ def test_arrays_maps_and_rows_in_rows_are_read_with_their_types(
         }
 
 
-def test_what_was_collected_is_read(savepoint: flink.FlinkSavepoint) -> None:
+def test_accumulated_values_are_read(savepoint: flink.FlinkSavepoint) -> None:
     names = of_key(savepoint, "agg0$map")
     assert {key: dict(counts) for key, counts in names.items()} == {
         key: {f"name-{number}é": 1 for number in numbers(key)} for key in range(5)

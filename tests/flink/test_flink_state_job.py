@@ -21,17 +21,17 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(archives: Path, name: str) -> flink.FlinkSavepoint:
     """A retained checkpoint, which was moved since with all files of its job."""
     [directory] = (archives / "checkpoints" / name).glob("chk-*")
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
 @pytest.fixture(params=FORMS + CHECKPOINTS)
 def savepoint(archives: Path, request: pytest.FixtureRequest) -> flink.FlinkSavepoint:
     if request.param in CHECKPOINTS:
         return checkpoint(archives, request.param)
-    return flink.open(archives / "state-job" / request.param)
+    return flink.open_savepoint(archives / "state-job" / request.param)
 
 
-def test_changes_that_only_flink_can_apply_hide_no_other_state(archives: Path) -> None:
+def test_changelog_keeps_other_states_readable(archives: Path) -> None:
     savepoint = checkpoint(archives, "changelog")
     failures = {
         row["operator"]: row["failure"] for row in savepoint.states().to_pylist() if row["failure"]
@@ -41,7 +41,7 @@ def test_changes_that_only_flink_can_apply_hide_no_other_state(archives: Path) -
     assert savepoint.read_state("numbers", "longs").num_rows == 10
 
 
-def test_keyed_state_is_what_the_job_has_written(savepoint: flink.FlinkSavepoint) -> None:
+def test_keyed_state_equals_written_state(savepoint: flink.FlinkSavepoint) -> None:
     def read(state: str) -> dict[Any, Any]:
         rows = savepoint.read_state("by-long", state, check_keys=True).to_pylist()
         return {row["key"]: row["value"] for row in rows}
@@ -61,7 +61,7 @@ def test_keyed_state_is_what_the_job_has_written(savepoint: flink.FlinkSavepoint
     }
 
 
-def test_keys_that_are_tuples_are_what_the_job_has_written(
+def test_tuple_keys_equal_written_keys(
     savepoint: flink.FlinkSavepoint,
 ) -> None:
     rows = savepoint.read_state("by-pair", "count", check_keys=True).to_pylist()
@@ -69,7 +69,7 @@ def test_keys_that_are_tuples_are_what_the_job_has_written(
     assert counts == {(f"é{key % 3}", key): key + 1 for key in KEYS}
 
 
-def test_operator_state_is_what_the_job_has_written(savepoint: flink.FlinkSavepoint) -> None:
+def test_operator_state_equals_written_state(savepoint: flink.FlinkSavepoint) -> None:
     def read(state: str) -> list[Any]:
         return [tuple(row.values()) for row in savepoint.read_state("numbers", state).to_pylist()]
 
@@ -78,7 +78,7 @@ def test_operator_state_is_what_the_job_has_written(savepoint: flink.FlinkSavepo
     assert sorted(read("rules")) == [("one", 1), ("two", 2)]
 
 
-def test_timers_are_those_that_the_job_has_registered(savepoint: flink.FlinkSavepoint) -> None:
+def test_timers_equal_registered_timers(savepoint: flink.FlinkSavepoint) -> None:
     rows = savepoint.timers("by-long", check_keys=True).to_pylist()
     timers = {(row["domain"], row["key"], row["timestamp"]) for row in rows}
     assert timers == {

@@ -21,19 +21,19 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return extracted(tmp_path_factory.mktemp("flink"), "types", "checkpoints")
 
 
-def opened(archives: Path, form: str) -> flink.FlinkSavepoint:
+def open_job(archives: Path, form: str) -> flink.FlinkSavepoint:
     [directory] = archives.glob(form)
-    return flink.open(directory, uids=["kept", "interval-join"])
+    return flink.open_savepoint(directory, uids=["kept", "interval-join"])
 
 
 @pytest.fixture(params=[*FORMS, UNALIGNED])
 def savepoint(archives: Path, request: pytest.FixtureRequest) -> flink.FlinkSavepoint:
-    return opened(archives, request.param)
+    return open_job(archives, request.param)
 
 
 @pytest.fixture(params=FORMS)
 def joins(archives: Path, request: pytest.FixtureRequest) -> flink.FlinkSavepoint:
-    return opened(archives, request.param)
+    return open_job(archives, request.param)
 
 
 def by_key(savepoint: flink.FlinkSavepoint, operator: str, state: str) -> dict[int, Any]:
@@ -57,8 +57,8 @@ def parcel(key: int) -> dict[str, Any]:
 
 
 def code(high: int, low: int) -> str:
-    most = (1 << 64) - 1
-    return str(uuid.UUID(int=(high & most) << 64 | low & most))
+    mask = (1 << 64) - 1
+    return str(uuid.UUID(int=(high & mask) << 64 | low & mask))
 
 
 def plain(values: dict[str, Any], columns: Iterable[str]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_every_state_of_the_job_can_be_read(savepoint: flink.FlinkSavepoint) -> 
     }
 
 
-def test_pojos_are_read_with_all_that_is_in_them(savepoint: flink.FlinkSavepoint) -> None:
+def test_pojos_are_read_with_all_fields(savepoint: flink.FlinkSavepoint) -> None:
     columns = {"counts", "stops", "tags"}
     parcels = by_key(savepoint, "kept", "parcel")
     assert {key: plain(value, columns) for key, value in parcels.items()} == {
@@ -121,7 +121,7 @@ def test_rows_and_maps_of_pojos_are_read(savepoint: flink.FlinkSavepoint) -> Non
     }
 
 
-def test_what_joins_wait_for_is_read(joins: flink.FlinkSavepoint) -> None:
+def test_state_of_joins_is_read(joins: flink.FlinkSavepoint) -> None:
     assert by_key(joins, "interval-join", "LEFT_BUFFER") == {
         key: [(1000 * key, [{"value": key, "was_joined": False}])] for key in KEYS
     }
@@ -139,7 +139,7 @@ def test_what_joins_wait_for_is_read(joins: flink.FlinkSavepoint) -> None:
 
 
 def test_rows_in_flight_are_warned_of(archives: Path) -> None:
-    savepoint = opened(archives, UNALIGNED)
+    savepoint = open_job(archives, UNALIGNED)
     assert [text for text in savepoint.warnings() if "bytes of rows in flight" in text]
     operators = savepoint.operators().to_pylist()
     assert [row for row in operators if row["operator"] == "kept" and row["in_flight_bytes"] > 0]

@@ -59,18 +59,18 @@ from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, Unrea
 UNKNOWN = snapshot("com.acme.Snapshot", 1, b"anything\0\0\1")
 
 
-def opened(
+def open_job(
     directory: Path, subtask: Subtask, *, version: int = 6, max_parallelism: int = 128
 ) -> flink.FlinkSavepoint:
     content = metadata({"job": {0: subtask}}, version=version, max_parallelism=max_parallelism)
     (directory / "_metadata").write_bytes(content)
-    return flink.open(directory)
+    return flink.open_savepoint(directory)
 
 
-def keyed(
-    directory: Path, description: bytes, groups: Sequence[bytes], **how: Any
+def keyed_savepoint(
+    directory: Path, description: bytes, groups: Sequence[bytes], **extra: Any
 ) -> flink.FlinkSavepoint:
-    return opened(directory, Subtask(keyed=keyed_stream(description, groups, **how)))
+    return open_job(directory, Subtask(keyed=keyed_stream(description, groups, **extra)))
 
 
 def column(table: pa.Table, name: str) -> pa.Array:
@@ -78,7 +78,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 
 @given(data=st.data(), kind=KINDS, compressed=st.booleans())
-def test_values_of_any_kind_are_read_from_list_states(
+def test_values_of_all_types_are_read_from_list_states(
     data: st.DataObject,
     kind: Kind,
     compressed: bool,  # noqa: FBT001
@@ -87,7 +87,7 @@ def test_values_of_any_kind_are_read_from_list_states(
     values = data.draw(st.lists(kind.values, max_size=4))
     others = [1, 2]
     handle = list_states({"v": (kind, values), "w": (LONG, others)}, compressed=compressed)
-    savepoint = opened(tmp_path, Subtask(operator=handle))
+    savepoint = open_job(tmp_path, Subtask(operator=handle))
     assert column(savepoint.read_state("job", "v"), "value") == pa.array(values, kind.type)
     assert column(savepoint.read_state("job", "w"), "value").to_pylist() == others
 
@@ -95,7 +95,7 @@ def test_values_of_any_kind_are_read_from_list_states(
 def test_an_element_may_take_many_compressed_chunks(tmp_path: Path) -> None:
     texts = ["a" * 200_000, "", "b" * 70_000]
     handle = list_states({"v": (STRING, texts), "none": (LONG, [])}, compressed=True)
-    savepoint = opened(tmp_path, Subtask(operator=handle))
+    savepoint = open_job(tmp_path, Subtask(operator=handle))
     assert column(savepoint.read_state("job", "v"), "value").to_pylist() == texts
     assert len(savepoint.read_state("job", "none")) == 0
 
@@ -104,24 +104,24 @@ def test_elements_without_bytes_are_read(tmp_path: Path) -> None:
     name = f"{BASE}NullValueSerializer$NullValueSerializerSnapshot"
     nulls = Kind(snapshot(name), pa.null(), lambda _: b"", st.none())
     handle = list_states({"longs": (LONG, [1, 2]), "nulls": (nulls, [None] * 3)})
-    savepoint = opened(tmp_path, Subtask(operator=handle))
+    savepoint = open_job(tmp_path, Subtask(operator=handle))
     assert savepoint.read_state("job", "nulls").num_rows == 3
     assert savepoint.read_state("job", "longs").column("value").to_pylist() == [1, 2]
 
 
 @pytest.mark.parametrize("form", ["list", "canonical"])
-def test_a_map_with_a_null_key_is_said_to_have_that(form: str, tmp_path: Path) -> None:
+def test_map_with_null_key_is_reported(form: str, tmp_path: Path) -> None:
     kind = map_of(STRING, LONG)
     pairs = [(None, 1), ("a", 2)]
     if form == "list":
-        savepoint = opened(tmp_path, Subtask(operator=list_states({"v": (kind, [pairs])})))
+        savepoint = open_job(tmp_path, Subtask(operator=list_states({"v": (kind, [pairs])})))
     else:
         group = canonical_group(
             {0: [(b"\0" + i8(1) + b"\0" + string(name), b"\0" + i8(n)) for name, n in pairs]}
         )
         described = keyed_description(LONG.snapshot, [keyed_info("v", "MAP", kind.snapshot)])
-        savepoint = keyed(tmp_path, described, [group])
-    with pytest.raises(UnreadableStateError, match=r"key that is null.*--bytes"):
+        savepoint = keyed_savepoint(tmp_path, described, [group])
+    with pytest.raises(UnreadableStateError, match=r"null key.*--bytes"):
         savepoint.read_state("job", "v")
     assert savepoint.read_state("job", "v", as_bytes=True).num_rows == 1
 
@@ -134,7 +134,7 @@ NAMESPACES = [NOTHING, TIME_WINDOW, STRING]
 
 @dataclass(frozen=True)
 class State:
-    """A state with another before it and behind it, whose keys and values are known."""
+    """A state between two others with known keys and values."""
 
     type: str
     key: Kind
@@ -150,7 +150,7 @@ class State:
 
     @property
     def contents(self) -> st.SearchStrategy[Any]:
-        """What a key can have; empty lists and maps are not stored."""
+        """Values of a key; empty lists and maps are not stored."""
         if self.type == "LIST":
             return st.lists(self.kind.values, min_size=1, max_size=3)
         if self.type == "MAP":
@@ -163,7 +163,7 @@ class State:
         return [
             keyed_info("before", "VALUE", LONG.snapshot),
             keyed_info("state", self.type, self.value.snapshot, self.namespace.snapshot),
-            keyed_info("behind", "VALUE", STRING.snapshot),
+            keyed_info("rest", "VALUE", STRING.snapshot),
         ]
 
     def canonical(self, group: int, rows: Any, *, compressed: bool) -> bytes:
@@ -195,7 +195,7 @@ class State:
 
 
 @given(data=st.data(), form=st.sampled_from(["canonical", "heap"]), compressed=st.booleans())
-def test_keyed_states_of_any_kind_are_read_in_all_forms(
+def test_keyed_states_of_all_types_are_read_in_all_formats(
     data: st.DataObject,
     form: str,
     compressed: bool,  # noqa: FBT001
@@ -219,7 +219,7 @@ def test_keyed_states_of_any_kind_are_read_in_all_forms(
         for group, contents in enumerate(rows)
     ]
     description = keyed_description(key.snapshot, state.infos, is_compressed=compressed)
-    savepoint = keyed(tmp_path, description, groups)
+    savepoint = keyed_savepoint(tmp_path, description, groups)
 
     table = savepoint.read_state("job", "state")
     flat = [(group, *row) for group, contents in enumerate(rows) for row in contents]
@@ -229,7 +229,7 @@ def test_keyed_states_of_any_kind_are_read_in_all_forms(
         spaces = pa.array([space for _, _, space, _ in flat], state.namespace.type)
         assert column(table, "namespace") == spaces
     assert column(table, "value") == pa.array([content for *_, content in flat], state.value.type)
-    for name, content in (("before", 5), ("behind", "x")):
+    for name, content in (("before", 5), ("rest", "x")):
         others = savepoint.read_state("job", name)
         assert others.column("value").to_pylist() == [content] * len(rows)
 
@@ -255,7 +255,9 @@ def test_timers_are_read_in_all_forms(
     else:
         group = i4(0) + i2(0) + each(encoded)
     second = b"" if form == "canonical" else i4(1) + i2(0) + i4(0)
-    savepoint = keyed(tmp_path, keyed_description(key.snapshot, [timers]), [group, second])
+    savepoint = keyed_savepoint(
+        tmp_path, keyed_description(key.snapshot, [timers]), [group, second]
+    )
     table = savepoint.timers("job")
     assert table.column_names == ["service", "domain", "key_group", "key", "timestamp"]
     assert column(table, "timestamp").to_pylist() == times
@@ -264,13 +266,13 @@ def test_timers_are_read_in_all_forms(
     assert set(column(table, "service").to_pylist()) == {"user-timers"}
 
 
-def test_timers_beside_rocksdb_are_read_from_raw_keyed_state(tmp_path: Path) -> None:
+def test_timers_of_rocksdb_jobs_are_read_from_raw_keyed_state(tmp_path: Path) -> None:
     service = utf("user-timers") + LONG.snapshot + NOTHING.snapshot
     service += each([i8(5) + b"\0" + i8(1000)]) + each([i8(6) + b"\0" + i8(-1)])
     group = struct.pack(">I", 0xF1CD859F) + i4(2) + each([service])
     stream = inline(group + group)
     raw = key_groups(3, 4, [0, -1, len(group)], stream)
-    table = opened(tmp_path, Subtask(raw_keyed=raw)).timers("job")
+    table = open_job(tmp_path, Subtask(raw_keyed=raw)).timers("job")
     assert table.sort_by("key_group").select(
         ["domain", "key_group", "key", "timestamp"]
     ).to_pylist() == [
@@ -281,13 +283,13 @@ def test_timers_beside_rocksdb_are_read_from_raw_keyed_state(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", ["canonical", "heap"])
-def test_a_single_key_group_0_is_told_apart(form: str, tmp_path: Path) -> None:
+def test_single_key_group_0_is_recognized(form: str, tmp_path: Path) -> None:
     description = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
     group = {
         "canonical": canonical_group({0: [(b"\0" + i8(3) + b"\0", i8(4))]}),
         "heap": i4(0) + i2(0) + each([b"\0" + i8(3) + i8(4)]),
     }[form]
-    table = keyed(tmp_path, description, [group]).read_state("job", "v")
+    table = keyed_savepoint(tmp_path, description, [group]).read_state("job", "v")
     assert table.to_pylist() == [{"key_group": 0, "key": 3, "value": 4}]
 
 
@@ -295,7 +297,7 @@ def test_more_than_128_key_groups_take_two_bytes(tmp_path: Path) -> None:
     description = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
     key = entry_key(300, LONG, 3, NOTHING, None, prefix=2)
     handle = keyed_stream(description, [canonical_group({0: [(key, i8(4))]})], first=300)
-    savepoint = opened(tmp_path, Subtask(keyed=handle), max_parallelism=1024)
+    savepoint = open_job(tmp_path, Subtask(keyed=handle), max_parallelism=1024)
     assert savepoint.read_state("job", "v").to_pylist() == [
         {"key_group": 300, "key": 3, "value": 4}
     ]
@@ -315,7 +317,7 @@ def test_lists_and_maps_can_be_read_element_by_element(tmp_path: Path) -> None:
             2: [(key + b"name", b"\0value")],
         }
     )
-    savepoint = keyed(tmp_path, keyed_description(LONG.snapshot, infos), [group, b""])
+    savepoint = keyed_savepoint(tmp_path, keyed_description(LONG.snapshot, infos), [group, b""])
     row = {"key_group": 0, "key": 3}
     assert savepoint.read_state("job", "list", explode=True).to_pylist() == [
         row | {"value": 1},
@@ -336,7 +338,7 @@ def test_lists_and_maps_can_be_read_element_by_element(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_serializer_that_is_not_known_hides_no_other_state(place: int, tmp_path: Path) -> None:
+def test_unknown_serializer_keeps_other_states_readable(place: int, tmp_path: Path) -> None:
     names = ["a", "b", "c"]
     infos = [
         keyed_info(name, "VALUE", UNKNOWN if number == place else LONG.snapshot)
@@ -344,7 +346,7 @@ def test_a_serializer_that_is_not_known_hides_no_other_state(place: int, tmp_pat
     ]
     key = b"\0" + i8(3) + b"\0"
     group = canonical_group({number: [(key, i8(number))] for number in range(3)})
-    savepoint = keyed(tmp_path, keyed_description(LONG.snapshot, infos), [group, b""])
+    savepoint = keyed_savepoint(tmp_path, keyed_description(LONG.snapshot, infos), [group, b""])
     for number, name in enumerate(names):
         [row] = savepoint.read_state("job", name).to_pylist()
         assert row["value"] == (i8(number) if number == place else number)
@@ -356,23 +358,23 @@ def test_a_list_of_unknown_values_hides_no_other_state(place: int, tmp_path: Pat
     kinds: list[tuple[Kind, list[Any]]] = [(LONG, [1, 2]), (LONG, [3])]
     kinds[place] = unknown, [b"ab", b"c"]
     handle = list_states({"x": kinds[0], "y": kinds[1]})
-    savepoint = opened(tmp_path, Subtask(operator=handle))
+    savepoint = open_job(tmp_path, Subtask(operator=handle))
     for name, (_, values) in zip("xy", kinds, strict=True):
         assert savepoint.read_state("job", name).column("value").to_pylist() == values
 
 
 OF_GROUP_0, OF_GROUP_1 = 312, 13
-"""Keys that Flink's hash deals to these of 128 groups."""
+"""Return keys that Flink's hash routes to these of 128 groups."""
 
 
 def heap_states(
     tmp_path: Path,
-    behind: bytes = b"",
+    rest: bytes = b"",
     *,
     secret: bytes = i2(3) + i4(1) + i2(0),
-    are_all_full: bool = False,
+    has_only_full_groups: bool = False,
 ) -> flink.FlinkSavepoint:
-    """Four states, of which the second and the third are of an unknown class, and what stands behind them."""
+    """Four states, the second and third of an unknown class, and the bytes after them."""
     snapshots = [LONG.snapshot, UNKNOWN, UNKNOWN, LONG.snapshot]
     names = ["first", "unknown", "other", "last"]
     infos = [keyed_info(name, "VALUE", kind) for name, kind in zip(names, snapshots, strict=True)]
@@ -383,13 +385,13 @@ def heap_states(
         return b"".join(i2(state) + each([entry + value]) for state, value in enumerate(contents))
 
     first = b"".join(i2(state) + each([]) for state in range(4))
-    if are_all_full:
-        first = full(OF_GROUP_0) + behind
-    groups = [i4(0) + first, i4(1) + full(OF_GROUP_1) + behind]
-    return keyed(tmp_path, keyed_description(LONG.snapshot, infos), groups)
+    if has_only_full_groups:
+        first = full(OF_GROUP_0) + rest
+    groups = [i4(0) + first, i4(1) + full(OF_GROUP_1) + rest]
+    return keyed_savepoint(tmp_path, keyed_description(LONG.snapshot, infos), groups)
 
 
-def test_on_the_heap_states_behind_unknown_ones_are_found(tmp_path: Path) -> None:
+def test_heap_states_after_unknown_ones_are_found(tmp_path: Path) -> None:
     savepoint = heap_states(tmp_path)
     for name, value in (("first", 9), ("last", 4)):
         assert savepoint.read_state("job", name).column("value").to_pylist() == [value]
@@ -401,7 +403,7 @@ def test_on_the_heap_states_behind_unknown_ones_are_found(tmp_path: Path) -> Non
 
 
 def test_on_the_heap_states_are_found_if_no_group_is_empty(tmp_path: Path) -> None:
-    savepoint = heap_states(tmp_path, are_all_full=True)
+    savepoint = heap_states(tmp_path, has_only_full_groups=True)
     for name, value in (("first", 9), ("last", 4)):
         assert savepoint.read_state("job", name).column("value").to_pylist() == [value] * 2
 
@@ -414,27 +416,29 @@ def test_on_the_heap_states_are_found_if_no_group_is_empty(tmp_path: Path) -> No
         i2(3) + i4(0),
     ],
 )
-def test_on_the_heap_values_that_look_like_a_state_are_none(tmp_path: Path, secret: bytes) -> None:
+def test_heap_values_resembling_a_state_are_not_states(tmp_path: Path, secret: bytes) -> None:
     savepoint = heap_states(tmp_path, secret=secret)
     assert savepoint.read_state("job", "last").column("value").to_pylist() == [4]
 
 
-def test_on_the_heap_an_unknown_state_spoils_those_that_do_not_end_where_the_group_does(
+def test_heap_state_after_unknown_one_must_end_with_group(
     tmp_path: Path,
 ) -> None:
-    savepoint = heap_states(tmp_path, behind=b"\0")
+    savepoint = heap_states(tmp_path, rest=b"\0")
     assert savepoint.read_state("job", "first").column("value").to_pylist() == [9]
-    with pytest.raises(UnreadableStateError, match=r"behind another.*'unknown'.*com.acme.Snapshot"):
+    with pytest.raises(
+        UnreadableStateError, match=r"follows an unreadable state.*'unknown'.*com.acme.Snapshot"
+    ):
         savepoint.read_state("job", "last")
 
 
-def test_a_key_that_is_not_known_is_read_as_bytes_where_it_has_an_end(tmp_path: Path) -> None:
+def test_key_of_unknown_class_is_read_as_bytes_if_delimited(tmp_path: Path) -> None:
     infos = [
         keyed_info("v", "VALUE", LONG.snapshot),
         keyed_info("m", "MAP", map_of(INT, INT).snapshot),
     ]
     group = canonical_group({0: [(b"\0key\0", i8(4))]})
-    savepoint = keyed(tmp_path, keyed_description(UNKNOWN, infos), [group, b""])
+    savepoint = keyed_savepoint(tmp_path, keyed_description(UNKNOWN, infos), [group, b""])
     assert savepoint.read_state("job", "v").to_pylist() == [
         {"key_group": 0, "key": b"key", "value": 4}
     ]
@@ -442,7 +446,7 @@ def test_a_key_that_is_not_known_is_read_as_bytes_where_it_has_an_end(tmp_path: 
         savepoint.read_state("job", "m")
 
 
-def test_a_pojo_says_which_class_it_is_where_there_are_several(tmp_path: Path) -> None:
+def test_pojo_with_subclasses_has_class_name(tmp_path: Path) -> None:
     circle = pojo_snapshot("Circle", {"r": LONG.snapshot})
     value = pojo_snapshot(
         "Shape", {"n": INT.snapshot}, {"Square": LONG.snapshot}, {"Circle": circle}
@@ -456,13 +460,13 @@ def test_a_pojo_says_which_class_it_is_where_there_are_several(tmp_path: Path) -
     ]
     entries = [(b"\0" + i8(n) + b"\0", data) for n, data in enumerate(values)]
     description = keyed_description(LONG.snapshot, infos)
-    known = keyed(tmp_path, description, [canonical_group({0: entries[:3]}), b""])
+    known = keyed_savepoint(tmp_path, description, [canonical_group({0: entries[:3]}), b""])
     assert known.read_state("job", "v").column("value").to_pylist() == [
         None,
         {"class": "Shape", "n": 1, "r": None},
         {"class": "Circle", "n": None, "r": 5},
     ]
-    unknown = keyed(tmp_path, description, [canonical_group({0: entries}), b""])
+    unknown = keyed_savepoint(tmp_path, description, [canonical_group({0: entries}), b""])
     with pytest.raises(UnreadableStateError, match="Star"):
         unknown.read_state("job", "v")
     assert unknown.read_state("job", "v", as_bytes=True).column("value").to_pylist() == values
@@ -480,7 +484,7 @@ def test_subtasks_may_know_different_subclasses(tmp_path: Path) -> None:
         group = canonical_group({0: [(bytes([index]) + i8(3) + b"\0", data)]})
         subtasks[index] = Subtask(keyed=keyed_stream(description, [group], first=index))
     (tmp_path / "_metadata").write_bytes(metadata({"job": subtasks}))
-    savepoint = flink.open(tmp_path)
+    savepoint = flink.open_savepoint(tmp_path)
     assert savepoint.read_state("job", "v").column("value").to_pylist() == [
         {"n": 1, "class": None, "r": None},
         {"n": None, "class": "Circle", "r": 5},
@@ -488,14 +492,14 @@ def test_subtasks_may_know_different_subclasses(tmp_path: Path) -> None:
     assert savepoint.read_state("job", "v", as_bytes=True).num_rows == 2
 
 
-def test_subtasks_that_say_different_types_are_refused(tmp_path: Path) -> None:
+def test_subtasks_with_different_types_are_refused(tmp_path: Path) -> None:
     subtasks = {
         index: Subtask(operator=list_states({"v": (kind, [])}))
         for index, kind in enumerate([LONG, STRING])
     }
     (tmp_path / "_metadata").write_bytes(metadata({"job": subtasks}))
-    with pytest.raises(UnreadableStateError, match="different types"):
-        flink.open(tmp_path).read_state("job", "v")
+    with pytest.raises(UnreadableStateError, match="types differ"):
+        flink.open_savepoint(tmp_path).read_state("job", "v")
 
 
 def kryo(java_class: str) -> bytes:
@@ -530,7 +534,7 @@ def test_collections_of_kryo_are_read_as_json_from_flink_1(
 ) -> None:
     kind = Kind(kryo("java.util.List"), pa.string(), bytes_of, st.none())
     handle = list_states({"v": (kind, [data, data])})
-    savepoint = opened(tmp_path, Subtask(operator=handle), version=4)
+    savepoint = open_job(tmp_path, Subtask(operator=handle), version=4)
     assert savepoint.read_state("job", "v").column("value").to_pylist() == [value] * 2
 
 
@@ -556,7 +560,7 @@ def test_collections_of_kryo_are_read_as_json_from_flink_2(
     data: str, value: str | None, tmp_path: Path
 ) -> None:
     kind = Kind(kryo("java.lang.Object"), pa.string(), bytes_of, st.none())
-    savepoint = opened(tmp_path, Subtask(operator=list_states({"v": (kind, [data, data])})))
+    savepoint = open_job(tmp_path, Subtask(operator=list_states({"v": (kind, [data, data])})))
     assert savepoint.read_state("job", "v").column("value").to_pylist() == [value] * 2
 
 
@@ -570,30 +574,28 @@ TIMES = [
 
 
 @pytest.mark.parametrize(("name", "data", "text"), TIMES, ids=[text for _, _, text in TIMES])
-def test_times_that_kryo_has_written_are_texts(
-    name: str, data: str, text: str, tmp_path: Path
-) -> None:
+def test_kryo_times_are_read_as_strings(name: str, data: str, text: str, tmp_path: Path) -> None:
     kind = Kind(kryo(f"java.time.{name}"), pa.string(), bytes_of, st.none())
-    savepoint = opened(tmp_path, Subtask(operator=list_states({"v": (kind, [data])})))
+    savepoint = open_job(tmp_path, Subtask(operator=list_states({"v": (kind, [data])})))
     assert savepoint.read_state("job", "v").column("value").to_pylist() == [text]
 
 
-def test_what_kryo_refers_to_again_and_again_is_refused(tmp_path: Path) -> None:
+def test_excessive_kryo_references_are_refused(tmp_path: Path) -> None:
     text = "java.util.ArrayList"
     data = b"\1\0" + text[:-1].encode() + b"\xf4\1\2"
     data += b"\1\0\1\x02" * 30 + b"\3\1\x82a\3\x21"
     # Each list has the next one and itself as it is so far: of 30 bytes there would be 2 to the 30.
     data += b"".join(b"\1\0" + bytes([2 + n]) for n in range(29, 0, -1))
     kind = Kind(kryo("java.util.List"), pa.string(), lambda data: data, st.none())
-    savepoint = opened(tmp_path, Subtask(operator=list_states({"v": (kind, [data])})), version=4)
+    savepoint = open_job(tmp_path, Subtask(operator=list_states({"v": (kind, [data])})), version=4)
     with pytest.raises(CheckpointCorruptedError):
         savepoint.read_state("job", "v")
 
 
-def test_half_of_a_pair_of_characters_is_an_error_that_names_the_state(tmp_path: Path) -> None:
+def test_lone_surrogate_is_an_error_naming_the_state(tmp_path: Path) -> None:
     kind = Kind(STRING.snapshot, pa.string(), lambda data: data, st.none())
     handle = list_states({"v": (kind, [b"\2\x81\xb0\x03"])})
-    savepoint = opened(tmp_path, Subtask(operator=handle))
+    savepoint = open_job(tmp_path, Subtask(operator=handle))
     with pytest.raises(CheckpointCorruptedError, match="'v'"):
         savepoint.read_state("job", "v")
     table = savepoint.read_state("job", "v", as_bytes=True)
@@ -629,7 +631,7 @@ def test_state_of_the_new_interfaces_names_elements_and_user_keys(
     group = canonical_group(
         {0: [(key, i8(1) + b"," + i8(2))], 1: [(key + string("a"), b"\0" + i8(7))]}
     )
-    savepoint = keyed(tmp_path, keyed_description(LONG.snapshot, infos), [group, b""])
+    savepoint = keyed_savepoint(tmp_path, keyed_description(LONG.snapshot, infos), [group, b""])
     assert savepoint.read_state("job", "l").column("value").to_pylist() == [[1, 2]]
     assert savepoint.read_state("job", "m").column("value").to_pylist() == [[("a", 7)]]
 
@@ -644,10 +646,10 @@ def test_serializers_around_others_are_seen_through(tmp_path: Path) -> None:
         "many": (Kind(many, pa.null(), lambda data: data, st.none()), [each([i8(1), i8(2)])]),
         "java": (Kind(java, pa.binary(), lambda data: data, st.none()), [b"\xac\xed"]),
     }
-    savepoint = opened(tmp_path, Subtask(operator=list_states(states)))
+    savepoint = open_job(tmp_path, Subtask(operator=list_states(states)))
     read = {name: savepoint.read_state("job", name)["value"].to_pylist() for name in states}
     assert read == {"kept": [5], "many": [[1, 2]], "java": [b"\xac\xed"]}
 
 
-def test_every_simple_serializer_has_a_kind_of_its_own() -> None:
+def test_every_simple_serializer_has_a_distinct_type() -> None:
     assert len({kind.snapshot for kind in SIMPLE}) == len(SIMPLE)

@@ -57,7 +57,7 @@ def report(
     state = tables.snapshot(number, checkpoints.location(number)).run()
     (reported,) = state.managed_keyed
     assert isinstance(reported, SegmentsStateHandle)
-    (completed,) = checkpoints.completed(state)
+    (completed,) = checkpoints.complete(state)
     return reported, completed
 
 

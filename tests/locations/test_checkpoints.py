@@ -76,7 +76,7 @@ class TestBesideARunningJob:
     @pytest.mark.parametrize("call", ["list", "open"])
     @pytest.mark.parametrize("nth", [1, 2, 3])
     def test_the_latest_is_found(self, faults: Faults, call: str, nth: int) -> None:
-        job = job_in(faults.behind)
+        job = job_in(faults.inner_directory)
         old = completed(job, 1)
 
         def go_on() -> None:
@@ -97,7 +97,7 @@ class TestBesideARunningJob:
     def test_all_are_found_that_were_there_together(
         self, faults: Faults, call: str, nth: int
     ) -> None:
-        job = job_in(faults.behind)
+        job = job_in(faults.inner_directory)
         kept = [completed(job, 1), completed(job, 2)]
 
         def go_on() -> None:
@@ -115,7 +115,7 @@ class TestBesideARunningJob:
         self, faults: Faults, retained: int, pace: int
     ) -> None:
         """It completes a checkpoint, and deletes another one, with every few requests of ours."""
-        job = job_in(faults.behind)
+        job = job_in(faults.inner_directory)
         kept = deque(completed(job, number) for number in range(retained))
 
         def requests() -> int:
@@ -143,7 +143,7 @@ class TestBesideARunningJob:
         assert requests() < 6 * retained + 60
 
     def test_a_job_that_is_faster_than_a_listing_is_an_error(self, faults: Faults) -> None:
-        job = job_in(faults.behind)
+        job = job_in(faults.inner_directory)
         kept = deque([completed(job, 1)])
 
         def go_on() -> None:
@@ -156,7 +156,7 @@ class TestBesideARunningJob:
             looking.completed_checkpoints()
 
     def test_a_store_that_lists_what_it_does_not_have_is_an_error(self, faults: Faults) -> None:
-        completed(job_in(faults.behind), 1)
+        completed(job_in(faults.inner_directory), 1)
         looking = job_in(faults.directory)
         faults.before("open", CheckpointNotFoundError("as planned"), nth="every")
         with pytest.raises(CheckpointNotFoundError, match="time after time"):
@@ -204,4 +204,4 @@ class TestAfterPublishing:
         faults.after("publish", lambda: faults.before("list", error("as planned"), nth="every"))
         with pytest.raises(OutcomeUnknownError):
             complete_checkpoint(location, metadata_of(), ownership)
-        assert list(job_in(faults.behind).completed_checkpoints()) == [1]
+        assert list(job_in(faults.inner_directory).completed_checkpoints()) == [1]

@@ -213,7 +213,7 @@ class TestLayout:
         location = access.initialize_location_for_checkpoint(1)
         handle = shared_in(location)
         faults.after("publish", CheckpointConflictError("as planned"))
-        metadata = f"{faults.behind}/job/chk-1/{METADATA_FILE}"
+        metadata = f"{faults.inner_directory}/job/chk-1/{METADATA_FILE}"
         faults.before("open", lambda: file_system_for(metadata).delete([metadata]))
         with pytest.raises(CheckpointConflictError):
             complete_checkpoint(location, metadata_of(handle))

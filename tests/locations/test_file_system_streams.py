@@ -33,10 +33,10 @@ def location_in(
 
 
 def files_in(faults: Faults) -> dict[str, bytes]:
-    below = f"{faults.behind}/job/chk-1/"
+    below = f"{faults.inner_directory}/job/chk-1/"
     return {
         uri.removeprefix(below): file_system_for(uri).open(uri).read()
-        for uri in files_below(faults.behind)
+        for uri in files_below(faults.inner_directory)
         if uri.startswith(below)
     }
 
@@ -222,7 +222,7 @@ class TestMetadataCommit:
         disappears: bool,  # noqa: FBT001
     ) -> None:
         def vanish() -> None:
-            file_system_for(faults.behind).delete(files_below(faults.behind))
+            file_system_for(faults.inner_directory).delete(files_below(faults.inner_directory))
 
         faults.after("publish", CheckpointConflictError("exists already"))
         failure: BaseException | Callable[[], None] = vanish if disappears else BROKEN

@@ -138,7 +138,7 @@ class FsspecContract(FileSystemContract):
         [file] = opened
         monkeypatch.setattr(file, "write", len)
         stream.write(b"3")
-        with pytest.raises(StorageUnavailableError, match="2 bytes of the 3 written"):
+        with pytest.raises(StorageUnavailableError, match="only 2 of 3 bytes"):
             stream.commit()
         assert self.files(directory) == {}
 

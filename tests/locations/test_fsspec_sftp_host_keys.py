@@ -57,7 +57,7 @@ class TestHostKeys:
             "example.com ssh-new AAAA",
         ]
         known_hosts.write_text("\n".join(others))
-        with pytest.raises(InvalidRequestError, match="nobody here knows"):
+        with pytest.raises(InvalidRequestError, match="is not in known_hosts"):
             self.look(server)
         known_hosts.write_text("\n".join([*others, server.known_host, *others]))
         self.look(server)
@@ -65,7 +65,7 @@ class TestHostKeys:
 
     def test_one_whose_key_has_changed_does_not(self, server: SftpServer) -> None:
         server.change_key()
-        with pytest.raises(InvalidRequestError, match="another host key"):
+        with pytest.raises(InvalidRequestError, match="differs from the one in known_hosts"):
             self.look(server)
         assert server.passwords == []
 
@@ -74,7 +74,7 @@ class TestHostKeys:
         server.change_key()
         with pytest.raises(StorageUnavailableError):  # the old connection
             self.look(server)
-        with pytest.raises(InvalidRequestError, match="another host key"):
+        with pytest.raises(InvalidRequestError, match="differs from the one in known_hosts"):
             self.look(server)
         assert server.passwords == [PASSWORD]
 
@@ -100,7 +100,7 @@ class TestHostKeys:
 
     def test_a_policy_that_does_not_exist_is_named(self, server: SftpServer) -> None:
         conf["sftp"]["host_key_policy"] = "ask"
-        with pytest.raises(InvalidRequestError, match="no host_key_policy 'ask'"):
+        with pytest.raises(InvalidRequestError, match=r"host_key_policy .* got 'ask'"):
             self.look(server)
         assert server.passwords == []
 
@@ -113,6 +113,6 @@ class TestHostKeys:
             self.look(server)
         else:
             known_hosts.unlink()
-            with pytest.raises(InvalidRequestError, match="nobody here knows"):
+            with pytest.raises(InvalidRequestError, match="is not in known_hosts"):
                 self.look(server)
         assert server.logins == is_known

@@ -256,8 +256,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         def happen() -> None:
             self.happen(meanwhile, but=driver)
             # As on a store without directories, where a file needs none.
-            file_system_for(faults.behind).prepare_directory(
-                pending.location.external_pointer.replace(faults.directory, faults.behind)
+            file_system_for(faults.inner_directory).prepare_directory(
+                pending.location.external_pointer.replace(faults.directory, faults.inner_directory)
             )
 
         # In the order in which they come: what others do, then the fault.

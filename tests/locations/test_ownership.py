@@ -90,9 +90,9 @@ class TestClaims:
         faults.before("delete", StorageUnavailableError("as planned"))
         owner = access.claim_job()
         owner.check()
-        assert claims(faults.behind) == {"1", "2"}
+        assert claims(faults.inner_directory) == {"1", "2"}
         assert access.claim_job().epoch == 3
-        assert claims(faults.behind) == {"3"}
+        assert claims(faults.inner_directory) == {"3"}
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"epoch": "x"}', b"\xff" * 100])
     def test_a_damaged_claim_is_named_and_can_be_topped(
@@ -122,7 +122,7 @@ class TestClaims:
     def test_a_store_that_fails_fails_the_claim_and_leaves_the_owner_in_place(
         self, faults: Faults
     ) -> None:
-        owner = job_in(faults.behind).claim_job()
+        owner = job_in(faults.inner_directory).claim_job()
         faults.before("publish", StorageUnavailableError("as planned"), nth="every")
         access = checkpoint_storage(faults.directory).create_checkpoint_storage("job")
         with pytest.raises(StorageUnavailableError):
@@ -190,12 +190,12 @@ else:
         access = job_in(faults.directory)
         access.claim_job()
         younger: list[JobOwnership] = []
-        faults.before("delete", lambda: younger.append(job_in(faults.behind).claim_job()))
+        faults.before("delete", lambda: younger.append(job_in(faults.inner_directory).claim_job()))
         older = access.claim_job()
         assert (older.epoch, younger[0].epoch) == (2, 3)
         assert not owns(older)
         assert owns(younger[0])
-        assert claims(faults.behind) == {"3"}
+        assert claims(faults.inner_directory) == {"3"}
 
     def test_a_claim_that_is_topped_before_it_is_published_tries_again(
         self, faults: Faults
@@ -203,7 +203,9 @@ else:
         access = job_in(faults.directory)
         others: list[JobOwnership] = []
         faults.calls.clear()
-        faults.before("publish", lambda: others.append(job_in(faults.behind).claim_job()), nth=1)
+        faults.before(
+            "publish", lambda: others.append(job_in(faults.inner_directory).claim_job()), nth=1
+        )
         owner = access.claim_job()
         assert (others[0].epoch, owner.epoch) == (1, 2)
         assert owns(owner)
@@ -212,7 +214,7 @@ else:
     def test_a_claim_that_meets_one_that_is_forgotten_right_then_tries_again(
         self, faults: Faults
     ) -> None:
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         faults.calls.clear()
 
         def be_topped() -> None:
@@ -226,7 +228,7 @@ else:
 
     def test_a_number_that_was_forgotten_makes_nobody_an_owner(self, faults: Faults) -> None:
         """Another driver took the number that this one is about to, and a third forgot it."""
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         others: list[JobOwnership] = []
 
         def claim_twice() -> None:
@@ -240,7 +242,7 @@ else:
 
     def test_a_claim_that_is_topped_without_end_gives_up(self, faults: Faults) -> None:
         access = job_in(faults.directory)
-        other = job_in(faults.behind)
+        other = job_in(faults.inner_directory)
         faults.before("publish", other.claim_job, nth="every")
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             access.claim_job()
@@ -262,7 +264,7 @@ else:
             lose(faults)
             owner = access.claim_job()
             assert owner.epoch == 1
-            assert claims(faults.behind) == {"1"}
+            assert claims(faults.inner_directory) == {"1"}
             owner.check()
 
     @pytest.mark.parametrize("moment", ["before", "after"])
@@ -271,7 +273,7 @@ else:
     ) -> None:
         """The younger driver goes on from it, so nobody may take it back."""
         access = job_in(faults.directory)
-        older = job_in(faults.behind)
+        older = job_in(faults.inner_directory)
         ownership = older.claim_job()
         faults.calls.clear()
 

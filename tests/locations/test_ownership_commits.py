@@ -47,7 +47,7 @@ class TestCommits:
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             complete_checkpoint(location, metadata, older)
         assert set(faults.calls) == {"list"}
-        assert files_in_checkpoint(faults.behind, 1) == set()
+        assert files_in_checkpoint(faults.inner_directory, 1) == set()
 
     def test_a_driver_that_cannot_see_whether_it_is_fenced_writes_nothing(
         self, faults: Faults
@@ -58,12 +58,12 @@ class TestCommits:
         faults.before("list", StorageUnavailableError("as planned"))
         with pytest.raises(StorageUnavailableError):
             complete_checkpoint(location, metadata_of(checkpoint_id=1), owner)
-        assert files_in_checkpoint(faults.behind, 1) == set()
+        assert files_in_checkpoint(faults.inner_directory, 1) == set()
 
     def test_a_late_commit_of_an_id_that_the_job_has_left_behind_is_taken_back(
         self, faults: Faults
     ) -> None:
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie, location = access.claim_job(), begun(access, 1)
 
         def go_on() -> None:
@@ -76,13 +76,13 @@ class TestCommits:
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
-        assert METADATA_FILE not in files_in_checkpoint(faults.behind, 1)
+        assert METADATA_FILE not in files_in_checkpoint(faults.inner_directory, 1)
 
     def test_a_late_commit_of_an_id_that_was_found_and_then_cleaned_up_is_taken_back(
         self, faults: Faults
     ) -> None:
         """The owner found another one's checkpoint of that id, so this one is nobody's."""
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie, location = access.claim_job(), begun(access, 1)
 
         def go_on() -> None:
@@ -100,7 +100,7 @@ class TestCommits:
     def test_a_late_commit_that_the_job_goes_on_from_is_left(
         self, faults: Faults, checkpoints: tuple[int, ...]
     ) -> None:
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
         run(access, zombie, *checkpoints)
         checkpoint_id = len(checkpoints) + 1
@@ -110,7 +110,7 @@ class TestCommits:
         assert sorted(other.completed_checkpoints()) == [*checkpoints, checkpoint_id]
 
     def test_a_commit_that_a_younger_driver_has_found_is_left(self, faults: Faults) -> None:
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
         def go_on() -> None:
@@ -136,7 +136,7 @@ class TestCommits:
         assert caught.value.location == f"{faults.directory}/job/chk-1"
         assert sorted(access.completed_checkpoints()) == [1]
         location.dispose_on_failure()
-        assert len(files_in_checkpoint(faults.behind, 1)) == 2
+        assert len(files_in_checkpoint(faults.inner_directory, 1)) == 2
 
     def test_permissions_that_vanish_right_after_the_commit_leave_its_outcome_unknown(
         self, faults: Faults
@@ -155,7 +155,7 @@ class TestCommits:
         self, faults: Faults, call: str, *, lands: bool
     ) -> None:
         """Unavailable would mean that it never was there."""
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
         location = begun(access, 1)
 
@@ -174,7 +174,7 @@ class TestCommits:
     def test_a_fenced_driver_learns_that_although_claims_are_forgotten_meanwhile(
         self, faults: Faults
     ) -> None:
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
         def go_on() -> None:
@@ -188,12 +188,12 @@ class TestCommits:
     def test_a_damaged_claim_does_not_hide_from_a_driver_that_it_is_fenced(
         self, faults: Faults
     ) -> None:
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
         def go_on() -> None:
             other.claim_job()
-            overwrite_claim(faults.behind, 2, b"{")
+            overwrite_claim(faults.inner_directory, 2, b"{")
 
         faults.before("publish", go_on)
         with pytest.raises(CheckpointError) as caught:
@@ -217,7 +217,7 @@ class TestCommits:
 
     def test_the_latest_is_found_while_the_job_goes_on(self, faults: Faults) -> None:
         """It was listed, then a newer one was completed, and the one that was listed deleted."""
-        access, other = job_in(faults.directory), job_in(faults.behind)
+        access, other = job_in(faults.directory), job_in(faults.inner_directory)
         owner = other.claim_job()
         run(other, owner, 1)
 

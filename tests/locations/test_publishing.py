@@ -167,7 +167,7 @@ def test_a_store_that_keeps_writers_apart_is_tried_once_per_directory(faults: Fa
     access = job_in(faults.directory)
     access.initialize_base_locations_for_checkpoint()
     assert faults.calls.count("publish") > 1
-    assert probes_in(faults.behind) == []
+    assert probes_in(faults.inner_directory) == []
     faults.calls.clear()
     job_in(faults.directory).initialize_base_locations_for_checkpoint()
     assert "publish" not in faults.calls
@@ -191,12 +191,12 @@ def test_a_store_that_fails_in_the_middle_is_left_without_probes_and_tried_again
         faults.before(call, StorageUnavailableError("as planned"), nth=nth)
         with pytest.raises(StorageUnavailableError):
             job_in(faults.directory).initialize_base_locations_for_checkpoint()
-        assert probes_in(faults.behind) == []
+        assert probes_in(faults.inner_directory) == []
         faults.calls.clear()
         faults.clear()
         job_in(faults.directory).initialize_base_locations_for_checkpoint()
         assert "publish" in faults.calls
-        assert probes_in(faults.behind) == []
+        assert probes_in(faults.inner_directory) == []
 
 
 def test_an_answer_that_was_lost_does_not_make_a_store_look_worse_than_it_is(
@@ -206,7 +206,7 @@ def test_an_answer_that_was_lost_does_not_make_a_store_look_worse_than_it_is(
     for nth in range(1, 9):
         faults.after("publish", CheckpointConflictError("as planned"), nth=nth)
     job_in(faults.directory).initialize_base_locations_for_checkpoint()
-    assert probes_in(faults.behind) == []
+    assert probes_in(faults.inner_directory) == []
 
 
 class TestSingleWriters:
@@ -218,7 +218,7 @@ class TestSingleWriters:
             faults.before(call, InvalidRequestError("as planned"))
             with pytest.raises(InvalidRequestError):
                 publish(f"{directory}/x", b"mine", single_writer=True)
-            assert list(file_system_for(faults.behind).list(faults.behind)) == []
+            assert list(file_system_for(faults.inner_directory).list(faults.inner_directory)) == []
             publish(f"{directory}/x", b"mine", single_writer=True)
             with pytest.raises(CheckpointConflictError):
                 publish(f"{directory}/x", b"another", single_writer=True)
@@ -235,7 +235,9 @@ class TestSingleWriters:
                 publish(f"{directory}/x", b"mine", single_writer=True)
             except OutcomeUnknownError as unknown:
                 error = unknown
-            with file_system_for(faults.behind).open(f"{faults.behind}/x") as stream:
+            with file_system_for(faults.inner_directory).open(
+                f"{faults.inner_directory}/x"
+            ) as stream:
                 assert stream.read() == b"mine"
             assert error is None or isinstance(error, OutcomeUnknownError)
         finally:

@@ -108,7 +108,7 @@ def test_saying_the_same_again_keeps_what_is_open(bucket: str | None) -> None:
 
 @pytest.mark.parametrize("name", ["", "s3://bucket", "bucket/dir"])
 def test_what_is_no_name_of_a_bucket_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequestError, match="give its name alone"):
+    with pytest.raises(InvalidRequestError, match="bucket must be a bucket name"):
         use_s3(S3Settings(), name)
 
 

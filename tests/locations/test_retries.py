@@ -87,7 +87,7 @@ class TestPolicy:
         ],
     )
     def test_values_that_make_no_sense_are_refused(self, values: dict[str, float]) -> None:
-        with pytest.raises(InvalidRequestError, match="can't retry"):
+        with pytest.raises(InvalidRequestError, match="deadline_s must be"):
             RetryPolicy(**values)
 
     def test_a_deadline_of_zero_repeats_nothing(self, passing: ManualClock) -> None:
@@ -201,7 +201,7 @@ class TestRepeating:
         assert retrying.retries == {"delete": 3, "list": 1}
         messages = [record.getMessage() for record in caplog.records]
         assert [message.partition(" ")[0] for message in messages] == ["delete"] * 3 + ["list"]
-        assert all("as planned" in message and "again in" in message for message in messages)
+        assert all("as planned" in message and "retrying in" in message for message in messages)
         retrying.retries.clear()  # a copy
         assert retrying.retries == {"delete": 3, "list": 1}
 
@@ -434,7 +434,9 @@ class TestPublishing:
 
     def content(self, faults: Faults) -> bytes | None:
         try:
-            with file_system_for(faults.behind).open(f"{faults.behind}/x") as stream:
+            with file_system_for(faults.inner_directory).open(
+                f"{faults.inner_directory}/x"
+            ) as stream:
                 return stream.read()
         except CheckpointNotFoundError:
             return None
@@ -503,6 +505,6 @@ class TestPublishing:
 
 
 def publish_behind(faults: Faults, data: bytes) -> None:
-    stream = file_system_for(faults.behind).create(f"{faults.behind}/x")
+    stream = file_system_for(faults.inner_directory).create(f"{faults.inner_directory}/x")
     stream.write(data)
     stream.commit()

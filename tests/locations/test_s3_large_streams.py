@@ -194,7 +194,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
             waits.set()
             goes_on.wait(HANGS_S)
 
-    monkeypatch.setattr(multipart_upload, "note_end", slowly)
+    monkeypatch.setattr(multipart_upload, "recycle_part", slowly)
     # Not before the writer has noted it, who would wait otherwise.
     noted = threading.Event()
     watched.faults.delay(noted, s3_operation("UploadPart"))

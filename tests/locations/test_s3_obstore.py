@@ -362,7 +362,7 @@ def test_nothing_that_the_store_said_to_it_is_passed_on(
     with pytest.raises(CheckpointError):
         write(file_system, f"{watched.directory}/x", b"1")
     shown = "".join(traceback.format_exception(missing.value)) + "".join(
-        record.getMessage() for record in caplog.records if record.name.endswith("_obstore")
+        record.getMessage() for record in caplog.records if record.name.endswith("obstore_bucket")
     )
     assert "obstore could not write" in shown
     assert "<Code>" not in shown

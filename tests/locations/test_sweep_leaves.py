@@ -200,7 +200,7 @@ class TestWhatIsLeft:
         """As when a job writes to s3a:// and is swept at s3://: all of its metadata names s3a."""
         kept = completed(job_in(faults.directory), 1)
         clock.advance(2 * GRACE)
-        sweep(faults.behind, "job", grace_s=GRACE)
+        sweep(faults.inner_directory, "job", grace_s=GRACE)
         assert_complete(kept)
 
     def test_shared_files_that_are_known_by_a_path_through_a_link(

@@ -32,18 +32,20 @@ class TestMeanwhile:
     def test_a_driver_that_claims_the_job_stops_it(
         self, faults: Faults, clock: ManualClock, call: str
     ) -> None:
-        access = job_in(faults.behind)
+        access = job_in(faults.inner_directory)
         access.claim_job()
         completed(access, 1)
         write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(2 * GRACE)
         before = {
-            name for name in files_below(f"{faults.behind}/job") if not name.endswith("/_epoch/1")
+            name
+            for name in files_below(f"{faults.inner_directory}/job")
+            if not name.endswith("/_epoch/1")
         }
         faults.before(call, access.claim_job)
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             sweep(faults.directory, "job", grace_s=GRACE)
-        assert before <= files_below(f"{faults.behind}/job")
+        assert before <= files_below(f"{faults.inner_directory}/job")
 
     @pytest.mark.parametrize("number", range(1, 12))
     def test_a_checkpoint_that_is_completed_survives_it(
@@ -81,7 +83,7 @@ class TestMeanwhile:
             number += 1
             reached = False
             with faulty_file_system(f"{memory_directory}/{number}") as faults:
-                file_system_for(faults.behind).prepare_directory(faults.behind)
+                file_system_for(faults.inner_directory).prepare_directory(faults.inner_directory)
                 access = job_in(faults.directory)
                 old = completed(access, 1)
                 clock.advance(2 * GRACE)
@@ -108,9 +110,9 @@ class TestMeanwhile:
         self, faults: Faults, clock: ManualClock
     ) -> None:
         """A driver that was thought dead commits it; the model in `proof` has found what it hid."""
-        late = job_in(faults.behind).initialize_location_for_checkpoint(1)
+        late = job_in(faults.inner_directory).initialize_location_for_checkpoint(1)
         late_metadata = metadata_of(write_state(late), checkpoint_id=1, commit_token="late")
-        access = job_in(faults.behind)
+        access = job_in(faults.inner_directory)
         access.claim_job()
         old = completed(access, 1, shared=1)
         clock.advance(2 * GRACE)
@@ -119,7 +121,9 @@ class TestMeanwhile:
         def go_on() -> None:
             made.append(completed(access, 2, shared_of(old)))
             # The directory, which the file systems below would miss, goes behind the late commit.
-            file_system_for(faults.behind).delete([f"{faults.behind}/job/chk-1/{METADATA_FILE}"])
+            file_system_for(faults.inner_directory).delete(
+                [f"{faults.inner_directory}/job/chk-1/{METADATA_FILE}"]
+            )
             complete_checkpoint(late, late_metadata)
 
         faults.before("open", go_on)  # of what was listed
@@ -137,7 +141,7 @@ class TestMeanwhile:
         while failed:
             number += 1
             with faulty_file_system(f"{memory_directory}/{number}") as faults:
-                file_system_for(faults.behind).prepare_directory(faults.behind)
+                file_system_for(faults.inner_directory).prepare_directory(faults.inner_directory)
                 access = job_in(faults.directory)
                 first = completed(access, 1)
                 second = completed(access, 3, shared_of(first))

@@ -261,9 +261,9 @@ class TestOfACheckpointOfAnotherJob:
         run_batch(driver, 0, adds(b"old"))
         pending = begun(driver, 1)
         late = reports(pending, adds(b"late"))
-        started = coordinator(faults.behind, job_id="other")
+        started = coordinator(faults.inner_directory, job_id="other")
         faults.calls.clear()
-        faults.before("publish", lambda: end_of_job(f"{faults.behind}/other"), nth=1)
+        faults.before("publish", lambda: end_of_job(f"{faults.inner_directory}/other"), nth=1)
         # It looks before the record is there.
         faults.before("publish", lambda: begun(started, 2), nth=2)
         with pytest.raises(CheckpointConflictError, match="taken over"):
@@ -295,7 +295,7 @@ class TestOfACheckpointOfAnotherJob:
                 begun(coordinator(faults.directory, job_id="other"), 2)
             refused.append(str(error.value))
 
-        faults.before("publish", lambda: end_of_job(f"{faults.behind}/other"))
+        faults.before("publish", lambda: end_of_job(f"{faults.inner_directory}/other"))
         faults.before("delete", start)
         with pytest.raises(CheckpointConflictError, match="taken over"):
             driver.complete(pending, late, progress(1))
@@ -336,7 +336,7 @@ class TestOfACheckpointOfAnotherJob:
         started: list[CheckpointCoordinator] = []
 
         def start() -> None:
-            driver = coordinator(faults.behind, job_id="other")
+            driver = coordinator(faults.inner_directory, job_id="other")
             begun(driver, 1)
             started.append(driver)
 
@@ -395,7 +395,7 @@ class TestOfACheckpointOfAnotherJob:
         run_batch(coordinator(faults.directory, job_id="other"), 0, adds(b"old"))
         pointer = f"{faults.directory}/other/chk-1"
         driver = claiming(faults.directory, pointer)
-        behind = f"{faults.behind}/other/chk-1/_metadata"
+        behind = f"{faults.inner_directory}/other/chk-1/_metadata"
         faults.calls.clear()
         faults.before("publish", lambda: file_system_for(behind).delete([behind]), nth=3)
         with pytest.raises(CheckpointNotFoundError):

@@ -151,7 +151,7 @@ def test_a_commit_under_way_while_another_driver_starts_counts_for_that_one(
 ) -> None:
     older = coordinator(faults.directory)
     pending = begun(older, 0)
-    younger = coordinator(faults.behind)
+    younger = coordinator(faults.inner_directory)
     started: list[PendingCheckpoint] = []
     faults.before("publish", lambda: started.append(begun(younger, 0)))
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
@@ -161,7 +161,7 @@ def test_a_commit_under_way_while_another_driver_starts_counts_for_that_one(
     with pytest.raises(CheckpointConflictError, match="a former driver"):
         younger.complete(started[0], acknowledged(started[0]), progress(0))
     younger.abort(started[0])
-    assert coordinator(faults.behind).begin(0) is None
+    assert coordinator(faults.inner_directory).begin(0) is None
 
 
 def test_a_driver_that_can_not_go_on_does_not_stop_the_one_that_can(memory_directory: str) -> None:
@@ -204,16 +204,20 @@ def test_a_late_commit_of_an_id_that_was_cleaned_up_is_taken_back(faults: Faults
     acknowledgements = acknowledged(pending)
 
     def go_on() -> None:
-        driver = coordinator(faults.behind, num_retained=1)
+        driver = coordinator(faults.inner_directory, num_retained=1)
         for batch_id in range(3):
             run_batch(driver, batch_id)
         CLEANER.wait()
-        file_system_for(faults.behind).prepare_directory(f"{faults.behind}/job/chk-1")
+        file_system_for(faults.inner_directory).prepare_directory(
+            f"{faults.inner_directory}/job/chk-1"
+        )
 
     faults.before("publish", go_on)
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
         zombie.complete(pending, acknowledgements, progress(0))
-    assert [number for number in (1, 2, 3) if names_in_checkpoint(faults.behind, number)] == [3]
+    assert [
+        number for number in (1, 2, 3) if names_in_checkpoint(faults.inner_directory, number)
+    ] == [3]
 
 
 def test_a_driver_that_fails_leaves_the_files_of_one_that_is_still_writing(
@@ -268,7 +272,7 @@ def test_a_commit_that_failed_before_it_took_effect_is_no_checkpoint(faults: Fau
     with pytest.raises(StorageUnavailableError):
         driver.complete(pending, acknowledged(pending), progress(0))
     driver.abort(pending)
-    assert names_in_checkpoint(faults.behind, 1) == set()
+    assert names_in_checkpoint(faults.inner_directory, 1) == set()
 
 
 def test_a_commit_whose_outcome_is_unknown_is_found_by_the_next_driver(faults: Faults) -> None:
@@ -313,10 +317,15 @@ def test_a_checkpoint_that_can_not_be_deleted_fails_no_batch_and_goes_with_the_n
     faults.before("delete", StorageUnavailableError("as planned"))
     run_batch(driver, 1)
     CLEANER.wait()
-    assert [number for number in (1, 2) if names_in_checkpoint(faults.behind, number)] == [1, 2]
+    assert [number for number in (1, 2) if names_in_checkpoint(faults.inner_directory, number)] == [
+        1,
+        2,
+    ]
     run_batch(driver, 2)
     CLEANER.wait()
-    assert [number for number in (1, 2, 3) if names_in_checkpoint(faults.behind, number)] == [3]
+    assert [
+        number for number in (1, 2, 3) if names_in_checkpoint(faults.inner_directory, number)
+    ] == [3]
 
 
 def test_a_batch_that_was_planned_anew_is_a_gap(memory_directory: str) -> None:

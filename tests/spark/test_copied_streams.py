@@ -135,7 +135,7 @@ def test_a_stream_that_is_forgotten_says_so_once_and_leaves_nothing(
         gc.collect()
     assert len(warned) == 1
     assert names(copies) == []
-    assert files_below(faults.behind) == set()
+    assert files_below(faults.inner_directory) == set()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_an_error_of_the_stream_is_the_callers_and_leaves_no_copy(
     with pytest.raises(StreamClosedError):
         stream.close_and_get_handle()
     assert names(copies) == []
-    assert files_below(faults.behind) == set()
+    assert files_below(faults.inner_directory) == set()
     assert caplog.records == []
 
 
@@ -222,7 +222,7 @@ def test_an_interrupt_in_either_place_comes_through_and_leaves_nothing(
         with pytest.raises(KeyboardInterrupt):
             stream.write(MORE_THAN_A_HANDLE_HOLDS)
     assert names(copies) == []
-    assert files_below(faults.behind) == set()
+    assert files_below(faults.inner_directory) == set()
 
 
 def test_closing_discards_both_and_may_be_repeated(
@@ -234,7 +234,7 @@ def test_closing_discards_both_and_may_be_repeated(
     for _ in range(2):
         stream.close()
     assert names(copies) == []
-    assert files_below(faults.behind) == set()
+    assert files_below(faults.inner_directory) == set()
     with pytest.raises(StreamClosedError):
         stream.close_and_get_handle()
 

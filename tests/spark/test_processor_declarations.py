@@ -188,7 +188,7 @@ def test_a_type_that_cannot_be_kept_is_refused_on_the_driver() -> None:
         _declare(lambda handle: handle.getValueState("v", schema))
     collated = spark.StructType([spark.StructField("x", spark.StringType("UNICODE_CI"))])
     _declare(lambda handle: handle.getValueState("v", collated))  # only kept, never compared
-    with pytest.raises(InvalidRequestError, match="keys of map state 'm' have type .*UNICODE_CI"):
+    with pytest.raises(InvalidRequestError, match=r"keys of map state 'm' have type .*UNICODE_CI"):
         _declare(lambda handle: handle.getMapState("m", collated, NUMBER))
 
 

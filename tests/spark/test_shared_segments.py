@@ -450,7 +450,7 @@ class TestAnythingThatGoesWrong:
         number = 0
         while True:
             number += 1
-            file_system_for(faults.behind).delete_tree(f"{faults.behind}/job")
+            file_system_for(faults.inner_directory).delete_tree(f"{faults.inner_directory}/job")
             driver = coordinator(faults.directory, num_retained=1)
             run_batch(driver, 0, adds(b"old"))
             run_batch(driver, 1, adds(b"older"))
@@ -524,7 +524,7 @@ class TestTwoDrivers:
         number = 0
         while True:
             number += 1
-            file_system_for(faults.behind).delete_tree(f"{faults.behind}/job")
+            file_system_for(faults.inner_directory).delete_tree(f"{faults.inner_directory}/job")
             older = coordinator(faults.directory)  # it has nothing to clean up
             run_batch(older, 0, adds())
             younger: list[CheckpointCoordinator] = []

@@ -24,7 +24,7 @@ def tell_apart(content: bytes) -> None:
         raise CheckpointCorruptedError("too long")
 
 
-def test_what_comes_through_is_told_with_the_number_of_the_input() -> None:
+def test_failure_is_reported_with_input_number() -> None:
     outcome = try_reader(Reader({"it": b"whole"}, careless), "seed", inputs=200)
     assert outcome.inputs == 200
     assert outcome.refused > 20
@@ -33,7 +33,7 @@ def test_what_comes_through_is_told_with_the_number_of_the_input() -> None:
     assert outcome.refused + len(outcome.escaped) <= 200
 
 
-def test_a_reader_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_reader_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(content: bytes) -> None:
         for _ in itertools.count() if content != b"whole" else ():
             pass
@@ -43,7 +43,7 @@ def test_a_reader_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert ["HangsError" in escaped for escaped in outcome.escaped] == [True, True]
 
 
-def test_a_reader_that_can_t_read_what_is_whole_proves_nothing() -> None:
+def test_reader_failing_on_intact_input_is_an_error() -> None:
     with pytest.raises(CheckpointCorruptedError):
         try_reader(Reader({"it": b"no beginning"}, careless), "seed", inputs=1)
 
@@ -67,16 +67,14 @@ def test_bad_bytes_give_values_or_errors_of_holdfast(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_coverage_has_led_to_gives_values_or_errors_of_holdfast(
-    name: str, tmp_path: Path
-) -> None:
+def test_coverage_inputs_give_values_or_holdfast_errors(name: str, tmp_path: Path) -> None:
     reader = readers(tmp_path)[name]
     inputs = read_corpora()[name]
     assert len(inputs) > 5
     assert try_inputs(reader, map(reader.seal, inputs)).escaped == []
 
 
-def test_of_inputs_that_reach_the_same_the_shortest_is_kept() -> None:
+def test_shortest_input_of_equal_coverage_is_kept() -> None:
     longer = b"longer"
     kept = fewest(Reader({"it": b"whole"}, tell_apart), [b"longest", longer, b"whole", b"ended"])
     assert kept == [longer]

@@ -42,7 +42,7 @@ def test_a_failed_publish_is_a_call_without_bytes(memory_directory: str) -> None
         assert counts.bytes_written == 4
 
 
-def test_nothing_is_lost_where_threads_count(memory_directory: str) -> None:
+def test_thread_counters_lose_no_updates(memory_directory: str) -> None:
     with counting_file_system(memory_directory) as counts, ThreadPoolExecutor(8) as pool:
         store = file_system_for(counts.directory)
         start = threading.Barrier(8)

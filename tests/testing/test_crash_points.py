@@ -10,7 +10,7 @@ from proof.crash_points import crash_everywhere, go_on
 from proof.dying_commands import die_everywhere
 
 
-def test_a_job_that_dies_around_any_call_goes_on(memory_directory: str) -> None:
+def test_job_killed_around_any_call_resumes(memory_directory: str) -> None:
     crashes = crash_everywhere(memory_directory, every=60)
     assert crashes.calls > 300
     assert crashes.points > 2 * (crashes.calls // 90)
@@ -18,7 +18,7 @@ def test_a_job_that_dies_around_any_call_goes_on(memory_directory: str) -> None:
     assert not crashes.failures
 
 
-def test_what_is_wrong_after_a_restart_is_told_with_its_point(memory_directory: str) -> None:
+def test_error_after_restart_is_reported_with_crash_point(memory_directory: str) -> None:
     def fails(_: str, completed: int) -> None:
         raise ValueError(f"nothing is right behind {completed}")
 
@@ -29,7 +29,7 @@ def test_what_is_wrong_after_a_restart_is_told_with_its_point(memory_directory: 
 
 
 @pytest.mark.parametrize("damage", ["lost file", "garbage", "lost checkpoint"])
-def test_a_restart_behind_damage_is_not_passed(memory_directory: str, damage: str) -> None:
+def test_restart_after_corruption_is_not_skipped(memory_directory: str, damage: str) -> None:
     """What `go_on` must see: each is what a wrong order of calls would leave."""
     seen = []
 
@@ -53,7 +53,7 @@ def test_a_restart_behind_damage_is_not_passed(memory_directory: str, damage: st
     assert seen
 
 
-def test_savepoints_restores_roll_backs_and_imports_that_die_leave_nothing_half(
+def test_killed_savepoint_commands_leave_no_partial_result(
     memory_directory: str,
 ) -> None:
     died, failures = die_everywhere(memory_directory, every=90)

@@ -23,22 +23,22 @@ def notes(**growing: float) -> list[dict[str, Any]]:
     ]
 
 
-def test_what_stays_as_it_is_has_not_grown() -> None:
+def test_constant_resource_is_not_reported() -> None:
     assert grown(notes()) == []
     assert grown(notes(period_ms=2)) == []  # with the load of the machine
 
 
 @pytest.mark.parametrize("name", [measure.name for measure in MEASURES])
-def test_each_thing_that_grows_is_named(name: str) -> None:
+def test_each_growing_resource_is_named(name: str) -> None:
     (problem,) = grown(notes(**{name: 1.0}))
     assert problem.startswith(f"{name} has grown from ")
 
 
-def test_a_run_that_was_cut_off_says_so() -> None:
+def test_interrupted_run_is_reported() -> None:
     assert grown(notes()[:900]) == ["900 batches are too few to see what grows"]
 
 
-def test_a_picture_of_a_run_that_goes_on_can_be_drawn(tmp_path: Path) -> None:
+def test_running_series_can_be_drawn(tmp_path: Path) -> None:
     whole = "".join(f"{note}\n".replace("'", '"') for note in notes())
     (tmp_path / "notes").write_text(whole + '{"batch": 12')
     read = read_notes(tmp_path / "notes")

@@ -58,7 +58,7 @@ def test_a_failure_before_the_effect_prevents_it(
             stream.sync()
             stream.commit()
     assert faults.calls[-1] == call
-    assert read(faults.behind) is None
+    assert read(faults.inner_directory) is None
 
 
 @pytest.mark.parametrize("call", ["publish", "commit"])
@@ -71,23 +71,23 @@ def test_a_lost_answer_leaves_the_effect(
             store.publish(f"{faults.directory}/x", b"1")
         else:
             write(store, f"{faults.directory}/x", b"1")
-    assert read(faults.behind) == b"1"
+    assert read(faults.inner_directory) == b"1"
 
 
-def test_a_lost_answer_of_other_calls_says_unavailable(
+def test_lost_answer_of_other_calls_is_unavailable(
     faults: Faults, store: ExclusiveFileSystem
 ) -> None:
     store.publish(f"{faults.directory}/x", b"1")
     faults.lose_answer("delete")
     with pytest.raises(StorageUnavailableError):
         store.delete([f"{faults.directory}/x"])
-    assert read(faults.behind) is None
+    assert read(faults.inner_directory) is None
     faults.after("prepare_directory", OutcomeUnknownError("another one"))
     with pytest.raises(OutcomeUnknownError, match="another one"):
         store.prepare_directory(f"{faults.directory}/a")
 
 
-def test_a_file_that_was_begun_for_nobody_is_given_up_in_the_end(local_directory: str) -> None:
+def test_file_without_caller_is_aborted_at_the_end(local_directory: str) -> None:
     def names() -> list[str]:
         return [entry.uri for entry in file_system_for(local_directory).list(local_directory)]
 
@@ -112,7 +112,7 @@ def outcomes_of(store: ExclusiveFileSystem, directory: str, count: int) -> list[
     return outcomes
 
 
-def test_it_fails_at_the_call_that_was_named(faults: Faults, store: ExclusiveFileSystem) -> None:
+def test_fault_applies_to_the_named_call(faults: Faults, store: ExclusiveFileSystem) -> None:
     faults.before("delete", BROKEN, nth=3)
     list(store.list(faults.directory))
     assert outcomes_of(store, faults.directory, 4) == [True, True, False, True]
@@ -124,7 +124,7 @@ def test_it_fails_at_the_call_that_was_named(faults: Faults, store: ExclusiveFil
     assert outcomes_of(store, faults.directory, 3) == [True, False, True]
 
 
-def test_it_fails_at_every_call_until_told_otherwise(
+def test_fault_applies_to_every_call_until_cleared(
     faults: Faults, store: ExclusiveFileSystem
 ) -> None:
     faults.after("delete", BROKEN, nth="every")
@@ -147,15 +147,15 @@ def test_it_fails_at_any_call_but_abort(faults: Faults, store: ExclusiveFileSyst
 
 def test_an_action_is_done_at_the_call(faults: Faults, store: ExclusiveFileSystem) -> None:
     # Somebody else takes the name just before us.
-    behind = store_of(faults.behind)
-    faults.before("publish", lambda: behind.publish(f"{faults.behind}/x", b"theirs"))
+    behind = store_of(faults.inner_directory)
+    faults.before("publish", lambda: behind.publish(f"{faults.inner_directory}/x", b"theirs"))
     with pytest.raises(CheckpointConflictError) as caught:
         store.publish(f"{faults.directory}/x", b"ours")
     assert caught.value.location == f"{faults.directory}/x"
-    assert read(faults.behind) == b"theirs"
+    assert read(faults.inner_directory) == b"theirs"
 
 
-def test_what_is_planned_for_one_call_adds_up(faults: Faults, store: ExclusiveFileSystem) -> None:
+def test_plans_of_one_call_add_up(faults: Faults, store: ExclusiveFileSystem) -> None:
     seen: list[str] = []
     faults.before("delete", lambda: seen.append("any"), nth="every")
     faults.before("delete", lambda: seen.append("one"))
@@ -164,8 +164,8 @@ def test_what_is_planned_for_one_call_adds_up(faults: Faults, store: ExclusiveFi
     assert seen == ["one", "any", "after", "any"]
 
 
-def test_a_call_that_does_not_exist_is_refused(faults: Faults) -> None:
-    with pytest.raises(InvalidRequestError, match="no call 'rename'"):
+def test_unknown_call_is_refused(faults: Faults) -> None:
+    with pytest.raises(InvalidRequestError, match="got 'rename'"):
         faults.before("rename", BROKEN)
     with pytest.raises(InvalidRequestError):
         faults.truncate("delete", 1)
@@ -182,7 +182,7 @@ def test_a_truncated_file_is_there_without_an_error(
         store.publish(f"{faults.directory}/x", b"abcdefg")
     else:
         write(store, f"{faults.directory}/x", b"abcd", b"efg")
-    assert read(faults.behind) == kept
+    assert read(faults.inner_directory) == kept
     assert [entry.size for entry in store.list(faults.directory)] == [len(kept)]
 
 
@@ -196,7 +196,7 @@ def test_a_truncated_read_ends_early_and_a_flipped_bit_is_seen_once(
         assert stream.seek(0, 2) == 3
         assert stream.seek(0) == 0
         assert stream.read() == b"aBc"
-    assert read(faults.directory) == read(faults.behind) == b"abcdefg"
+    assert read(faults.directory) == read(faults.inner_directory) == b"abcdefg"
 
 
 def test_a_store_without_room_takes_nothing_and_keeps_the_rest(
@@ -215,7 +215,7 @@ def test_a_store_without_room_takes_nothing_and_keeps_the_rest(
     assert [entry.uri for entry in store.list(faults.directory)] == [f"{faults.directory}/x"]
     faults.make_room()
     store.publish(f"{faults.directory}/z", b"12345678901")
-    assert read(faults.behind, "z") == b"12345678901"
+    assert read(faults.inner_directory, "z") == b"12345678901"
 
 
 def test_a_full_local_disk_has_no_hidden_file_left(local_directory: str) -> None:
@@ -233,10 +233,10 @@ def test_a_delayed_call_waits_for_the_event(faults: Faults, store: ExclusiveFile
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(store.publish, f"{faults.directory}/x", b"1")
         assert not publishing.done()
-        assert read(faults.behind) is None
+        assert read(faults.inner_directory) is None
         now.set()
         publishing.result()
-    assert read(faults.behind) == b"1"
+    assert read(faults.inner_directory) == b"1"
 
 
 def test_a_delay_by_a_callable_moves_the_tests_own_clock(
@@ -253,20 +253,18 @@ def test_a_delay_by_a_callable_moves_the_tests_own_clock(
     assert clock == [30.0]
 
 
-def test_a_call_stands_still_until_it_is_told_to_go_on(
-    faults: Faults, store: ExclusiveFileSystem
-) -> None:
+def test_blocked_call_resumes_when_released(faults: Faults, store: ExclusiveFileSystem) -> None:
     reached, go_on = faults.blocking("publish")
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(store.publish, f"{faults.directory}/x", b"ours")
         assert reached.wait(HANGS_S)
-        store_of(faults.behind).publish(f"{faults.behind}/x", b"theirs")
+        store_of(faults.inner_directory).publish(f"{faults.inner_directory}/x", b"theirs")
         go_on.set()
         with pytest.raises(CheckpointConflictError):
             publishing.result()
 
 
-def test_a_call_that_still_stands_goes_on_at_the_end(memory_directory: str) -> None:
+def test_blocked_call_is_released_at_the_end(memory_directory: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         with faulty_file_system(memory_directory) as faults:
             reached, _ = faults.blocking("publish")
@@ -276,7 +274,7 @@ def test_a_call_that_still_stands_goes_on_at_the_end(memory_directory: str) -> N
         publishing.result(HANGS_S)
 
 
-def test_retries_see_the_faults_where_they_are_wanted(memory_directory: str) -> None:
+def test_retries_apply_to_faults_if_requested(memory_directory: str) -> None:
     with faulty_file_system(memory_directory, retries=QUICK) as faults:
         store = store_of(faults.directory)
         for number in (1, 2):
@@ -291,9 +289,7 @@ def test_retries_see_the_faults_where_they_are_wanted(memory_directory: str) -> 
         assert faults.calls == ["open", "read", "read", "open", "read"]
 
 
-def test_each_error_of_every_call_is_one_of_its_own(
-    faults: Faults, store: ExclusiveFileSystem
-) -> None:
+def test_each_call_raises_a_new_error(faults: Faults, store: ExclusiveFileSystem) -> None:
     faults.before("list", BROKEN, nth="every")
     caught = []
     for _ in range(2):

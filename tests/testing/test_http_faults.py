@@ -191,7 +191,7 @@ def test_requests_pass_through_unchanged_and_are_noted(
     assert (second.status, second.performed, second.body_bytes) == (404, True, 0)
 
 
-def test_the_server_sees_the_host_that_the_client_has_signed(
+def test_server_receives_signed_host(
     server: Server, faults: HttpFaults, client: http.client.HTTPConnection
 ) -> None:
     client.request("GET", "/x", headers={"Host": "bucket.example", "X-Twice": "1"})
@@ -243,7 +243,7 @@ def test_chunks_and_trailers_pass_through(
     assert ask(client, "GET", "/x") == (200, b"abcdefg")
 
 
-def test_a_client_that_expects_100_continue_gets_it(server: Server, faults: HttpFaults) -> None:
+def test_client_expecting_100_continue_receives_it(server: Server, faults: HttpFaults) -> None:
     address = urlsplit(faults.url)
     faults.answer(503, nth=2)
     for status in (b"200 OK", b"503 Service Unavailable"):
@@ -277,7 +277,7 @@ def test_a_client_that_expects_100_continue_gets_it(server: Server, faults: Http
     ],
 )
 @pytest.mark.parametrize("performed", [False, True])
-def test_a_planned_answer_replaces_that_of_the_server(
+def test_planned_answer_replaces_server_answer(
     server: Server,
     faults: HttpFaults,
     client: http.client.HTTPConnection,
@@ -297,7 +297,7 @@ def test_a_planned_answer_replaces_that_of_the_server(
     assert client.sock is kept is not None
 
 
-def test_a_planned_answer_has_the_code_and_headers_that_were_asked_for(
+def test_planned_answer_has_given_code_and_headers(
     faults: HttpFaults, client: http.client.HTTPConnection
 ) -> None:
     faults.answer(404, code="NoSuchUpload", headers={"Retry-After": "7"})
@@ -349,7 +349,7 @@ def test_a_truncated_answer_promises_more_than_it_brings(
     assert ask(client, "GET", "/x") == (200, b"abcdefg")
 
 
-def test_a_body_that_the_server_cuts_off_is_cut_off(client: http.client.HTTPConnection) -> None:
+def test_body_truncated_by_server_stays_truncated(client: http.client.HTTPConnection) -> None:
     with pytest.raises(http.client.IncompleteRead) as caught:
         ask(client, "GET", "/short")
     assert caught.value.partial == b"abc"
@@ -378,7 +378,7 @@ def test_the_first_requests_meet_a_burst(
     assert outcomes(client, 5) == [503, 503, 503, 200, 200]
 
 
-def test_it_fails_at_the_requests_that_were_named(
+def test_fault_applies_to_the_named_requests(
     faults: HttpFaults, client: http.client.HTTPConnection
 ) -> None:
     faults.answer(500, lambda request: "uploads" in request.query, nth=2, times=2)
@@ -391,7 +391,7 @@ def test_it_fails_at_the_requests_that_were_named(
     assert outcomes(client, 2) == [200, 200]
 
 
-def test_what_is_planned_for_one_request_happens_in_order_until_it_is_over(
+def test_plans_of_one_request_apply_in_order(
     server: Server, faults: HttpFaults, client: http.client.HTTPConnection
 ) -> None:
     seen: list[str] = []
@@ -406,7 +406,7 @@ def test_what_is_planned_for_one_request_happens_in_order_until_it_is_over(
 
 
 @pytest.mark.parametrize("performed", [False, True])
-def test_a_request_stands_still_until_it_is_told_to_go_on(
+def test_blocked_request_resumes_when_released(
     server: Server,
     faults: HttpFaults,
     client: http.client.HTTPConnection,
@@ -468,14 +468,14 @@ def test_big_bodies_are_never_held_in_memory(
     assert most - before < 32 * MIB
 
 
-def test_an_answer_that_comes_before_the_body_was_read_reaches_the_client(
+def test_answer_before_end_of_request_body_reaches_client(
     faults: HttpFaults, client: http.client.HTTPConnection
 ) -> None:
     assert ask(client, "PUT", "/refused", bytes(1000))[0] == 403
     assert faults.requests[0].status == 403
 
 
-def test_a_server_that_is_gone_looks_like_a_cut_connection() -> None:
+def test_stopped_server_looks_like_reset_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with http_faults(f"http://127.0.0.1:{port}") as faults, connected(faults) as client:
@@ -484,9 +484,7 @@ def test_a_server_that_is_gone_looks_like_a_cut_connection() -> None:
         assert told(faults) == [("GET", None, False)]
 
 
-def test_a_client_that_leaves_in_the_middle_takes_its_request_along(
-    server: Server, faults: HttpFaults
-) -> None:
+def test_disconnected_client_ends_its_request(server: Server, faults: HttpFaults) -> None:
     with connected(faults) as client:
         client.putrequest("PUT", "/big")
         client.putheader("Content-Length", "10")
@@ -534,7 +532,7 @@ def test_it_leaves_no_thread_and_no_descriptor(
         socket.create_connection((str(address.hostname), address.port or 0))
 
 
-def test_a_request_that_still_stands_goes_on_at_the_end(server: Server) -> None:
+def test_blocked_request_is_released_at_the_end(server: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         with http_faults(server.url) as faults, connected(faults) as client:
             reached, _ = faults.blocking()
@@ -555,12 +553,12 @@ def test_it_listens_on_loopback_only(faults: HttpFaults) -> None:
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:1", "http://127.0.0.1:1/x"])
 def test_another_kind_of_url_is_refused(url: str) -> None:
-    with pytest.raises(InvalidRequestError, match="expected http://host:port"), http_faults(url):
+    with pytest.raises(InvalidRequestError, match="must be http://host:port"), http_faults(url):
         pass
 
 
 def test_a_count_below_one_is_refused(faults: HttpFaults) -> None:
-    with pytest.raises(InvalidRequestError, match="counted from 1"):
+    with pytest.raises(InvalidRequestError, match="must be >= 1"):
         faults.reset(nth=0)
     with pytest.raises(InvalidRequestError):
         faults.answer(503, times=0)

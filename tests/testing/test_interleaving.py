@@ -19,7 +19,7 @@ class Account:
         self.balance = after
 
 
-def test_a_race_that_one_step_in_three_shows_is_found() -> None:
+def test_race_visible_at_every_third_step_is_found() -> None:
     balances = []
 
     def prepare() -> tuple[Callable[[], None], Callable[[], None]]:
@@ -35,7 +35,7 @@ def test_a_race_that_one_step_in_three_shows_is_found() -> None:
     assert {1, 2} <= set(balances)
 
 
-def test_each_line_is_a_step_and_the_outcome_is_told() -> None:
+def test_each_line_is_a_step_with_an_outcome() -> None:
     outcomes: list[Interleaved] = []
 
     def call() -> str:
@@ -65,6 +65,6 @@ def test_the_code_of_locations_counts_with_its_folders(memory_directory: str) ->
     assert outcomes
 
 
-def test_a_call_without_a_line_that_counts_is_a_mistake() -> None:
-    with pytest.raises(AssertionError, match="nothing was traced"):
+def test_call_without_counted_lines_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="no line of the call"):
         at_every_step(lambda: (list, list), lambda outcome: None)

@@ -5,7 +5,7 @@ from pathlib import Path
 from proof.killed_lives import kill_everywhere
 
 
-def test_processes_that_kill_themselves_lose_nothing(tmp_path: Path) -> None:
+def test_self_killed_processes_lose_no_data(tmp_path: Path) -> None:
     crashes = kill_everywhere(tmp_path, every=200)
     assert crashes.failures == []
     assert crashes.restarts == 6

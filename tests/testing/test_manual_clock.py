@@ -6,7 +6,7 @@ from holdfast.common import SYSTEM_CLOCK
 from holdfast.testing import ManualClock
 
 
-def test_it_moves_when_somebody_sleeps_by_it_or_advances_it() -> None:
+def test_clock_moves_by_sleep_and_advance() -> None:
     clock = ManualClock()
     began_ms, began_s = clock.now_ms(), clock.monotonic_s()
     clock.sleep(1.5)

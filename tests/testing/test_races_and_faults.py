@@ -19,7 +19,7 @@ def test_the_same_seed_gives_the_same_order() -> None:
     assert first.turns == again.turns != other.turns
 
 
-def test_races_find_out_that_nobody_owns_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_races_detect_missing_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DirectoryOwnership, "check", lambda _: None)
     # One order in fifty shows it; the search begins a few before one that does.
     assert any(
@@ -27,13 +27,13 @@ def test_races_find_out_that_nobody_owns_the_job(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_a_call_that_goes_wrong_in_any_way_loses_nothing() -> None:
+def test_failing_calls_lose_no_data() -> None:
     faulted = every_fault("memory:///faults", every=40)
     assert faulted.failures == []
     assert faulted.noticed > 10
 
 
-def test_slow_calls_find_out_that_nobody_owns_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_calls_detect_missing_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = ("is so slow that another driver has gone on before",)
     monkeypatch.setattr(DirectoryOwnership, "check", lambda _: None)
     # Where there are no directories: a store that has some refuses a late commit for lack of its own.

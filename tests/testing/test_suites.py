@@ -21,40 +21,40 @@ CAUGHT = {
     ),
     "PublishIsNotThere": "it_is_taken_for_an_exclusive_file_system",
     "CommitReplaces": "a_conflict_leaves_the_first_file_and_nothing_else[second-create_and_commit]",
-    "CommitLosesTheEnd": "a_committed_file_is_whole_and_alone[parts3]",
+    "CommitLosesTheEnd": "committed_file_is_complete_and_the_only_one[parts3]",
     "CommitLosesWhatWasSynced": "sync_may_come_at_any_time_and_changes_no_bytes",
-    "CommitTwiceIsTaken": "a_finished_stream_refuses_to_go_on[commit]",
+    "CommitTwiceIsTaken": "finished_stream_refuses_further_calls[commit]",
     "CommitDoesNotNoticeAbort": ("abort_at_any_step_of_a_commit_leaves_the_whole_file_or_nothing"),
-    "CreateShowsTheName": "a_file_in_the_making_shows_only_where_metadata_is_not_made_this_way",
-    "SyncShowsTheFile": "a_file_in_the_making_shows_only_where_metadata_is_not_made_this_way",
-    "SyncAfterTheEndIsTaken": "a_finished_stream_refuses_to_go_on[commit]",
+    "CreateShowsTheName": "unfinished_file_is_visible_only_in_exclusive_stores",
+    "SyncShowsTheFile": "unfinished_file_is_visible_only_in_exclusive_stores",
+    "SyncAfterTheEndIsTaken": "finished_stream_refuses_further_calls[commit]",
     "AbortLeavesAFile": "nothing_is_left_after_abort[False-12]",
-    "AbortTakesBackACommit": "a_committed_file_is_whole_and_alone[parts2]",
+    "AbortTakesBackACommit": "committed_file_is_complete_and_the_only_one[parts2]",
     "AbortIsNotNoticedByTheWriter": "abort_from_another_thread_stops_the_writer",
     "WriteKeepsTheBuffer": "a_buffer_may_be_used_again_after_it_was_written",
-    "FilesShareATemporaryName": "files_of_one_directory_can_be_in_the_making_at_once",
-    "ListOmitsSizes": "list_tells_files_and_directories_apart",
-    "ListGivesSeconds": "list_tells_files_and_directories_apart",
-    "ListGivesNames": "list_tells_files_and_directories_apart",
-    "ListGoesDeeper": "list_tells_files_and_directories_apart",
+    "FilesShareATemporaryName": "several_files_of_a_directory_can_be_in_progress",
+    "ListOmitsSizes": "list_distinguishes_files_and_directories",
+    "ListGivesSeconds": "list_distinguishes_files_and_directories",
+    "ListGivesNames": "list_distinguishes_files_and_directories",
+    "ListGoesDeeper": "list_distinguishes_files_and_directories",
     "ListEndsAfterThePage": "list_finds_every_one_of_many",
     "ListOfNothingFails": "a_missing_directory_has_no_entries",
-    "DeleteFailsOnWhatIsMissing": "what_is_missing_counts_as_deleted",
-    "DeleteStopsAtWhatIsMissing": "bulk_delete_removes_what_is_there",
+    "DeleteFailsOnWhatIsMissing": "delete_of_missing_files_succeeds",
+    "DeleteStopsAtWhatIsMissing": "bulk_delete_removes_existing_files",
     "DeleteTakesPatterns": "deleting_one_name_leaves_similar_ones",
-    "DeleteTreeTakesWhatBeginsTheSame": "delete_tree_removes_all_below_and_nothing_beside",
+    "DeleteTreeTakesWhatBeginsTheSame": "delete_tree_removes_only_files_in_the_tree",
     "DeleteEmptyDirectoryTakesFullOnes": "a_directory_is_deleted_only_while_it_is_empty",
     "PrepareDirectoryMakesOneLevel": "a_file_in_the_way_of_a_directory_is_refused_and_kept[/b]",
-    "OpenRaisesItsOwnErrors": "opening_what_is_missing_says_so",
+    "OpenRaisesItsOwnErrors": "open_of_missing_file_raises_not_found",
     "OpenSharesOnePosition": "readers_of_one_file_do_not_meet",
     "DisposeOnFailureTakesAll": (
-        "a_failed_attempt_leaves_the_others_alone[CheckpointedStateScope.EXCLUSIVE]"
+        "failed_attempt_keeps_files_of_other_attempts[CheckpointedStateScope.EXCLUSIVE]"
     ),
     "DisposeOnFailureTakesNothing": (
-        "a_failed_attempt_leaves_the_others_alone[CheckpointedStateScope.EXCLUSIVE]"
+        "failed_attempt_keeps_files_of_other_attempts[CheckpointedStateScope.EXCLUSIVE]"
     ),
     "DisposeOnFailureLeavesSharedFiles": (
-        "a_failed_attempt_leaves_the_others_alone[CheckpointedStateScope.SHARED]"
+        "failed_attempt_keeps_files_of_other_attempts[CheckpointedStateScope.SHARED]"
     ),
     "CheckpointsAreInTextOrder": "completed_checkpoints_are_in_the_order_of_their_ids",
 }

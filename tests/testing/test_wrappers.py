@@ -106,7 +106,7 @@ def test_several_can_be_used_at_a_time_and_their_schemes_end_with_them(
 ) -> None:
     with wrapped(memory_directory) as first, wrapped(memory_directory) as other:
         assert first.directory != other.directory
-        assert first.behind == other.behind == memory_directory
+        assert first.inner_directory == other.inner_directory == memory_directory
         file_system_for(first.directory).prepare_directory(f"{first.directory}/a")
         (entry,) = file_system_for(other.directory).list(other.directory)
         assert entry.uri == f"{other.directory}/a"
@@ -118,7 +118,7 @@ def test_several_can_be_used_at_a_time_and_their_schemes_end_with_them(
 
 
 @both_wrappers
-def test_one_can_stand_before_another(memory_directory: str, wrapped: Wrapped) -> None:
+def test_wrappers_can_be_nested(memory_directory: str, wrapped: Wrapped) -> None:
     with wrapped(memory_directory) as inner, wrapped(inner.directory) as outer:
         file_system_for(outer.directory).prepare_directory(f"{outer.directory}/a")
         assert list(outer.calls) == list(inner.calls) == ["prepare_directory"]

@@ -1,4 +1,4 @@
-"""Errors that say that this machine lacks something, and nothing of the bytes or values that it was working on."""
+"""Errors that report a lack of memory, file handles, threads or disk, and not a fault of bytes or values."""
 
 import errno
 
@@ -17,8 +17,8 @@ _NO_THREAD = "can't start new thread"  # the text of CPython's RuntimeError
 def shortage_of(error: BaseException, location: str = "") -> CheckpointError | None:
     """Return the error to raise instead of one that comes from a lack of memory, file handles, threads or disk.
 
-    Whoever is about to blame stored bytes or a user's values for an error of Arrow, Python or the system asks this
-    first: a good checkpoint must not be taken for a damaged one because a machine was too small.
+    Call it before you blame stored bytes or a user's values for an error of Arrow, Python or the system: an intact
+    checkpoint must not be reported as damaged because a machine was too small.
 
     Args:
         error: The error that was caught.
@@ -29,7 +29,7 @@ def shortage_of(error: BaseException, location: str = "") -> CheckpointError | N
     """
     number = getattr(error, "errno", None) if isinstance(error, OSError) else None
     if number in _NO_ROOM:
-        return StorageFullError(f"no room left on this machine's disk ({error})", location)
+        return StorageFullError(f"no space left on this machine's disk ({error})", location)
     if isinstance(error, MemoryError):  # Arrow's is one, too
         lacking = "too little memory"
     elif isinstance(error, RuntimeError) and _NO_THREAD in str(error):

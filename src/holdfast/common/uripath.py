@@ -55,9 +55,9 @@ def normalize(uri: str | os.PathLike[str]) -> str:
 
 
 def _refuse_unstorable(scheme: str, path: str, uri: str) -> None:
-    """Refuse a path that a store can't have, or answers with an error about something else.
+    """Refuse a path that a store does not support, or rejects with a misleading error.
 
-    Local disks take every character but NUL, and say themselves what is too long.
+    Local disks take every character but NUL, and report a name that is too long.
     """
     if scheme in _TAKE_ANY:
         return
@@ -78,7 +78,7 @@ def _refuse_unstorable(scheme: str, path: str, uri: str) -> None:
 
 
 def is_normalized(uri: str) -> bool:
-    """Whether a location is in the form that `normalize` gives."""
+    """Check that a location is in the form that `normalize` returns."""
     try:
         return normalize(uri) == uri
     except InvalidRequestError:
@@ -86,7 +86,7 @@ def is_normalized(uri: str) -> bool:
 
 
 def is_path_below(path: str) -> bool:
-    """Whether a relative path leads to something below the directory that it is joined to."""
+    """Check that a relative path stays below the directory that it is joined to."""
     return bool(path) and is_normalized(f"file:///{path}")
 
 

@@ -1,19 +1,19 @@
 """Savepoints and retained checkpoints of Apache Flink jobs, read without a JVM.
 
-    savepoint      what users see: `open` makes a `FlinkSavepoint`; kafka_offsets, operator_ids: what it tells besides
-    metadata       the file `_metadata`: operators, and handles that lead to their state
+    savepoint      the public part: `open_savepoint` returns a `FlinkSavepoint`; also kafka_offsets
+    metadata       the `_metadata` file: operators and handles of their state
     states         the states of an operator, and their rows
-    serializers    from what a savepoint says of a serializer to what reads its values
-    moving         a savepoint of Holdfast made of a savepoint of Flink, and the way back
+    serializers    snapshots of serializers, and readers of their values
+    moving         conversion of Flink savepoints to Holdfast savepoints, and back
     binary         bytes as Java writes them
 
-Nothing that is read is believed: every count is compared with the bytes that are left, and no class is loaded. Flink
-has no checksums, so damage inside of a value can't be seen.
+Input is not trusted: every count is compared with the remaining bytes, and no class is loaded. Flink stores no
+checksums, so corruption inside a value can't be detected.
 """
 
+from holdfast.flink.metadata import operator_id
 from holdfast.flink.moving import FlinkExport, FlinkStateImport, export_savepoint, import_savepoint
-from holdfast.flink.operator_ids import operator_id
-from holdfast.flink.savepoint import FlinkSavepoint, open  # noqa: A004  # users call flink.open
+from holdfast.flink.savepoint import FlinkSavepoint, open_savepoint
 
 __all__ = [
     "FlinkExport",
@@ -21,6 +21,6 @@ __all__ = [
     "FlinkStateImport",
     "export_savepoint",
     "import_savepoint",
-    "open",
+    "open_savepoint",
     "operator_id",
 ]

@@ -1,15 +1,15 @@
-"""Where readers of Kafka go on, out of the state of Flink's sources.
+"""Kafka offsets in the state of Flink's sources.
 
 `KafkaSource`: each element of `SourceReaderState` is a split in the version of its serializer:
 
     int version, int n, n bytes: utf topic, int partition, long next offset, long last offset
 
-    The state of its part on the JobManager, since its version 2, knows partitions that no reader has had yet:
+    Since version 2, the state of its coordinator on the JobManager has the partitions that no reader has had yet:
 
     int 1, int version, int n, n bytes: int n * { utf topic, int partition, int status }, byte
 
-`FlinkKafkaConsumer`, before it: each element of the union state `topic-partition-offset-states` is a pair of topic and
-partition, by Kryo, and of the last offset that was read.
+`FlinkKafkaConsumer`, its predecessor: each element of the union state `topic-partition-offset-states` is a pair of a
+topic and partition, by Kryo, and the last offset that was read.
 
 Source:
     Flink, SimpleVersionedSerialization (2.3.0); flink-connector-kafka, KafkaPartitionSplitSerializer,
@@ -30,20 +30,20 @@ from holdfast.flink.serializers import TOPIC_PARTITION
 
 _READERS, _CONSUMER = "SourceReaderState", "topic-partition-offset-states"
 SOURCES = (_READERS, _CONSUMER)
-"""The states in which sources keep what they have read."""
+"""The states where sources store their offsets."""
 
 Position = tuple[str, int, int]
-"""A topic, a partition of it, and the offset to go on at."""
+"""A topic, one of its partitions, and the next offset."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_LATEST, _EARLIEST, _OF_CONSUMER_GROUP = -1, -2, -3  # in Spark's words and KafkaSource's
+_LATEST, _EARLIEST, _OF_CONSUMER_GROUP = -1, -2, -3  # Spark and KafkaSource use the same numbers
 _OF_JOB = -4
-_WHERE = {
-    _OF_CONSUMER_GROUP: "at the offset of the job's consumer group, which Kafka has",
-    _OF_JOB: "where the job's OffsetsInitializer says, which no savepoint has",
+_START_TEXTS = {
+    _OF_CONSUMER_GROUP: "at the offset of the job's consumer group, which is stored in Kafka",
+    _OF_JOB: "at an offset from the job's OffsetsInitializer, which is not in savepoints",
 }
 _BY_STATUS = {1: _OF_JOB, 2: _EARLIEST}
-"""Where partitions begin that no reader has had: those that were there from the beginning, and those that came later."""
+"""First offsets of partitions that no reader has had: initial partitions, and partitions discovered later."""
 _OF_CONSUMER = pa.struct([("f0", TOPIC_PARTITION), ("f1", pa.int64())])
 _SENTINELS = {
     -915623761776: _OF_CONSUMER_GROUP,  # not set
@@ -51,34 +51,34 @@ _SENTINELS = {
     -915623761774: _LATEST,
     -915623761773: _OF_CONSUMER_GROUP,
 }
-"""What the consumer before KafkaSource has for an offset where nothing was read yet."""
+"""Offsets that FlinkKafkaConsumer stores for partitions that were not read yet."""
 
 
 def positions(state: str, values: pa.ChunkedArray) -> list[Position]:
-    """Where a source goes on.
+    """Return the next offsets of a source.
 
     Args:
-        state: Which of `SOURCES` it is.
+        state: One of `SOURCES`.
         values: The elements of all subtasks.
 
     Raises:
-        InvalidRequestError: They are no splits of Kafka, or there are none.
+        InvalidRequestError: The values are not Kafka splits, or are empty.
     """
     if not len(values):
         raise InvalidRequestError("the source has no splits in its state")
     if state == _CONSUMER and values.type == _OF_CONSUMER:
-        return [_consumed(element) for element in values.to_pylist()]
+        return [_read_consumed(element) for element in values.to_pylist()]
     if state == _READERS and values.type == pa.binary():
         return [_split(element) for element in values.to_pylist()]
     raise _no_splits()
 
 
 def never_read(coordinator: bytes, known: Iterable[Position]) -> list[Position]:
-    """Where partitions begin that no reader has had; none if the state is that of another source, or doesn't say so.
+    """Return the first offsets of partitions that no reader has had; empty if the state does not have them.
 
     Args:
-        coordinator: The state of the source's part on the JobManager.
-        known: What the readers have.
+        coordinator: The state of the source's coordinator on the JobManager.
+        known: Positions of the readers.
     """
     with suppress(CheckpointCorruptedError):
         source = DataInput(coordinator)
@@ -98,15 +98,17 @@ def never_read(coordinator: bytes, known: Iterable[Position]) -> list[Position]:
 
 
 def starting_offsets(places: Iterable[Position]) -> str:
-    """The offsets as Spark's `startingOffsets` has them.
+    """Format offsets for Spark's `startingOffsets`.
 
     Raises:
-        InvalidRequestError: A partition begins at an offset that isn't in the savepoint.
+        InvalidRequestError: A partition starts at an offset that isn't in the savepoint.
     """
     topics: dict[str, dict[str, int]] = {}
     for topic, partition, offset in places:
-        if offset in _WHERE:
-            message = f"partition {partition} of {topic} was never read: it begins {_WHERE[offset]}"
+        if offset in _START_TEXTS:
+            message = (
+                f"partition {partition} of {topic} was never read: it starts {_START_TEXTS[offset]}"
+            )
             raise InvalidRequestError(message)
         topics.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(topics, sort_keys=True)
@@ -124,7 +126,7 @@ def _split(element: bytes) -> Position:
     raise _no_splits()
 
 
-def _consumed(element: dict[str, Any] | None) -> Position:
+def _read_consumed(element: dict[str, Any] | None) -> Position:
     if element is not None and element["f0"] is not None:
         topic, partition, last = element["f0"]["topic"], element["f0"]["partition"], element["f1"]
         offset = _SENTINELS.get(last, last + 1)
@@ -138,4 +140,4 @@ def _is_position(topic: str, partition: int, offset: int) -> bool:
 
 
 def _no_splits() -> InvalidRequestError:
-    return InvalidRequestError("the source is none of Kafka whose splits are known")
+    return InvalidRequestError("the source is not a Kafka source with known splits")

@@ -1,7 +1,7 @@
-"""A savepoint or checkpoint of Flink, opened: its operators, their states, and the rows of those.
+"""An open savepoint or checkpoint of Flink: its operators, their states, and the rows of states.
 
-`metadata` is read when it is opened; descriptions of an operator's states when they are asked for; rows a key group at
-a time. Start here.
+The metadata is read when it is opened, descriptions of an operator's states when they are requested, and rows one key
+group at a time. Start here.
 """
 
 import os
@@ -24,15 +24,15 @@ from holdfast.flink.metadata import (
     FlinkOperator,
     IncrementalHandle,
     StateFiles,
+    operator_id,
     parse_metadata,
 )
-from holdfast.flink.operator_ids import operator_id
-from holdfast.flink.states import TIMERS, WITH_TIMERS, StatesOfOperator, StoredState
+from holdfast.flink.states import TIMERS, WITH_TIMERS, OperatorStateReader, StoredState
 from holdfast.locations.file_systems import file_system_for
 
 _FIRST_OF_FLINK_2 = 5  # version of the metadata
 _METADATA = "_metadata"
-_MOST_METADATA_BYTES = 1 << 31
+_MAX_METADATA_BYTES = 1 << 31
 
 _OPERATORS = pa.schema(
     [
@@ -62,14 +62,14 @@ _STATES = pa.schema(
 
 
 class FlinkSavepoint:
-    """A savepoint or retained checkpoint of a Flink job. `holdfast.flink.open` makes it.
+    """A savepoint or retained checkpoint of a Flink job; `holdfast.flink.open_savepoint` returns it.
 
-    Operators are named by their uid, their id in hexadecimal digits, or their name if no other has it.
+    An operator is named by its uid, its hexadecimal id, or its name if that is unique.
 
     Attributes:
         pointer: URI of its metadata.
-        metadata_version: The version of the metadata's form, which says which Flink wrote it.
-        checkpoint_id: The number of the checkpoint.
+        metadata_version: Version of the metadata format, which depends on the version of Flink.
+        checkpoint_id: Id of the checkpoint.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class FlinkSavepoint:
         self._operators = metadata.operators
         self._files = files
         self._uids = {operator_id(uid): uid for uid in uids}
-        self._states: dict[str, StatesOfOperator] = {}
+        self._states: dict[str, OperatorStateReader] = {}
 
     def operators(self) -> pa.Table:
-        """The operators: a row each.
+        """Return the operators, one row each.
 
-        `operator` is how it is best named: the uid if it is known, else the id. Savepoints before Flink 2.0 have no uids
-        and names; `open(..., uids=)` says them. `subtasks` are those with state; `in_flight_bytes` rows between operators,
-        in unaligned checkpoints, which are in no state.
+        `operator` is the uid if it is known, otherwise the id. Savepoints before Flink 2.0 have no uids and names;
+        pass them to `open_savepoint(..., uids=)`. `subtasks` counts subtasks with state. `in_flight_bytes` is the size of
+        rows between operators in an unaligned checkpoint, which are not part of any state.
         """
         rows = [
             {
@@ -108,14 +108,14 @@ class FlinkSavepoint:
         return pa.Table.from_pylist(rows, _OPERATORS)
 
     def states(self, operator: str | None = None) -> pa.Table:
-        """The states of all operators, or of one: a row each.
+        """Return the states of all operators, or of one, one row each.
 
-        `key`, `namespace` and `value` are Arrow types, null where there is none. `has_ttl` says whether values have a time
-        to live, `has_known_hash` whether `check_keys` of `read_state` can check something. `failure` says why a state can't be
-        read, as far as its description shows; what single values hold is seen when they are read.
+        `key`, `namespace` and `value` are Arrow types, or null. `has_ttl` is true if values have a time to live,
+        `has_known_hash` if `check_keys` of `read_state` can check the keys. `failure` is the reason why a state can't be
+        read, as far as its description shows; errors of single values appear when they are read.
 
         Raises:
-            InvalidRequestError: There is no such operator, or files are in another store.
+            InvalidRequestError: The operator does not exist, or files are in another store.
         """
         chosen = self._operators if operator is None else [self._operator(operator)]
         rows = []
@@ -152,35 +152,35 @@ class FlinkSavepoint:
     ) -> pa.Table:
         """Read a state as a table.
 
-        List and union states have a row for each element: `subtask` and `value`. Broadcast states have rows of `key` and
-        `value`, from one subtask's copy. Keyed states have a row for each key: `key_group`, `key`, `namespace` if there
-        is one, and `value`, which is a list or a map for such states; timers `timestamp` instead, in milliseconds.
+        List and union states have one row per element: `subtask` and `value`. Broadcast states have rows of `key` and
+        `value`, from one subtask's copy. Keyed states have one row per key: `key_group`, `key`, `namespace` if the state
+        has one, and `value`, which is a list or map for such states. Timers have `timestamp` in milliseconds instead.
 
         Args:
-            operator: The operator's uid, id or name.
-            state: The state's name.
-            kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
-            subtask: Only what this subtask has stored.
-            explode: Whether each element of a list, or entry of a map, is a row of its own: `value`, or `map_key` and
-                `map_value`.
-            as_bytes: Whether values are given as they are stored, without being decoded. Keys and namespaces
-                are decoded. The heap backend's own format has no lengths, so that it can't be done there.
-            check_keys: Whether keys are refused that stand in other key groups than Flink's hash says: Flink has
-                no checksums, and this shows damage. For keys that are numbers, texts, or tuples of these; others are
-                let pass, because their hash is that of a class of the job.
-            types: The type of `value` in state of PyFlink, which is bytes to Flink, and for a map also that of
-                `map_key`: such as `long`, `string`, `row<long, string>`, `list<double>`, `pickled` for the bytes of
+            operator: Uid, id or name of the operator.
+            state: Name of the state.
+            kind: Type of the state as in `states`, if an operator state and a keyed state have the same name.
+            subtask: Index of the only subtask to read.
+            explode: Whether to return one row per element of a list, with `value`, or entry of a map, with `map_key`
+                and `map_value`.
+            as_bytes: Whether to return values as stored, without decoding. Keys and namespaces are decoded. The heap
+                backend's own format has no lengths, so it does not support this.
+            check_keys: Whether to raise an error for keys in other key groups than those of Flink's hash. Flink has no
+                checksums, and this detects corruption. It applies to numbers, strings, and tuples of these; other keys
+                pass, because their hash is defined by a class of the job.
+            types: Type of `value` in state of PyFlink, which Flink stores as bytes, and for a map also that of
+                `map_key`, such as `long`, `string`, `row<long, string>`, `list<double>`, or `pickled` for the bytes of
                 pickles. A value state of PyFlink is a list of one element.
 
         Raises:
-            InvalidRequestError: There is no such state, or files are in another store.
-            UnreadableStateError: It holds values of a class that isn't known.
-            CheckpointCorruptedError: It is damaged.
+            InvalidRequestError: The state does not exist, or files are in another store.
+            UnreadableStateError: It contains values of an unknown class.
+            CheckpointCorruptedError: It is corrupted.
             CheckpointNotFoundError: A file is missing.
         """
         stored = self._state(operator, state, kind)
         if types:
-            stored = stored.typed(types)
+            stored = stored.with_types(types)
         batches = list(
             self._batches(
                 stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys
@@ -189,7 +189,7 @@ class FlinkSavepoint:
         if batches:
             return pa.Table.from_batches(batches).combine_chunks()
         empty = pa.schema(list(stored.columns)).empty_table()
-        return _exploded(empty) if explode else empty
+        return _explode(empty) if explode else empty
 
     def iter_state(
         self,
@@ -203,27 +203,27 @@ class FlinkSavepoint:
         check_keys: bool = False,
         types: Mapping[str, str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Read a state in batches: of a keyed state a key group at a time, else some elements of a subtask.
+        """Read a state in batches: one key group of a keyed state, or several elements of a subtask.
 
-        Arguments and errors are those of `read_state`; the latter come while the batches are read.
+        Arguments and errors are those of `read_state`; errors are raised while the batches are read.
         """
         stored = self._state(operator, state, kind)
         if types:
-            stored = stored.typed(types)
+            stored = stored.with_types(types)
         return self._batches(
             stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys
         )
 
     def timers(self, operator: str, *, check_keys: bool = False) -> pa.Table:
-        """The timers of an operator: `service`, `domain` (`event` or `processing`), `key_group`, `key`, `namespace`, `timestamp`.
+        """Read the timers of an operator: `service`, `domain` (`event` or `processing`), `key_group`, `key`, `namespace`, `timestamp`.
 
-        Timers of a function are those of the service `user-timers`; windows have `window-timers`.
+        The service of a function's timers is `user-timers`, that of windows is `window-timers`.
 
         Args:
-            operator: The operator's uid, id or name.
-            check_keys: As of `read_state`.
+            operator: Uid, id or name of the operator.
+            check_keys: See `read_state`.
 
-        Raises as `read_state`.
+        Raises like `read_state`.
         """
         tables = []
         for state in self._states_of(self._operator(operator)).states:
@@ -242,13 +242,13 @@ class FlinkSavepoint:
         return pa.concat_tables(tables, promote_options="default").combine_chunks()
 
     def source_offsets(self, operator: str) -> str:
-        """Where a Kafka source goes on reading, as JSON for `startingOffsets` of Spark's source.
+        """Return the next offsets of a Kafka source, as JSON for `startingOffsets` of Spark's source.
 
-        These are the offsets behind the last records that are in the state. Partitions that the source hadn't seen yet
-        are not among them: Spark wants all partitions of a topic, so add those from the beginning, as -2.
+        They follow the last records that are reflected in the state. Partitions that the source had not discovered yet
+        are missing. Spark needs all partitions of a topic, so add those with -2, the beginning.
 
         Raises:
-            InvalidRequestError: The operator is no `KafkaSource` and no `FlinkKafkaConsumer`, or a partition was
+            InvalidRequestError: The operator is not a `KafkaSource` or `FlinkKafkaConsumer`, or a partition was
                 never read, so that its offset isn't in the savepoint.
 
         Other errors are those of `read_state`.
@@ -257,7 +257,7 @@ class FlinkSavepoint:
         names = [state.name for state in self._states_of(source).states if state.name in SOURCES]
         if len(names) != 1:
             raise InvalidRequestError(
-                f"operator {operator!r} is no source that has offsets in state"
+                f"operator {operator!r} is not a source with offsets in state"
             )
         values = self.read_state(operator, names[0]).column("value")
         places = positions(names[0], values)
@@ -267,25 +267,25 @@ class FlinkSavepoint:
         return starting_offsets(places)
 
     def warnings(self) -> list[str]:
-        """What is not in the states although the job had it, or may have had it."""
+        """Return descriptions of data that the job had, or may have had, and that is not in the states."""
         warnings = []
         for operator in self._operators:
             in_flight = sum(subtask.in_flight_bytes for subtask in operator.subtasks.values())
             if in_flight:
                 warnings.append(
-                    f"operator {self._label(operator)} has {in_flight} bytes of rows in flight, which are in no "
-                    "state; take a savepoint, or an aligned checkpoint"
+                    f"operator {self._label(operator)} has {in_flight} bytes of rows in flight, which are not in "
+                    "any state; take a savepoint, or an aligned checkpoint"
                 )
         labels = self._perhaps_without_timers()
         if labels:
             warnings.append(
-                f"there are no timers in the files of RocksDB of {', '.join(labels)}; if the job keeps timers on the "
+                f"the RocksDB files of {', '.join(labels)} have no timers; if the job keeps timers on the "
                 "heap, Flink has left them out of this native savepoint: take a canonical one"
             )
         return warnings
 
     def _perhaps_without_timers(self) -> list[str]:
-        """Operators with files of RocksDB, if none of them has timers anywhere: Flink loses those on the heap."""
+        """Return the operators with RocksDB files if none of them has timers: Flink loses those on the heap."""
         operators = [
             operator
             for operator in self._operators
@@ -307,15 +307,15 @@ class FlinkSavepoint:
         if named:
             kinds = [state.kind for state in named]
             message = (
-                f"operator {operator!r} has several states {name!r}; name one of the kinds {kinds}"
+                f"operator {operator!r} has several states {name!r}; kind must be one of {kinds}"
             )
             raise InvalidRequestError(message)
         failures = [state.failure for state in stored if not state.name]
         there = ", ".join(state.name for state in stored if state.name) or "none"
         why = f"; {failures[0]}" if failures else ""
-        what = name if kind is None else f"{kind} {name}"
+        label = name if kind is None else f"{kind} {name}"
         raise InvalidRequestError(
-            f"operator {operator!r} has no state {what!r}; there are {there}{why}"
+            f"operator {operator!r} has no state {label!r}; it has {there}{why}"
         )
 
     def _batches(
@@ -329,13 +329,13 @@ class FlinkSavepoint:
     ) -> Iterator[pa.RecordBatch]:
         for batch in state.batches(subtask, as_bytes=as_bytes, check_keys=check_keys):
             if explode:
-                yield from _exploded(pa.Table.from_batches([batch])).to_batches()
+                yield from _explode(pa.Table.from_batches([batch])).to_batches()
             else:
                 yield batch
 
-    def _states_of(self, operator: FlinkOperator) -> StatesOfOperator:
+    def _states_of(self, operator: FlinkOperator) -> OperatorStateReader:
         if operator.id not in self._states:
-            self._states[operator.id] = StatesOfOperator(operator, self._files)
+            self._states[operator.id] = OperatorStateReader(operator, self._files)
         return self._states[operator.id]
 
     def _operator(self, name: str) -> FlinkOperator:
@@ -345,12 +345,8 @@ class FlinkSavepoint:
         named = [operator for operator in self._operators if operator.name == name]
         if len(named) == 1:
             return named[0]
-        several = (
-            f"there are {len(named)} operators of this name"
-            if named
-            else "there is no such operator"
-        )
-        raise InvalidRequestError(f"{several}: {name!r}; `operators` lists all")
+        several = f"name of {len(named)} operators" if named else "unknown operator"
+        raise InvalidRequestError(f"{several}: {name!r}; see `operators` for all")
 
     def _uid(self, operator: FlinkOperator) -> str:
         return operator.uid or self._uids.get(operator.id, "")
@@ -359,25 +355,25 @@ class FlinkSavepoint:
         return self._uid(operator) or operator.id
 
 
-def open(
+def open_savepoint(
     pointer: str | os.PathLike[str],
     *,
     moved: Mapping[str, str] | None = None,
     uids: Iterable[str] = (),
 ) -> FlinkSavepoint:
-    """Open a savepoint or a retained checkpoint of a Flink job, of Flink 1.8 to 2.3.
+    """Open a savepoint or retained checkpoint of a Flink job, of Flink 1.8 to 2.3.
 
     Args:
-        pointer: URI or path of its directory, or of its `_metadata`; in any store that Holdfast reaches.
-        moved: Where files of a checkpoint are that were moved: what their URIs begin with now, by what they began
-            with. Savepoints can be moved as a whole without.
-        uids: Uids of operators, to show them for savepoints before Flink 2.0, which have ids alone.
+        pointer: URI or path of its directory, or of its `_metadata`, in any store that Holdfast supports.
+        moved: New beginnings of URIs of moved files, by their old ones. Not needed for savepoints that were moved as a
+            whole.
+        uids: Uids of operators, to show them for savepoints before Flink 2.0, which have only ids.
 
     Raises:
-        CheckpointNotFoundError: Nothing is there.
-        UnsupportedFormatError: It isn't Flink's, or of a version that isn't known.
-        CheckpointCorruptedError: Its metadata is damaged.
-        InvalidRequestError: The pointer is no usable URI.
+        CheckpointNotFoundError: The savepoint does not exist.
+        UnsupportedFormatError: It isn't from Flink, or its version is unknown.
+        CheckpointCorruptedError: Its metadata is corrupted.
+        InvalidRequestError: The pointer is not a valid URI.
     """
     uri = uripath.normalize(pointer)
     if uripath.name(uri) != _METADATA:
@@ -386,13 +382,13 @@ def open(
         with file_system_for(uri).open(uri) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
-            if size > _MOST_METADATA_BYTES:
-                raise InvalidRequestError(f"metadata of {size} bytes are not read", uri)
+            if size > _MAX_METADATA_BYTES:
+                raise InvalidRequestError(f"metadata of {size} bytes is too large", uri)
             view = memoryview(bytearray(size))
             data = bytes(view[: fill(file, view)])
     except CheckpointNotFoundError as error:
         raise CheckpointNotFoundError(
-            "no savepoint or checkpoint of Flink is there", uri
+            "no savepoint or checkpoint of Flink exists here", uri
         ) from error
     try:
         metadata = parse_metadata(data)
@@ -403,8 +399,8 @@ def open(
     return FlinkSavepoint(uri, metadata, files, uids)
 
 
-def _exploded(table: pa.Table) -> pa.Table:
-    """A row for each element of the lists or maps in the last column."""
+def _explode(table: pa.Table) -> pa.Table:
+    """Return a table with one row per element of the lists or maps in the last column."""
     if not table.num_columns or table.schema.names[-1] != "value":
         return table
     type = table.schema.types[-1]

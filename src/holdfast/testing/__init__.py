@@ -1,23 +1,21 @@
-"""Tests for adapters that others write, and stores that fail on demand. Needs `holdfast[testing]`.
+"""Test suites for custom adapters, and stores that fail on demand. Needs `holdfast[testing]`.
 
-Suites, written once and run on every store; subclass a suite in a test file, and provide what its
-docstring asks for:
+Suites that run on every store. Subclass one in a test file, and provide the fixtures that its docstring lists:
 
-- `FileSystemContract`: what every `FileSystem` must do.
-- `ExclusiveFileSystemContract`: the same, and what an `ExclusiveFileSystem` adds.
-- `CheckpointStorageContract`: what every `CheckpointStorage` must do.
-- `StateTablesContract`, `KeyedStatesContract`: what every backend of keyed state must do, and states over it.
+- `FileSystemContract`: requirements of every `FileSystem`.
+- `ExclusiveFileSystemContract`: the same, plus those of an `ExclusiveFileSystem`.
+- `CheckpointStorageContract`: requirements of every `CheckpointStorage`.
+- `StateTablesContract`, `KeyedStatesContract`: requirements of every backend of keyed state, and of states over it.
 
-Stores for tests of code that uses a file system, each with a scheme of its own while its block lasts:
+Stores for tests of code that uses a file system, each with its own scheme while its block lasts:
 
-- `faulty_file_system`: fails, loses answers, cuts off, fills up or stands still when told to.
+- `faulty_file_system`: fails, loses answers, truncates files, fills up or blocks on demand.
 - `counting_file_system`: counts calls and bytes.
 
-Before a real server: `http_faults`, a proxy that fails, delays or changes chosen requests. Against races:
-`at_every_step`, which lets another thread act at each line of a call.
-`ManualClock` moves only when a test advances it, for all code that is given a clock.
-
-For users of keyed streams: `ProcessorTester`, which tests PySpark's `StatefulProcessor` classes over our state.
+For real servers: `http_faults`, a proxy that fails, delays or changes selected requests. For races:
+`at_every_step`, which runs an action of another thread at each line of a call.
+`ManualClock` only moves when a test advances it, for all code with a clock argument.
+For users of keyed streams: `ProcessorTester`, which tests PySpark's `StatefulProcessor` classes on Holdfast's state.
 
 Importing it needs pytest; `ProcessorTester` needs PySpark.
 """
@@ -34,16 +32,16 @@ from holdfast.testing.contracts import (
 from holdfast.testing.counting import Counts, counting_file_system
 from holdfast.testing.faults import ANY_CALL, Action, Faults, Nth
 from holdfast.testing.faulty import faulty_file_system
-from holdfast.testing.http import (
+from holdfast.testing.http_proxy import http_faults
+from holdfast.testing.interleaving import Interleaved, at_every_step
+from holdfast.testing.manual_clock import ManualClock
+from holdfast.testing.request_faults import (
     S3_OPERATIONS,
     HttpFaults,
     HttpRequest,
-    http_faults,
     s3_operation,
     s3_operation_of,
 )
-from holdfast.testing.interleaving import Interleaved, at_every_step
-from holdfast.testing.manual_clock import ManualClock
 from holdfast.testing.values import metadata_of
 
 if TYPE_CHECKING:
@@ -77,7 +75,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import names that need PySpark only on access: tests of stores do without."""
+    """Import names that need PySpark on access, because tests of stores do not need it."""
     if name == "ProcessorTester":
         from holdfast.spark.processors import ProcessorTester  # noqa: PLC0415
 

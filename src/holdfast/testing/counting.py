@@ -21,25 +21,25 @@ from holdfast.testing.forwarding import (
     ForwardingInputStream,
     ForwardingOutputStream,
     Mirror,
-    registered,
+    register_scheme,
 )
 
 
 @dataclass(slots=True)
 class Counts:
-    """The calls of a directory's file system so far; calls that failed count too.
+    """Counters of a directory's file system; failed calls count too.
 
     Attributes:
-        directory: URI of the directory whose file system counts.
-        behind: URI of the same directory, not counted.
-        calls: Calls by name: the methods of `FileSystem`, `publish`, those of `FileOutputStream`,
-            and `read` for each read of an open file.
-        bytes_written: Bytes that `write` and `publish` have taken.
-        bytes_read: Bytes that reads have returned.
+        directory: URI of the directory with counted calls.
+        inner_directory: URI of the same directory without counting.
+        calls: Number of calls by name: the methods of `FileSystem`, `publish`, those of
+            `FileOutputStream`, and `read` for each read of an open file.
+        bytes_written: Bytes passed to `write` and `publish`.
+        bytes_read: Bytes returned by reads.
     """
 
     directory: str
-    behind: str
+    inner_directory: str
     calls: Counter[str] = field(default_factory=Counter)
     bytes_written: int = 0
     bytes_read: int = 0
@@ -52,7 +52,7 @@ class Counts:
             self.bytes_written = self.bytes_read = 0
 
     def add(self, call: str = "", *, written: int = 0, read: int = 0) -> None:
-        """For the file system: count a call, or bytes."""
+        """Count a call, or bytes; called by the file system."""
         with self._lock:
             if call:
                 self.calls[call] += 1
@@ -61,15 +61,15 @@ class Counts:
 
 
 class CountingFileSystem(ForwardingFileSystem):
-    """Passes calls on to the file system behind it, and counts them.
+    """Forwards calls to another file system, and counts them.
 
     Args:
-        inner: The file system behind.
-        counts: Where calls are counted, and which two URIs of a directory belong together.
+        inner: The other file system.
+        counts: The counters, with both URIs of the directory.
     """
 
     def __init__(self, inner: FileSystem, counts: Counts) -> None:
-        super().__init__(inner, Mirror(counts.directory, counts.behind))
+        super().__init__(inner, Mirror(counts.directory, counts.inner_directory))
         self._counts = counts
 
     @contextmanager
@@ -85,13 +85,13 @@ class CountingFileSystem(ForwardingFileSystem):
 
 
 class CountingExclusiveFileSystem(CountingFileSystem):
-    """Counts the calls of a store that can publish."""
+    """Counts calls of a store that can publish."""
 
     inner: ExclusiveFileSystem
 
     def publish(self, uri: str, data: bytes, /) -> None:
         with self.calling("publish"):
-            self.inner.publish(self.mirror.to_behind(uri), data)
+            self.inner.publish(self.mirror.to_inner(uri), data)
         self._counts.add(written=len(data))
 
 
@@ -125,7 +125,7 @@ class _CountingInputStream(ForwardingInputStream):
 def counting_file_system(
     directory: str, *, retries: RetryPolicy = WITHOUT_RETRIES
 ) -> Iterator[Counts]:
-    """Reach a directory through a scheme of its own that counts, until the block is left.
+    """Register a scheme for a directory that counts calls until the block ends.
 
         with counting_file_system("memory:///x") as counts:
             checkpoint_storage(counts.directory)...
@@ -133,15 +133,15 @@ def counting_file_system(
 
     Args:
         directory: Normalized URI of the directory.
-        retries: When calls that fail are given up; by default at once. Repeated calls count.
+        retries: How long failing calls are retried; not at all by default. Retries count.
     """
     mirror = Mirror.under_new_scheme("counting", directory)
-    counts = Counts(mirror.directory, mirror.behind)
+    counts = Counts(mirror.directory, mirror.inner_directory)
 
     def factory(inner: FileSystem) -> FileSystem:
         if isinstance(inner, ExclusiveFileSystem):
             return CountingExclusiveFileSystem(inner, counts)
         return CountingFileSystem(inner, counts)
 
-    with registered(mirror, factory, retries):
+    with register_scheme(mirror, factory, retries):
         yield counts

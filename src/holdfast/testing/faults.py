@@ -1,4 +1,4 @@
-"""Faults for a store, and the steps at which they happen."""
+"""Faults of a store, and the calls at which they occur."""
 
 import copy
 import threading
@@ -16,27 +16,27 @@ from holdfast.errors import (
 from holdfast.testing.forwarding import CALLS
 
 Action = BaseException | Callable[[], object]
-"""Something to raise, or to do."""
+"""An exception to raise, or a function to call."""
 
 Nth = int | Literal["next", "every"]
-"""Which of several calls."""
+"""The selected call of several."""
 
 ANY_CALL = "any call"
-"""Stands for the name of every call but `abort`, which never fails; the n-th of them all."""
+"""Matches every call except `abort`, which never fails; `nth` counts all of them."""
 
-LONGEST_S = 300.0
-"""A test that stands still for longer is stuck."""
+MAX_WAIT_S = 300.0
+"""A test that blocks for longer is stuck."""
 
 
 class Abortable(Protocol):
-    """Something that can be given up."""
+    """An object that can be aborted."""
 
     def abort(self) -> None: ...
 
 
 @dataclass(slots=True)
 class _Planned:
-    """The faults planned for one step; there may be several."""
+    """The faults planned for one call; there may be several."""
 
     before: list[Action] = field(default_factory=list)
     after: list[Action] = field(default_factory=list)
@@ -49,21 +49,21 @@ class _Planned:
 
 @dataclass(slots=True)
 class Faults:
-    """Which calls go wrong, and what was called so far.
+    """Planned faults of a file system, and its calls so far.
 
-    A call is named by its method: one of `FileSystem`, `publish`, one of `FileOutputStream`, `read`
-    for each read of an open file, or `ANY_CALL`. `nth` picks which of the calls of that name: the
-    `"next"` one, `"every"` one, or the one with that number, counted from 1 since the beginning or
-    the last `calls.clear()`. Several plans for a call add up.
+    A call has the name of its method: one of `FileSystem`, `publish`, one of `FileOutputStream`, `read`
+    for each read of an open file, or `ANY_CALL`. `nth` selects calls with that name: the `"next"` one,
+    `"every"` one, or the one with that number, counted from 1 since the start or the last
+    `calls.clear()`. Several plans for a call add up.
 
     Attributes:
-        directory: URI of a directory whose file system obeys.
-        behind: URI of the same directory, without faults.
-        calls: Names of the calls, in order; those that failed too.
+        directory: URI of a directory with faults.
+        inner_directory: URI of the same directory without faults.
+        calls: Names of all calls in order, including failed ones.
     """
 
     directory: str
-    behind: str
+    inner_directory: str
     calls: list[str] = field(default_factory=list)
     _plans: dict[tuple[str, Nth], _Planned] = field(default_factory=dict, repr=False)
     _room_bytes: int | None = field(default=None, repr=False)
@@ -73,80 +73,80 @@ class Faults:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def before(self, call: str, action: Action, nth: Nth = "next") -> None:
-        """Raise, or do something, before the call takes effect."""
+        """Raise an exception, or run a function, before the call takes effect."""
         self._plan(call, nth).before.append(action)
 
     def after(self, call: str, action: Action, nth: Nth = "next") -> None:
-        """Raise, or do something, after the call took effect."""
+        """Raise an exception, or run a function, after the call took effect."""
         self._plan(call, nth).after.append(action)
 
     def lose_answer(self, call: str, nth: Nth = "next") -> None:
-        """Let the call take effect, and its caller not learn of it.
+        """Lose the answer of a call that takes effect.
 
-        The caller gets `OutcomeUnknownError` from `publish` and `commit`, else `StorageUnavailableError`.
-        Use `after` for another error.
+        The caller gets `OutcomeUnknownError` from `publish` and `commit`, otherwise
+        `StorageUnavailableError`. Use `after` for another error.
         """
         kind = OutcomeUnknownError if call in ("publish", "commit") else StorageUnavailableError
         self.after(call, kind("answer was lost, as planned"), nth)
 
     def truncate(self, call: str, kept_bytes: int, nth: Nth = "next") -> None:
-        """Lose what is behind the first bytes, without an error.
+        """Keep only the first bytes, without an error.
 
         Args:
-            call: `write` keeps so much of its argument; `commit` and `publish` of the whole file;
-                `open` shows so much of the file, which itself stays as it is.
-            kept_bytes: How many bytes are kept.
-            nth: Which of the calls.
+            call: `write` truncates its argument; `commit` and `publish` truncate the file; `open` returns
+                a truncated view of the file, which itself is unchanged.
+            kept_bytes: Number of bytes to keep.
+            nth: The selected calls.
         """
         self._plan(
             call, nth, allowed=("write", "commit", "publish", "open")
         ).kept_bytes = kept_bytes
 
     def flip_bit(self, offset: int, *, bit: int = 0, nth: Nth = "next") -> None:
-        """Show a file with one bit wrong; the file itself stays as it is.
+        """Open a file with one bit flipped; the file itself is unchanged.
 
         Args:
-            offset: Which byte; no bit is flipped in a file that ends before it.
-            bit: Which bit of the byte, 0 for the lowest, to 7.
-            nth: Which of the calls of `open` gets to see it.
+            offset: Position of the byte; no bit is flipped in a shorter file.
+            bit: Position of the bit in the byte, from 0 for the lowest to 7.
+            nth: The selected calls of `open`.
         """
         self._plan("open", nth).flipped_bits.append((offset, bit))
 
     def delay(
         self, call: str, until: threading.Event | Callable[[], object], nth: Nth = "next"
     ) -> None:
-        """Hold the call up before it takes effect, until the event is set or the callable returns.
+        """Delay the call before it takes effect, until the event is set or the callable returns.
 
-        Nothing here sleeps: time passes as the test wants it to.
+        It does not sleep, so the test controls the time.
         """
         if isinstance(until, threading.Event):
             self._blocked.append(until)
-            until = _waiting_for(until)
+            until = _wait_for(until)
         self.before(call, until, nth)
 
     def blocking(self, call: str, nth: Nth = "next") -> tuple[threading.Event, threading.Event]:
-        """Let a call stand still: it sets the first event and waits for the other."""
-        reached, go_on = threading.Event(), threading.Event()
+        """Block a call: it sets the first event and waits for the second."""
+        reached, released = threading.Event(), threading.Event()
         self.before(call, reached.set, nth)
-        self.delay(call, go_on, nth)
-        return reached, go_on
+        self.delay(call, released, nth)
+        return reached, released
 
     def run_out_of_space(self, after_bytes: int) -> None:
-        """Leave room for so many bytes, counted from now over all files.
+        """Limit the space to a number of bytes, counted from now over all files.
 
-        The `write` or `publish` that needs more raises `StorageFullError`, and its file is gone. So does every such call until `make_room`; deleting files
-        makes no room.
+        A `write` or `publish` beyond it raises `StorageFullError`, and its file is deleted. So does every such
+        call until `make_room`; deleting files does not free space.
         """
         with self._lock:
             self._room_bytes, self._is_full = after_bytes, False
 
     def make_room(self) -> None:
-        """Let writes succeed again."""
+        """Remove the limit, so that writes succeed again."""
         with self._lock:
             self._room_bytes, self._is_full = None, False
 
     def clear(self) -> None:
-        """Forget all that was planned, and let calls that stand still go on."""
+        """Remove all plans, and release blocked calls."""
         with self._lock:
             self._plans.clear()
         self.make_room()
@@ -154,20 +154,20 @@ class Faults:
             event.set()
 
     def close(self) -> None:
-        """`clear`, and give up the files in the making that nobody knows of."""
+        """Call `clear`, and abort unfinished files that never reached their caller."""
         self.clear()
         for orphan in self._orphans:
             orphan.abort()
 
     @contextmanager
     def around(self, call: str) -> Iterator[_Planned]:
-        """For the file system: note a call, and do what is planned for it.
+        """Record a call and apply its faults; called by the file system.
 
-        Yields what is planned for the call's data.
+        Yields the faults of the call's data.
         """
         with self._lock:
             self.calls.append(call)
-            planned = [(nth, plan) for nth, plan in self._planned_for(call) if plan is not None]
+            planned = [(nth, plan) for nth, plan in self._find_plans(call) if plan is not None]
         for nth, plan in planned:
             _do(plan.before, again=nth == "every")
         yield _Planned(
@@ -181,7 +181,7 @@ class Faults:
             _do(plan.after, again=nth == "every")
 
     def take_room(self, count: int) -> None:
-        """For the file system: account for bytes that are about to be stored."""
+        """Account for bytes that are about to be stored; called by the file system."""
         with self._lock:
             if self._room_bytes is None:
                 return
@@ -191,12 +191,12 @@ class Faults:
             self._room_bytes -= count
 
     def adopt(self, stream: Abortable) -> None:
-        """For the file system: keep a file that was begun, and never reached its caller, until `close`."""
+        """Keep a started file that did not reach its caller until `close`; called by the file system."""
         with self._lock:
             self._orphans.append(stream)
 
-    def _planned_for(self, call: str) -> Iterator[tuple[Nth, _Planned | None]]:
-        """The plans for the last of `calls`."""
+    def _find_plans(self, call: str) -> Iterator[tuple[Nth, _Planned | None]]:
+        """Yield the plans for the last of `calls`."""
         numbers = {call: self.calls.count(call)}
         if call != "abort":
             numbers[ANY_CALL] = len(self.calls) - self.calls.count("abort")
@@ -209,7 +209,7 @@ class Faults:
         self, call: str, nth: Nth, *, allowed: tuple[str, ...] = (*CALLS, ANY_CALL)
     ) -> _Planned:
         if call not in allowed:
-            raise InvalidRequestError(f"no call {call!r} here; there are {', '.join(allowed)}")
+            raise InvalidRequestError(f"call must be one of {', '.join(allowed)}, got {call!r}")
         with self._lock:
             return self._plans.setdefault((call, nth), _Planned())
 
@@ -217,13 +217,13 @@ class Faults:
 def _do(actions: list[Action], *, again: bool) -> None:
     for action in actions:
         if isinstance(action, BaseException):
-            # Raising the same one twice would add to its traceback and its causes.
+            # Raising the same exception twice would extend its traceback and causes.
             raise copy.copy(action) if again else action
         action()
 
 
-def _waiting_for(event: threading.Event) -> Callable[[], None]:
+def _wait_for(event: threading.Event) -> Callable[[], None]:
     def wait() -> None:
-        assert event.wait(LONGEST_S), f"stood still for {LONGEST_S} s, and nobody let it go on"
+        assert event.wait(MAX_WAIT_S), f"blocked for {MAX_WAIT_S} s without being released"
 
     return wait

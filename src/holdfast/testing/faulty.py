@@ -1,4 +1,4 @@
-"""A file system that fails when it is told to."""
+"""A file system that fails on demand."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -19,20 +19,20 @@ from holdfast.testing.forwarding import (
     ForwardingFileSystem,
     ForwardingOutputStream,
     Mirror,
-    registered,
+    register_scheme,
 )
 
 
 class FaultyFileSystem(ForwardingFileSystem):
-    """Passes calls on to the file system behind it, as far as its faults let them.
+    """Forwards calls to another file system, with planned faults.
 
     Args:
-        inner: The file system behind.
-        faults: The faults to make, and which two URIs of a directory belong together.
+        inner: The other file system.
+        faults: The planned faults, with both URIs of the directory.
     """
 
     def __init__(self, inner: FileSystem, faults: Faults) -> None:
-        super().__init__(inner, Mirror(faults.directory, faults.behind))
+        super().__init__(inner, Mirror(faults.directory, faults.inner_directory))
         self.faults = faults
 
     def around(self, call: str) -> AbstractContextManager[object]:
@@ -40,27 +40,27 @@ class FaultyFileSystem(ForwardingFileSystem):
 
     def create(self, uri: str, /) -> FileOutputStream:
         def begin() -> FileOutputStream:
-            with self.mirror.renaming_errors():
-                return self.inner.create(self.mirror.to_behind(uri))
+            with self.mirror.rename_errors():
+                return self.inner.create(self.mirror.to_inner(uri))
 
-        begun: FileOutputStream | None = None
+        stream: FileOutputStream | None = None
         try:
             with self.faults.around("create"):
-                begun = begin()
+                stream = begin()
         except BaseException:
-            if begun is not None:  # the answer was lost
-                self.faults.adopt(begun)
+            if stream is not None:  # the answer was lost
+                self.faults.adopt(stream)
             raise
-        return _FaultyOutputStream(begun, begin, self)
+        return _FaultyOutputStream(stream, begin, self)
 
     def open(self, uri: str, /) -> BinaryIO:
         opened: BinaryIO | None = None
         try:
             with self.faults.around("open") as planned:
-                with self.mirror.renaming_errors():
-                    opened = self.inner.open(self.mirror.to_behind(uri))
+                with self.mirror.rename_errors():
+                    opened = self.inner.open(self.mirror.to_inner(uri))
                 if planned.kept_bytes is not None or planned.flipped_bits:
-                    opened = _damaged(opened, planned.kept_bytes, planned.flipped_bits)
+                    opened = _damage(opened, planned.kept_bytes, planned.flipped_bits)
         except BaseException:
             if opened is not None:
                 opened.close()
@@ -69,24 +69,24 @@ class FaultyFileSystem(ForwardingFileSystem):
 
 
 class FaultyExclusiveFileSystem(FaultyFileSystem):
-    """Makes faults for a store that can publish."""
+    """Applies faults to a store that can publish."""
 
     inner: ExclusiveFileSystem
 
     def publish(self, uri: str, data: bytes, /) -> None:
         with self.faults.around("publish") as planned:
             self.faults.take_room(len(data))
-            with self.mirror.renaming_errors():
-                self.inner.publish(self.mirror.to_behind(uri), planned.cut(data))
+            with self.mirror.rename_errors():
+                self.inner.publish(self.mirror.to_inner(uri), planned.cut(data))
 
 
 class _FaultyOutputStream(ForwardingOutputStream):
-    """A file in the making.
+    """A file in progress.
 
     Args:
-        inner: The file behind.
-        begin: Begins the file once more.
-        file_system: The file system that the file belongs to.
+        inner: The file of the other file system.
+        begin: Starts the file again.
+        file_system: The file system of the file.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class _FaultyOutputStream(ForwardingOutputStream):
         super().__init__(inner, file_system.calling)
         self._begin = begin
         self._faults = file_system.faults
-        self._renaming_errors = file_system.mirror.renaming_errors
+        self._renaming_errors = file_system.mirror.rename_errors
         self._written = bytearray()
 
     def write(self, data: BytesLike, /) -> None:
@@ -117,7 +117,7 @@ class _FaultyOutputStream(ForwardingOutputStream):
     def commit(self, *, durable_name: bool = True) -> None:
         with self._faults.around("commit") as planned:
             if planned.kept_bytes is not None:
-                # The file behind has got more already; it never becomes visible.
+                # The inner file already has more bytes; it never becomes visible.
                 self._inner.abort()
                 self._inner = self._begin()
                 self._inner.write(planned.cut(bytes(self._written)))
@@ -125,10 +125,10 @@ class _FaultyOutputStream(ForwardingOutputStream):
                 self._inner.commit(durable_name=durable_name)
 
 
-def _damaged(
+def _damage(
     stream: BinaryIO, kept_bytes: int | None, flipped_bits: list[tuple[int, int]]
 ) -> BinaryIO:
-    """The file's bytes, cut off and with bits flipped."""
+    """Return the file's bytes, truncated and with flipped bits."""
     with stream:
         content = bytearray(stream.read())
     if kept_bytes is not None:
@@ -143,28 +143,28 @@ def _damaged(
 def faulty_file_system(
     directory: str, *, retries: RetryPolicy = WITHOUT_RETRIES
 ) -> Iterator[Faults]:
-    """Reach a directory through a scheme of its own that fails on demand, until the block is left.
+    """Register a scheme for a directory that fails on demand until the block ends.
 
         with faulty_file_system("memory:///x") as faults:
             storage = checkpoint_storage(faults.directory)
             faults.lose_answer("publish")
             ...
 
-    Several can be used at a time. The store's own adapter is behind it, without retries.
+    Several can be used at a time. Calls are forwarded to the store's adapter without retries.
 
     Args:
         directory: Normalized URI of the directory.
-        retries: When calls that fail are given up; by default at once, so that each fault is seen.
+        retries: How long failing calls are retried; not at all by default, so that each fault is visible.
     """
     mirror = Mirror.under_new_scheme("faulty", directory)
-    faults = Faults(mirror.directory, mirror.behind)
+    faults = Faults(mirror.directory, mirror.inner_directory)
 
     def factory(inner: FileSystem) -> FileSystem:
         if isinstance(inner, ExclusiveFileSystem):
             return FaultyExclusiveFileSystem(inner, faults)
         return FaultyFileSystem(inner, faults)
 
-    with registered(mirror, factory, retries):
+    with register_scheme(mirror, factory, retries):
         try:
             yield faults
         finally:

@@ -1,4 +1,4 @@
-"""The same directory under another scheme, so that a test can stand in between."""
+"""A directory under another scheme, so that a test can intercept its calls."""
 
 import io
 import itertools
@@ -36,29 +36,29 @@ CALLS = (
     "abort",
     "read",
 )
-"""Names of what is called: methods of a file system, of a file in the making, and reads."""
+"""Names of calls: methods of a file system, of a file in progress, and reads."""
 
 _NUMBERS = itertools.count(1)
 
 Around = Callable[[str], AbstractContextManager[object]]
-"""Returns the context manager that is entered around each call of that name."""
+"""Returns a context manager that is entered around each call with a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A directory under two URIs that differ in their schemes.
+    """A directory under two URIs with different schemes.
 
     Attributes:
-        directory: The URI in front, which leads through the test's file system.
-        behind: The URI behind, which leads to the store itself.
+        directory: Its URI in the test's file system.
+        inner_directory: Its URI in the store itself.
     """
 
     directory: str
-    behind: str
+    inner_directory: str
 
     @classmethod
     def under_new_scheme(cls, kind: str, directory: str) -> "Mirror":
-        """Draw a scheme that begins with `kind`, new in this process."""
+        """Return a mirror with a new scheme in this process, which starts with `kind`."""
         _, separator, rest = directory.rstrip("/").partition("://")
         if not separator:
             message = "directory has no scheme; write file:///path for a local one"
@@ -67,47 +67,47 @@ class Mirror:
 
     @property
     def scheme(self) -> str:
-        """The scheme of the URI in front."""
+        """Scheme of the test's file system."""
         return self.directory.partition("://")[0]
 
-    def to_behind(self, uri: str) -> str:
-        """The URI behind, for a URI in front."""
-        return _swapped(uri, self.directory, self.behind)
+    def to_inner(self, uri: str) -> str:
+        """Convert a URI of the test's file system to one of the store."""
+        return _replace_prefix(uri, self.directory, self.inner_directory)
 
-    def to_front(self, uri: str) -> str:
-        """The URI in front, for a URI behind."""
-        return _swapped(uri, self.behind, self.directory)
+    def to_outer(self, uri: str) -> str:
+        """Convert a URI of the store to one of the test's file system."""
+        return _replace_prefix(uri, self.inner_directory, self.directory)
 
     @contextmanager
-    def renaming_errors(self) -> Iterator[None]:
-        """Let errors name the URI that the caller knows."""
+    def rename_errors(self) -> Iterator[None]:
+        """Rename URIs in errors to those of the test's file system."""
         try:
             yield
         except CheckpointError as error:
             if error.location:
-                error.location = self.to_front(error.location)
+                error.location = self.to_outer(error.location)
                 error.args = (error.args[0], error.location, error.kind)
             raise
 
 
-def _swapped(uri: str, before: str, after: str) -> str:
-    """The URI with the scheme of one directory instead of that of another."""
+def _replace_prefix(uri: str, before: str, after: str) -> str:
+    """Replace the prefix of a URI."""
     old, new = (f"{directory.partition('://')[0]}://" for directory in (before, after))
     return new + uri.removeprefix(old) if uri.startswith(old) else uri
 
 
 @contextmanager
-def registered(
+def register_scheme(
     mirror: Mirror, factory: Callable[[FileSystem], FileSystem], retries: RetryPolicy
 ) -> Iterator[None]:
-    """Reach the directory through the scheme in front until the block is left.
+    """Register the test's scheme until the block ends.
 
     Args:
         mirror: The directory.
-        factory: Puts something in front of the store's own adapter, which repeats nothing.
-        retries: When calls that fail are given up, in front of both.
+        factory: Wraps the store's adapter, which does not retry.
+        retries: How long failing calls of the wrapper are retried.
     """
-    inner = file_system_for(mirror.behind).inner
+    inner = file_system_for(mirror.inner_directory).inner
     register_file_system(mirror.scheme, lambda: factory(inner), retries=retries)
     try:
         yield
@@ -116,10 +116,10 @@ def registered(
 
 
 class ForwardingFileSystem:
-    """Passes calls on to the file system behind it.
+    """Forwards calls to another file system.
 
     Args:
-        inner: The file system behind.
+        inner: The other file system.
         mirror: The two URIs; they may be the same.
     """
 
@@ -128,57 +128,57 @@ class ForwardingFileSystem:
         self.mirror = mirror
 
     def around(self, call: str) -> AbstractContextManager[object]:
-        """The context manager that is entered around each call."""
+        """Return the context manager that is entered around each call."""
         raise NotImplementedError(call)
 
     def writer(self, stream: FileOutputStream) -> FileOutputStream:
-        """Wraps a file that is written."""
+        """Wrap a file for writing."""
         return ForwardingOutputStream(stream, self.calling)
 
     def reader(self, stream: BinaryIO) -> BinaryIO:
-        """Wraps a file that is read."""
+        """Wrap a file for reading."""
         return cast("BinaryIO", ForwardingInputStream(stream, self.calling))
 
     @contextmanager
     def calling(self, call: str) -> Iterator[None]:
-        """One call: enters `around` it, and renames its errors to this scheme."""
-        with self.around(call), self.mirror.renaming_errors():
+        """Enter `around` for one call, and rename URIs in its errors."""
+        with self.around(call), self.mirror.rename_errors():
             yield
 
     def prepare_directory(self, uri: str, /) -> None:
         with self.calling("prepare_directory"):
-            self.inner.prepare_directory(self.mirror.to_behind(uri))
+            self.inner.prepare_directory(self.mirror.to_inner(uri))
 
     def create(self, uri: str, /) -> FileOutputStream:
         with self.calling("create"):
-            return self.writer(self.inner.create(self.mirror.to_behind(uri)))
+            return self.writer(self.inner.create(self.mirror.to_inner(uri)))
 
     def open(self, uri: str, /) -> BinaryIO:
         with self.calling("open"):
-            return self.reader(self.inner.open(self.mirror.to_behind(uri)))
+            return self.reader(self.inner.open(self.mirror.to_inner(uri)))
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         with self.calling("list"):
             return [
-                replace(entry, uri=self.mirror.to_front(entry.uri))
-                for entry in self.inner.list(self.mirror.to_behind(uri))
+                replace(entry, uri=self.mirror.to_outer(entry.uri))
+                for entry in self.inner.list(self.mirror.to_inner(uri))
             ]
 
     def delete(self, uris: Iterable[str], /) -> None:
         with self.calling("delete"):
-            self.inner.delete([self.mirror.to_behind(uri) for uri in uris])
+            self.inner.delete([self.mirror.to_inner(uri) for uri in uris])
 
     def delete_empty_directory(self, uri: str, /) -> None:
         with self.calling("delete_empty_directory"):
-            self.inner.delete_empty_directory(self.mirror.to_behind(uri))
+            self.inner.delete_empty_directory(self.mirror.to_inner(uri))
 
     def delete_tree(self, uri: str, /) -> None:
         with self.calling("delete_tree"):
-            self.inner.delete_tree(self.mirror.to_behind(uri))
+            self.inner.delete_tree(self.mirror.to_inner(uri))
 
 
 class ForwardingOutputStream:
-    """Passes calls on to a file in the making."""
+    """Forwards calls to a file in progress."""
 
     def __init__(self, inner: FileOutputStream, around: Around) -> None:
         self._inner = inner
@@ -202,7 +202,7 @@ class ForwardingOutputStream:
 
 
 class ForwardingInputStream(io.RawIOBase):
-    """Passes reads on to an open file; each is one call, however much it asks for."""
+    """Forwards reads to an open file; each read is one call, whatever its size."""
 
     def __init__(self, inner: BinaryIO, around: Around) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""Do something in another thread at each step of a call, one step after the other."""
+"""Actions of another thread at each step of a call, one step at a time."""
 
 import os
 import sys
@@ -11,19 +11,19 @@ import holdfast.locations
 
 
 class Interleaved:
-    """The outcome of a call in whose n-th line of code another thread acted.
+    """The outcome of a call during which another thread acted, before its n-th line of code.
 
     Args:
         call: The call that is interrupted.
         action: The action of the other thread.
         step: Number of counted lines before the other thread acts.
-        code: Beginnings of the paths of source files whose lines count; by default the folder of
+        code: Prefixes of the paths of source files whose lines count; by default the folder of
             `holdfast.locations`.
 
     Attributes:
-        reached: Whether the call had that many lines.
-        result: The value that the call returned.
-        error: The error that the call raised.
+        reached: Whether the call had enough lines.
+        result: Value that the call returned.
+        error: Error that the call raised.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Interleaved:
         self.result: Any = None
         self.error: Exception | None = None
         self._lines_left = step
-        self._code = code or _OURS
+        self._code = code or _OWN_CODE
         self._other = threading.Thread(target=action)
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
             self.result = call()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the test looks at it
+        except Exception as error:  # noqa: BLE001  # the test inspects it
             self.error = error
         finally:
             sys.settrace(before)
@@ -59,7 +59,7 @@ class Interleaved:
             if self._lines_left < 0:
                 self.reached = True
                 self._other.start()
-                # It can't end while the call holds a lock that it needs; then both go on.
+                # It can't end while the call holds a lock that it needs; then both continue.
                 self._other.join(0.1)
         return self._trace
 
@@ -73,23 +73,23 @@ def at_every_step(
     """Run a fresh call and action for each line of the call.
 
     Args:
-        prepare: Makes the call and what the other thread does.
-        check: Is called with the outcome of each run.
-        code: The code whose lines count, as `Interleaved` takes it.
+        prepare: Makes the call and the action of the other thread.
+        check: Called with the outcome of each run.
+        code: Code whose lines count, as in `Interleaved`.
     """
     step = 0
     while True:
         outcome = Interleaved(*prepare(), step, code=code)
         if not outcome.reached:
-            assert step > 0, "nothing was traced: no line of the call is in the code that counts"
+            assert step > 0, "no line of the call is in the code that counts"
             return
         check(outcome)
         step += 1
 
 
 def code_of(*objects: object) -> tuple[str, ...]:
-    """Our code, and that of the objects' classes: the folder of their package, or their module."""
-    paths = list(_OURS)
+    """Return our code, and that of the objects' classes: the folder of their package, or their module."""
+    paths = list(_OWN_CODE)
     for value in objects:
         for base in type(value).__mro__:
             module = sys.modules.get(base.__module__)
@@ -100,4 +100,4 @@ def code_of(*objects: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-_OURS = tuple(folder + os.sep for folder in holdfast.locations.__path__)
+_OWN_CODE = tuple(folder + os.sep for folder in holdfast.locations.__path__)

@@ -1,14 +1,14 @@
-"""A clock for tests, which moves when it is told to."""
+"""A clock for tests, which only moves on demand."""
 
 
 class ManualClock:
-    """A `Clock` that stands still until somebody sleeps by it, or `advance` is called.
+    """A `Clock` that only moves when code sleeps with it, or `advance` is called.
 
     Args:
-        tick_ms: Milliseconds that pass at each look at the time of day.
+        tick_ms: Milliseconds that pass at each call of `now_ms`.
 
     Attributes:
-        sleeps: How long each sleep was, in seconds.
+        sleeps: Length of each sleep in seconds.
     """
 
     def __init__(self, *, tick_ms: int = 0) -> None:
@@ -28,5 +28,5 @@ class ManualClock:
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move the time forward."""
         self._passed_s += seconds

@@ -1,4 +1,4 @@
-"""Metadata to test with."""
+"""Metadata for tests."""
 
 import uuid
 
@@ -17,7 +17,7 @@ def metadata_of(
     commit_token: str | None = None,
     job_id: str = "job",
 ) -> CheckpointMetadata:
-    """Metadata of one operator, each of whose subtasks has one of the streams."""
+    """Return metadata of one operator; each subtask has one of the streams."""
     subtasks = {
         index: StoredSubtask(
             (

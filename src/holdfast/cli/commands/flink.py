@@ -181,7 +181,7 @@ def _opened(options: argparse.Namespace) -> "FlinkSavepoint":
             raise InvalidRequestError(message)
         moved[old] = new
     use_stores(options, options.pointer, *moved.values(), getattr(options, "to", None))
-    return flink.open(options.pointer, moved=moved, uids=options.uid)
+    return flink.open_savepoint(options.pointer, moved=moved, uids=options.uid)
 
 
 def _print(shown: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Reads what Java's `DataOutput` has written: big-endian numbers, texts in modified UTF-8.
+"""Reads the output of Java's `DataOutput`: big-endian numbers, strings in modified UTF-8.
 
-No count is believed before it was compared with the bytes that are left.
+A count is compared with the remaining bytes before it is used.
 """
 
 import struct
@@ -12,14 +12,14 @@ _SHORT, _INT, _LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">
 
 
 class DataInput:
-    """A position in some bytes, from which numbers and texts are read one after the other.
+    """A position in a byte string, from which numbers and strings are read in sequence.
 
     Every method raises `CheckpointCorruptedError` if the bytes end too early.
 
     Attributes:
-        position: Where the next value begins.
-        end: Where the bytes end.
-        is_of_flink_1: Whether a Flink before 2.0 has written them, which has another Kryo.
+        position: Start of the next value.
+        end: End of the bytes.
+        is_of_flink_1: Whether a Flink before 2.0, with its older Kryo, wrote the bytes.
     """
 
     __slots__ = ("data", "end", "is_of_flink_1", "position")
@@ -32,84 +32,84 @@ class DataInput:
         self.position = position
         self.end = len(data) if end is None else end
         if not 0 <= position <= self.end <= len(data):
-            raise damaged(f"position {position} is outside of its {len(data)} bytes")
+            raise corrupted_error(f"position {position} is outside of its {len(data)} bytes")
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """Number of remaining bytes."""
         return self.end - self.position
 
     def part(self, start: int, end: int) -> "DataInput":
-        """The bytes from one position to another, to be read by themselves."""
+        """Return an input of the bytes between two positions."""
         return DataInput(self.data, start, end, is_of_flink_1=self.is_of_flink_1)
 
     def take(self, length: int) -> bytes:
-        """The next bytes."""
+        """Read `length` bytes."""
         if not 0 <= length <= self.left:
-            raise damaged(f"{length} bytes are to follow, and {self.left} are left")
+            raise corrupted_error(f"expected {length} bytes, got {self.left}")
         start = self.position
         self.position = start + length
         return self.data[start : self.position]
 
     def byte(self) -> int:
-        """The next byte, unsigned."""
+        """Read an unsigned byte."""
         return self.take(1)[0]
 
     def read_short(self) -> int:
-        """The next 16 bits, signed."""
+        """Read a signed 16-bit integer."""
         return self._number(_SHORT)
 
     def read_int(self) -> int:
-        """The next 32 bits, signed."""
+        """Read a signed 32-bit integer."""
         return self._number(_INT)
 
     def read_long(self) -> int:
-        """The next 64 bits, signed."""
+        """Read a signed 64-bit integer."""
         return self._number(_LONG)
 
     def longs(self, count: int) -> tuple[int, ...]:
-        """The next numbers of 64 bits."""
+        """Read several signed 64-bit integers."""
         values: tuple[Any, ...] = struct.unpack(f">{count}q", self.take(8 * count))
         return values
 
     def utf(self) -> str:
-        """The next text, with its length before it."""
+        """Read a string with a length prefix."""
         return modified_utf8(self.take(self.read_short() & 0xFFFF))
 
-    def count(self, least: int = 1) -> int:
-        """The number of items that follow.
+    def count(self, min_item_bytes: int = 1) -> int:
+        """Read the number of items that follow.
 
         Args:
-            least: Bytes that the smallest of them takes, at least 1.
+            min_item_bytes: Size of the smallest possible item, >= 1.
         """
         count = self.read_int()
-        if not 0 <= count <= self.left // least:
-            raise damaged(f"{count} items are to follow, and {self.left} bytes are left")
+        if not 0 <= count <= self.left // min_item_bytes:
+            raise corrupted_error(f"{count} items can't fit into {self.left} bytes")
         return count
 
     def short_count(self) -> int:
-        """The number of items that follow, in 16 bits."""
+        """Read the number of items that follow as a 16-bit integer."""
         count = self.read_short()
         if not 0 <= count <= self.left:
-            raise damaged(f"{count} items are to follow, and {self.left} bytes are left")
+            raise corrupted_error(f"{count} items can't fit into {self.left} bytes")
         return count
 
-    def expect(self, number: int, what: str) -> None:
-        """Read 32 bits that have to be a certain number."""
+    def expect(self, number: int, name: str) -> None:
+        """Read a 32-bit integer and check its value."""
         if self.read_int() & 0xFFFF_FFFF != number & 0xFFFF_FFFF:
-            raise damaged(f"{what} doesn't begin as it should")
+            raise corrupted_error(f"{name} has an unexpected start")
 
     def _number(self, kind: struct.Struct) -> int:
         start = self.position
         if kind.size > self.end - start:
-            raise damaged(f"{kind.size} bytes are to follow, and {self.left} are left")
+            raise corrupted_error(f"expected {kind.size} bytes, got {self.left}")
         self.position = start + kind.size
         value: int = kind.unpack_from(self.data, start)[0]
         return value
 
 
 def modified_utf8(data: bytes) -> str:
-    """The text of Java's modified UTF-8: NUL in two bytes, characters above U+FFFF as two surrogates."""
+    """Decode Java's modified UTF-8: NUL in two bytes, characters above U+FFFF as two surrogates."""
     try:
         return data.decode("ascii")
     except UnicodeDecodeError:
@@ -117,12 +117,10 @@ def modified_utf8(data: bytes) -> str:
     try:
         units = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
-        raise damaged("a text isn't in modified UTF-8") from error
+        raise corrupted_error("a string isn't in modified UTF-8") from error
     return units.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-def damaged(message: str) -> CheckpointCorruptedError:
-    """The error of bytes that Flink can't have written."""
-    return CheckpointCorruptedError(
-        f"this is no state as Flink writes it, or it is damaged: {message}"
-    )
+def corrupted_error(message: str) -> CheckpointCorruptedError:
+    """Return the error for bytes that Flink can't have written."""
+    return CheckpointCorruptedError(f"state is not in Flink's format, or is corrupted: {message}")

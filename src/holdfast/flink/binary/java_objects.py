@@ -1,9 +1,9 @@
-"""Objects as Java's serialization has written them, read as data: no class is loaded, nothing is made of them.
+"""Objects written by Java's serialization, read as plain data: no class is loaded or instantiated.
 
     stream   u2 0xaced, u2 5, content
-    content  byte of what it is, and that: an object, a class, a text, an array, an enum, null, or what was there before
+    content  byte for its type, then an object, class, string, array, enum, null, or reference to an earlier one
 
-Every class that is met is described with its fields, and so every object has an end that can be known.
+The stream describes the fields of every class, so the end of every object is known.
 
 Source:
     Java Object Serialization Specification, chapter 6, Object Serialization Stream Protocol.
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from holdfast.flink.binary.data_input import DataInput, damaged, modified_utf8
+from holdfast.flink.binary.data_input import DataInput, corrupted_error, modified_utf8
 
 _Value = TypeVar("_Value")
 
-_MOST_NESTED = 100
+_MAX_DEPTH = 100
 _START = 0xACED0005
 _NULL, _REFERENCE, _CLASS, _END_OF_BLOCKS, _PROXY = 0x70, 0x71, 0x72, 0x78, 0x7D
 _FIRST_HANDLE = 0x7E0000
@@ -30,8 +30,9 @@ class JavaObject:
 
     Attributes:
         java_class: The name of its class.
-        fields: By name; those of a class win over those of its parents.
-        items: What the class has written beside its fields, an array's elements, or the name of an enum's value.
+        fields: By name; fields of a class override those of its parents.
+        items: Data that the class has written in addition to its fields, elements of an array, or the name of an
+            enum's value.
     """
 
     java_class: str
@@ -48,17 +49,17 @@ class _Class:
 
 
 def read_java_object(source: DataInput) -> Any:
-    """Read a stream of one object: a `JavaObject`, a text, or None.
+    """Read a stream of one object: a `JavaObject`, a string, or None.
 
     Raises:
-        CheckpointCorruptedError: It is damaged, or written in a way that only its class can read.
+        CheckpointCorruptedError: It is corrupted, or in a format that only its class can read.
     """
-    source.expect(_START, "an object of Java")
+    source.expect(_START, "a Java object")
     return _Stream(source).content(0)
 
 
 class _Stream:
-    """An object and all that is in it, with what may be referred to again."""
+    """A reader of an object with everything in it, and the values that it may refer to again."""
 
     def __init__(self, source: DataInput) -> None:
         self._source = source
@@ -68,64 +69,64 @@ class _Stream:
             _CLASS: self._new_class,
             _PROXY: self._new_proxy,
             0x73: self._object,
-            0x74: lambda _depth: self._kept(source.utf()),
+            0x74: lambda _depth: self._register(source.utf()),
             0x75: self._array,
-            0x76: lambda depth: self._kept(self._needed_class(depth)),
+            0x76: lambda depth: self._register(self._needed_class(depth)),
             0x77: lambda _depth: source.take(source.byte()),
             0x7A: lambda _depth: source.take(source.count()),
-            0x7C: lambda _depth: self._kept(modified_utf8(source.take(source.read_long()))),
+            0x7C: lambda _depth: self._register(modified_utf8(source.take(source.read_long()))),
             0x7E: self._enum,
         }
 
     def content(self, depth: int) -> Any:
-        """Read what stands here."""
-        if depth > _MOST_NESTED:
-            raise damaged("objects of Java stand in each other without end")
+        """Read the next value."""
+        if depth > _MAX_DEPTH:
+            raise corrupted_error("Java objects are nested too deeply")
         kind = self._source.byte()
         if kind == _NULL:
             return None
         if kind not in self._readers:
-            raise damaged(f"an object of Java has a part of kind {kind}")
+            raise corrupted_error(f"a Java object has a part of unknown type {kind}")
         return self._readers[kind](depth)
 
-    def _kept(self, value: _Value) -> _Value:
-        """The value, to which the stream may refer from now on."""
+    def _register(self, value: _Value) -> _Value:
+        """Register a value that the stream may refer to from now on, and return it."""
         self._handles.append(value)
         return value
 
     def _before(self) -> Any:
         number = self._source.read_int() - _FIRST_HANDLE
         if not 0 <= number < len(self._handles):
-            raise damaged("an object of Java refers to another that is not there")
+            raise corrupted_error("a Java object refers to a missing one")
         return self._handles[number]
 
     def _class(self, depth: int) -> _Class | None:
         """Read the description of a class."""
         known = self.content(depth + 1)
         if known is not None and not isinstance(known, _Class):
-            raise damaged("an object of Java has another object as its class")
+            raise corrupted_error("a Java object has a class that is not a class")
         return known
 
     def _new_class(self, depth: int) -> _Class:
         source = self._source
         name = source.utf()
         source.read_long()
-        described = self._kept(_Class(name))
+        described = self._register(_Class(name))
         described.flags = source.byte()
         for _ in range(source.short_count()):
             code, field_name = chr(source.byte()), source.utf()
             if code in "[L":
-                self.content(depth + 1)  # the name of its type
+                self.content(depth + 1)  # its type name
             described.fields.append((code, field_name))
-        return self._with_parent(described, depth)
+        return self._add_parent(described, depth)
 
     def _new_proxy(self, depth: int) -> _Class:
-        described = self._kept(_Class("", _IS_SERIALIZABLE))
+        described = self._register(_Class("", _IS_SERIALIZABLE))
         for _ in range(self._source.count(2)):
             self._source.utf()
-        return self._with_parent(described, depth)
+        return self._add_parent(described, depth)
 
-    def _with_parent(self, described: _Class, depth: int) -> _Class:
+    def _add_parent(self, described: _Class, depth: int) -> _Class:
         self._annotations(depth)
         described.parent = self._class(depth)
         return described
@@ -133,19 +134,19 @@ class _Stream:
     def _needed_class(self, depth: int) -> _Class:
         described = self._class(depth)
         if described is None:
-            raise damaged("an object of Java has no class")
+            raise corrupted_error("a Java object has no class")
         return described
 
     def _object(self, depth: int) -> JavaObject:
         described = self._needed_class(depth)
-        value = self._kept(JavaObject(described.name))
+        value = self._register(JavaObject(described.name))
         family = [described]
-        while (parent := family[-1].parent) is not None and len(family) <= _MOST_NESTED:
+        while (parent := family[-1].parent) is not None and len(family) <= _MAX_DEPTH:
             family.append(parent)
         for each in reversed(family):
             if each.flags & _IS_EXTERNAL:
                 if not each.flags & _HAS_BLOCKS:
-                    raise damaged(f"only {each.name} can read what it has written")
+                    raise corrupted_error(f"only {each.name} can read its own format")
                 value.items += self._annotations(depth)
                 continue
             for code, name in each.fields:
@@ -155,14 +156,14 @@ class _Stream:
         return value
 
     def _enum(self, depth: int) -> JavaObject:
-        constant = self._kept(JavaObject(self._needed_class(depth).name))
+        constant = self._register(JavaObject(self._needed_class(depth).name))
         constant.items.append(self.content(depth + 1))
         return constant
 
     def _array(self, depth: int) -> JavaObject:
         described = self._needed_class(depth)
         code = described.name[1:2]
-        value = self._kept(JavaObject(described.name))
+        value = self._register(JavaObject(described.name))
         value.items += [self._field(code, depth) for _ in range(self._source.count())]
         return value
 
@@ -170,11 +171,11 @@ class _Stream:
         if code in {"L", "["}:
             return self.content(depth + 1)
         if code not in _NUMBERS:
-            raise damaged(f"a field of Java is of type {code!r}")
+            raise corrupted_error(f"a Java field has the unknown type {code!r}")
         return _NUMBERS[code](self._source)
 
     def _annotations(self, depth: int) -> list[Any]:
-        """Read what stands here until it is said to be all."""
+        """Read values up to the end marker."""
         items = []
         source = self._source
         while source.byte() != _END_OF_BLOCKS:
@@ -193,4 +194,4 @@ _NUMBERS: dict[str, Callable[[DataInput], Any]] = {
     "S": DataInput.read_short,
     "Z": lambda source: source.byte() != 0,
 }
-"""What reads a field by its type; nobody asks for what stands in those with a fraction."""
+"""Readers of fields by type; values of floats and doubles are not used."""

@@ -1,7 +1,7 @@
-"""The `_metadata` file of a savepoint or checkpoint: its operators, and the handles that lead to their state.
+"""The `_metadata` file of a savepoint or checkpoint: its operators, and the handles of their state.
 
-`metadata_format` reads the file, `handles` the handles in it, and `files` opens the files that the handles lead to,
-also where they have been moved. Start with `metadata_format`.
+`metadata_format` reads the file, `handles` the handles in it, and `files` opens the files of handles,
+also if they were moved. Start with `metadata_format`.
 """
 
 from holdfast.flink.metadata.files import StateFiles, StateStream
@@ -14,7 +14,12 @@ from holdfast.flink.metadata.handles import (
     OperatorHandle,
     StreamHandle,
 )
-from holdfast.flink.metadata.metadata_format import FlinkMetadata, FlinkOperator, parse_metadata
+from holdfast.flink.metadata.metadata_format import (
+    FlinkMetadata,
+    FlinkOperator,
+    operator_id,
+    parse_metadata,
+)
 
 __all__ = [
     "MODES",
@@ -28,5 +33,6 @@ __all__ = [
     "StateFiles",
     "StateStream",
     "StreamHandle",
+    "operator_id",
     "parse_metadata",
 ]

@@ -1,8 +1,8 @@
-"""Handles of Flink's metadata: small values that lead to bytes of state.
+"""Handles in Flink's metadata: small values that refer to bytes of state.
 
-    stream handle     the bytes: in the metadata, in a file, in a part of a file
-    operator handle   a stream, and where in it the elements of each operator state begin
-    keyed handle      a stream, and where in it each key group begins; or the files of RocksDB
+    stream handle     bytes in the metadata, in a file, or in a part of a file
+    operator handle   a stream with the offsets of the elements of each operator state
+    keyed handle      a stream with the offset of each key group, or the files of RocksDB
 
 Source:
     Flink, MetadataV2V3SerializerBase (2.3.0).
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.errors import UnsupportedFormatError
-from holdfast.flink.binary import DataInput, damaged
+from holdfast.flink.binary import DataInput, corrupted_error
 
-MOST_NESTED = 8
+MAX_NESTING = 8
 MODES = ("list", "union", "broadcast")
 
 
 @dataclass(frozen=True, slots=True)
 class InlineStream:
-    """Bytes that stand in the metadata itself."""
+    """Bytes in the metadata itself."""
 
     data: bytes
 
@@ -32,9 +32,9 @@ class FileStream:
     """A file, or a part of it.
 
     Attributes:
-        uri: Where it is; a plain name if it is relative.
-        is_relative: Whether it lies beside the metadata.
-        start: Where the part begins.
+        uri: URI of the file; only a name if it is relative.
+        is_relative: Whether it is in the metadata's directory.
+        start: Start of the part.
         size: Length of the part, in bytes.
     """
 
@@ -52,8 +52,8 @@ class OperatorHandle:
     """Operator state of a subtask.
 
     Attributes:
-        states: The mode of each state, an index of `MODES`, and where its elements begin.
-        stream: What they are offsets of.
+        states: The mode of each state, an index of `MODES`, and the offsets of its elements.
+        stream: The stream of these offsets.
     """
 
     states: dict[str, tuple[int, tuple[int, ...]]]
@@ -65,10 +65,10 @@ class KeyGroupsHandle:
     """Key groups of a subtask in one stream.
 
     Attributes:
-        first: The first key group.
-        offsets: Where each of them begins; not positive if it is empty, or not there.
-        stream: What they are offsets of.
-        is_canonical: Whether they are surely in the form that all backends have in common.
+        first: First key group.
+        offsets: Offset of each group; not positive if it is empty or missing.
+        stream: The stream of these offsets.
+        is_canonical: Whether they are known to be in the format that all backends share.
     """
 
     first: int
@@ -76,26 +76,26 @@ class KeyGroupsHandle:
     stream: StreamHandle
     is_canonical: bool = False
 
-    def extents(self, size: int, *, least: int) -> list[tuple[int, int, int]]:
-        """Each key group that is there, where it begins and where it ends.
+    def extents(self, size: int, *, min_offset: int) -> list[tuple[int, int, int]]:
+        """Return each existing key group with its start and end.
 
         Args:
             size: Length of the stream, in bytes.
-            least: The least offset that a group can begin at; lower ones say that it is not there.
+            min_offset: Smallest possible offset of a group; a lower one means that it is missing.
 
         Raises:
-            CheckpointCorruptedError: A key group begins behind the end of the stream.
+            CheckpointCorruptedError: A key group starts after the end of the stream.
         """
         there = [
             (group, offset)
             for group, offset in enumerate(self.offsets, self.first)
-            if offset >= least
+            if offset >= min_offset
         ]
         edges = sorted({*(offset for _, offset in there), size})
         if edges[-1] != size:
-            raise damaged("a key group begins behind the end of its stream")
-        behind = {**dict(itertools.pairwise(edges)), size: size}
-        return [(group, offset, behind[offset]) for group, offset in there]
+            raise corrupted_error("a key group starts after the end of its stream")
+        next_edge = {**dict(itertools.pairwise(edges)), size: size}
+        return [(group, offset, next_edge[offset]) for group, offset in there]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ class IncrementalHandle:
     """Key groups of a subtask in files of RocksDB.
 
     Attributes:
-        first: The first key group.
-        count: How many key groups there are.
-        meta: The descriptions of the states.
+        first: First key group.
+        count: Number of key groups.
+        meta: Descriptions of the states.
         files: Name and content of each file.
     """
 
@@ -117,11 +117,11 @@ class IncrementalHandle:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogHandle:
-    """Key groups of a subtask as they once were, and what has changed since.
+    """Key groups of a subtask as of an earlier time, and the changes since then.
 
     Attributes:
-        bases: What they were.
-        changes: How many streams of changes follow.
+        bases: The earlier key groups.
+        changes: Number of streams of changes.
     """
 
     bases: "tuple[KeyedHandle, ...]"
@@ -130,7 +130,7 @@ class ChangelogHandle:
 
 @dataclass(frozen=True, slots=True)
 class ChangesHandle:
-    """A stream of changes, which says nothing about its states by itself."""
+    """A stream of changes, which does not describe its states."""
 
 
 KeyedHandle = KeyGroupsHandle | IncrementalHandle | ChangelogHandle | ChangesHandle
@@ -140,8 +140,8 @@ def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
     """Read a stream handle.
 
     Raises:
-        CheckpointCorruptedError: It is damaged.
-        UnsupportedFormatError: It is of an unknown kind.
+        CheckpointCorruptedError: It is corrupted.
+        UnsupportedFormatError: Its type is unknown.
     """
     _check_depth(depth)
     match source.byte():
@@ -161,7 +161,7 @@ def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
             return FileStream(name, is_relative=True, start=0, size=_size(source))
         case 15:
             start, size = _size(source), _size(source)
-            source.read_int()  # who the file is shared by
+            source.read_int()  # scope of sharing
             uri = source.utf()
             source.utf()
             return FileStream(uri, is_relative=False, start=start, size=size)
@@ -172,15 +172,15 @@ def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
 
 
 def needed_stream(source: DataInput, depth: int = 0) -> StreamHandle:
-    """Read a stream handle that can't be missing. Raises as `stream_handle`."""
+    """Read a stream handle that must not be null. Raises like `stream_handle`."""
     handle = stream_handle(source, depth)
     if handle is None:
-        raise damaged("a handle leads nowhere")
+        raise corrupted_error("a stream handle is missing")
     return handle
 
 
 def operator_handle(source: DataInput) -> OperatorHandle | None:
-    """Read an operator handle. Raises as `stream_handle`."""
+    """Read an operator handle. Raises like `stream_handle`."""
     kind = source.byte()
     if kind == 0:
         return None
@@ -190,9 +190,9 @@ def operator_handle(source: DataInput) -> OperatorHandle | None:
     for _ in range(source.count(7)):
         name, mode = source.utf(), source.byte()
         if mode >= len(MODES):
-            raise damaged(f"an operator state is spread in mode {mode}")
+            raise corrupted_error(f"an operator state has the unknown mode {mode}")
         states[name] = mode, source.longs(source.count(8))
-    if kind == 17:  # of merged files: where those of the task are, which its stream says, too
+    if kind == 17:  # merged files: directories of the task, which the stream has as well
         source.utf()
         source.utf()
         source.byte()
@@ -200,7 +200,7 @@ def operator_handle(source: DataInput) -> OperatorHandle | None:
 
 
 def keyed_handle(source: DataInput, depth: int = 0) -> KeyedHandle | None:
-    """Read a keyed handle. Raises as `stream_handle`."""
+    """Read a keyed handle. Raises like `stream_handle`."""
     _check_depth(depth)
     kind = source.byte()
     if kind == 0:
@@ -211,7 +211,7 @@ def keyed_handle(source: DataInput, depth: int = 0) -> KeyedHandle | None:
 
 
 def channel_bytes(source: DataInput, *, has_kind: bool) -> int:
-    """Read a handle of data in flight, and return how many bytes of them there are."""
+    """Read a handle of in-flight data; returns its number of bytes."""
     kind = source.byte() if has_kind else 1
     source.read_int()
     if kind in {1, 2}:
@@ -233,7 +233,7 @@ def _key_groups(
 ) -> KeyGroupsHandle | None:
     first, count = _range(source)
     if 8 * count > source.left:
-        raise damaged(f"{count} key groups are to follow, and {source.left} bytes are left")
+        raise corrupted_error(f"{count} key groups can't fit into {source.left} bytes")
     offsets = source.longs(count)
     stream = stream_handle(source, depth + 1)
     return None if stream is None else KeyGroupsHandle(first, offsets, stream, is_canonical)
@@ -254,7 +254,7 @@ def _incremental(source: DataInput, depth: int, *, is_new: bool) -> IncrementalH
     meta = needed_stream(source, depth + 1)
     files = tuple(
         (source.utf(), needed_stream(source, depth + 1))
-        for _ in range(2)  # those that checkpoints share, and the others
+        for _ in range(2)  # shared files, then private ones
         for _ in range(source.count(3))
     )
     if is_new:
@@ -297,26 +297,26 @@ def _changes_in_files(source: DataInput, depth: int, *, is_new: bool) -> Changes
 def _range(source: DataInput) -> tuple[int, int]:
     first, count = source.read_int(), source.read_int()
     if not (0 <= first <= 1 << 15 and 0 <= count <= (1 << 15) - first):
-        raise damaged(f"{count} key groups from {first} on are more than there can be")
+        raise corrupted_error(f"{count} key groups from {first} are too many")
     return first, count
 
 
 def _size(source: DataInput) -> int:
     size = source.read_long()
     if size < 0:
-        raise damaged("a file's length is negative")
+        raise corrupted_error("a file's length is negative")
     return size
 
 
 def _check_depth(depth: int) -> None:
-    if depth > MOST_NESTED:
-        raise damaged("handles stand in each other without end")
+    if depth > MAX_NESTING:
+        raise corrupted_error("handles are nested too deeply")
 
 
-def _unknown(what: str, kind: int) -> UnsupportedFormatError:
+def _unknown(subject: str, kind: int) -> UnsupportedFormatError:
     message = (
-        f"the metadata has a {what} handle of kind {kind}, which this version of Holdfast doesn't "
-        "know; take a canonical savepoint with a Flink from 1.8 to 2.3"
+        f"the metadata has a {subject} handle of type {kind}, which this version of Holdfast does not "
+        "support; take a canonical savepoint with Flink 1.8 to 2.3"
     )
     return UnsupportedFormatError(message)
 
@@ -333,4 +333,4 @@ _KEYED: dict[int, Callable[[DataInput, int], KeyedHandle | None]] = {
     13: partial(_changes_in_files, is_new=True),
     14: partial(_changelog, is_new=True),
 }
-"""What reads a keyed handle, by its kind."""
+"""Readers of keyed handles by their type."""

@@ -1,4 +1,4 @@
-"""Flink's `_metadata` in all its versions, 2 to 7: operators, their subtasks, and handles to their state.
+"""Flink's `_metadata` in all its versions, 2 to 7: operators, their subtasks, and handles of their state.
 
     file      int 0x4960672d, int version, long checkpoint, int n * master, int n * operator [, properties]
     master    int 0xc96b1696, int length { int version, utf name, int n, bytes }
@@ -7,13 +7,14 @@
     subtask   operator handle, raw operator handle, keyed handle, raw keyed handle, channels
 
 Source:
-    Flink, MetadataSerializers and MetadataV2V3SerializerBase (2.3.0).
+    Flink, MetadataSerializers and MetadataV2V3SerializerBase (2.3.0). For ids of operators: Flink,
+    StreamGraphHasherV2.generateUserSpecifiedHash; Guava, Hashing.murmur3_128 with seed 0.
 """
 
 from dataclasses import dataclass
 
 from holdfast.errors import CheckpointError, UnsupportedFormatError
-from holdfast.flink.binary import DataInput, damaged
+from holdfast.flink.binary import DataInput, corrupted_error
 from holdfast.flink.metadata.handles import (
     KeyedHandle,
     OperatorHandle,
@@ -31,14 +32,14 @@ VERSIONS = range(2, 8)
 
 @dataclass(frozen=True, slots=True)
 class FlinkSubtask:
-    """What a subtask has stored.
+    """The stored state of a subtask.
 
     Attributes:
         operator: List, union and broadcast states.
-        raw_operator: A stream that the function has written.
+        raw_operator: A stream written by the function.
         keyed: Keyed state.
-        raw_keyed: Timers on the heap, beside RocksDB.
-        in_flight_bytes: Rows that were between operators, in unaligned checkpoints.
+        raw_keyed: Timers on the heap in a job with RocksDB.
+        in_flight_bytes: Size of the rows between operators in an unaligned checkpoint.
     """
 
     operator: OperatorHandle | None
@@ -53,14 +54,14 @@ class FlinkOperator:
     """An operator of a job.
 
     Attributes:
-        id: In hexadecimal digits, made of the uid, or of the job's graph if it has none.
-        name: As the web interface shows it; empty before Flink 2.0, which doesn't store it.
-        uid: Empty if it has none, or before Flink 2.0, which doesn't store it.
+        id: Hexadecimal id, derived from the uid, or from the job's graph without one.
+        name: Name in the web interface; empty before Flink 2.0, which does not store it.
+        uid: Empty without one, or before Flink 2.0, which does not store it.
         parallelism: Number of subtasks.
         max_parallelism: Number of key groups.
-        coordinator: State of the operator's part on the JobManager, such as a source's splits.
-        subtasks: By index; finished ones are missing.
-        is_finished: Whether all subtasks had ended.
+        coordinator: State of the operator's coordinator on the JobManager, such as a source's splits.
+        subtasks: By index, without finished ones.
+        is_finished: Whether all subtasks had finished.
     """
 
     id: str
@@ -78,8 +79,8 @@ class FlinkMetadata:
     """Content of a `_metadata` file.
 
     Attributes:
-        version: The version of the metadata's form.
-        checkpoint_id: The number of the checkpoint; savepoints have such a number, too.
+        version: Version of the metadata format.
+        checkpoint_id: Id of the checkpoint; savepoints have an id, too.
         operators: In the order of the file.
     """
 
@@ -92,20 +93,20 @@ def parse_metadata(data: bytes) -> FlinkMetadata:
     """Read a `_metadata` file.
 
     Raises:
-        CheckpointCorruptedError: It is damaged.
-        UnsupportedFormatError: It is none of Flink's, or of an unknown version.
+        CheckpointCorruptedError: It is corrupted.
+        UnsupportedFormatError: It is not from Flink, or its version is unknown.
     """
     source = DataInput(data)
     if source.left < 8 or source.read_int() != _MAGIC:
         message = (
-            "the file doesn't begin like metadata of Flink; `holdfast show` reads Holdfast's own"
+            "the file does not start like Flink metadata; use `holdfast show` for Holdfast's own"
         )
         raise UnsupportedFormatError(message)
     version = source.read_int()
     if version not in VERSIONS:
         message = (
-            f"the metadata is of version {version}, and Holdfast reads {VERSIONS[0]} to {VERSIONS[-1]}: "
-            "those of Flink 1.3 to 2.3"
+            f"the metadata has version {version}; Holdfast reads {VERSIONS[0]} to {VERSIONS[-1]}, "
+            "of Flink 1.3 to 2.3"
         )
         raise UnsupportedFormatError(message)
     checkpoint_id = source.read_long()
@@ -116,7 +117,7 @@ def parse_metadata(data: bytes) -> FlinkMetadata:
         try:
             operators.append(_operator(source, version))
         except CheckpointError as error:
-            last = f" behind operator {operators[-1].id}" if operators else ""
+            last = f" after operator {operators[-1].id}" if operators else ""
             raise type(error)(f"{error.args[0]} (operator {number}{last})") from error
     return FlinkMetadata(version, checkpoint_id, tuple(operators))
 
@@ -133,7 +134,9 @@ def _operator(source: DataInput, version: int) -> FlinkOperator:
     id = source.take(16).hex()
     parallelism, max_parallelism = source.read_int(), source.read_int()
     if not (0 <= parallelism <= 1 << 15 and -1 <= max_parallelism <= 1 << 15):
-        raise damaged(f"an operator has {parallelism} subtasks and {max_parallelism} key groups")
+        raise corrupted_error(
+            f"an operator has {parallelism} subtasks and {max_parallelism} key groups"
+        )
     coordinator = None
     if version == 2:
         source.read_int()
@@ -141,14 +144,16 @@ def _operator(source: DataInput, version: int) -> FlinkOperator:
         coordinator = stream_handle(source)
     count = source.read_int()
     if count > min(parallelism, source.left // 4):
-        raise damaged(f"an operator of {parallelism} subtasks has the state of {count}")
+        raise corrupted_error(f"an operator of {parallelism} subtasks has the state of {count}")
     subtasks = {}
     for _ in range(count):
         index = source.read_int()
         if index < 0 and version >= 3:
-            continue  # it had ended
+            continue  # it has finished
         if not 0 <= index < parallelism or index in subtasks:
-            raise damaged(f"there is a subtask {index} of {parallelism}")
+            raise corrupted_error(
+                f"subtask index {index} is not below the parallelism {parallelism}"
+            )
         subtasks[index] = _subtask(source, version)
     return FlinkOperator(
         id, name, uid, parallelism, max_parallelism, coordinator, subtasks, is_finished=count < 0
@@ -162,7 +167,7 @@ def _subtask(source: DataInput, version: int) -> FlinkSubtask:
     keyed, raw_keyed = keyed_handle(source), keyed_handle(source)
     in_flight = 0
     if version >= 3:
-        for _ in range(2):  # channels of what comes in, and of what goes out
+        for _ in range(2):  # input channels, then output channels
             for _ in range(source.count(16)):
                 in_flight += channel_bytes(source, has_kind=version >= 6)
     if version >= 7 and source.byte():
@@ -173,5 +178,49 @@ def _subtask(source: DataInput, version: int) -> FlinkSubtask:
 def _optional(source: DataInput) -> OperatorHandle | None:
     number = source.read_int()
     if number not in {0, 1}:
-        raise damaged(f"a subtask has {number} operator states of one kind")
+        raise corrupted_error(f"a subtask has {number} operator states of one type")
     return operator_handle(source) if number else None
+
+
+_MASK = (1 << 64) - 1
+_C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+
+
+def operator_id(uid: str) -> str:
+    """Return the hexadecimal id of the operator with a uid; metadata before Flink 2.0 has only ids."""
+    data = uid.encode()
+    h1 = h2 = 0
+    whole = len(data) & ~15
+    for start in range(0, whole, 16):
+        h1 ^= _mix(_half(data, start), _C1, 31, _C2)
+        h1 = ((_rotate(h1, 27) + h2) * 5 + 0x52DCE729) & _MASK
+        h2 ^= _mix(_half(data, start + 8), _C2, 33, _C1)
+        h2 = ((_rotate(h2, 31) + h1) * 5 + 0x38495AB5) & _MASK
+    h2 ^= _mix(_half(data, whole + 8), _C2, 33, _C1)
+    h1 ^= _mix(_half(data, whole), _C1, 31, _C2)
+    h1 ^= len(data)
+    h2 ^= len(data)
+    h1 = (h1 + h2) & _MASK
+    h2 = (h2 + h1) & _MASK
+    h1, h2 = _finalize(h1), _finalize(h2)
+    h1 = (h1 + h2) & _MASK
+    h2 = (h2 + h1) & _MASK
+    return (h1.to_bytes(8, "little") + h2.to_bytes(8, "little")).hex()
+
+
+def _half(data: bytes, start: int) -> int:
+    return int.from_bytes(data[start : start + 8], "little")
+
+
+def _mix(half: int, first: int, bits: int, second: int) -> int:
+    return _rotate(half * first & _MASK, bits) * second & _MASK
+
+
+def _rotate(word: int, bits: int) -> int:
+    return (word << bits | word >> (64 - bits)) & _MASK
+
+
+def _finalize(h: int) -> int:
+    h = (h ^ h >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    h = (h ^ h >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
+    return h ^ h >> 33

@@ -1,12 +1,12 @@
-"""State that moves from Flink to Holdfast, and back.
+"""Conversion of state from Flink to Holdfast, and back.
 
-`importing` carries out what `import_plan` has planned, with rows made by `imported_tables`; `exporting` writes the rows
-of `exported_rows` by `written_streams`. `dealt_rows` brings rows to other key groups, in temporary files.
+`importing` executes an `import_plan` with rows from `imported_tables`; `exporting` writes the rows of `exported_rows`
+through `written_streams`. `spilled_rows` routes rows to other key groups, in temporary files.
 """
 
-from holdfast.flink.moving.dealt_rows import DealtRows, SpillFile
 from holdfast.flink.moving.exporting import FlinkExport, export_savepoint
 from holdfast.flink.moving.importing import FlinkStateImport, import_savepoint
+from holdfast.flink.moving.spilled_rows import SpilledRows, SpillFile
 from holdfast.flink.moving.written_streams import (
     WrittenFile,
     WrittenOperator,
@@ -16,10 +16,10 @@ from holdfast.flink.moving.written_streams import (
 )
 
 __all__ = [
-    "DealtRows",
     "FlinkExport",
     "FlinkStateImport",
     "SpillFile",
+    "SpilledRows",
     "WrittenFile",
     "WrittenOperator",
     "export_savepoint",

@@ -1,8 +1,8 @@
-"""Rows of our keyed states as entries of Flink's: the other way round than `imported_tables`. Pure.
+"""Conversion of rows of Holdfast's keyed states to Flink's entries, the inverse of `imported_tables`. Pure.
 
-keys         several columns are a tuple; they go to the key groups of Flink's hash
-namespaces   a start and an end are a window of time, other columns likewise
-timers       those of functions, and of windows
+keys         several columns become a tuple; key groups are those of Flink's hash
+namespaces   a start and an end become a time window, other columns are converted like keys
+timers       timers of functions, and of windows
 """
 
 import itertools
@@ -19,7 +19,7 @@ from holdfast.backends.inspection import StoredState
 from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import flink_key_groups
 from holdfast.errors import InvalidRequestError
-from holdfast.flink.moving.dealt_rows import Groups
+from holdfast.flink.moving.spilled_rows import Groups
 from holdfast.flink.moving.written_streams import keyed_info
 from holdfast.flink.serializers import (
     NO_NAMESPACE,
@@ -40,7 +40,7 @@ from holdfast.flink.states import TIMERS, prefix_bytes
 
 ENTRY = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 OF_WINDOWS = "_timers/event/windows"
-"""The timers of an operator that keeps windows."""
+"""Timers of a window operator."""
 
 _SERVICES = {
     "_timers/event/timers": ("event", "user-timers"),
@@ -52,21 +52,21 @@ _TIME_WINDOW = pa.schema([("start", pa.int64()), ("end", pa.int64())])
 _VALUE, _CHANGED = "value", "changed"
 
 _Rest = Callable[[list[list[Any]]], Iterable[tuple[bytes, bytes, bytes]]]
-"""Gives of each row what stands before its key, behind its namespace, and as the value, by the columns behind these."""
+"""Encodes the remaining columns of each row: bytes before its key, after its namespace, and its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedRows:
-    """A keyed state as it becomes one of Flink.
+    """A keyed state converted to one of Flink.
 
     Attributes:
-        info: What a savepoint says of it.
-        description: For people.
-        key: How its keys are written.
+        info: Its description in a savepoint.
+        description: Readable description.
+        key: Encoding of its keys.
         max_parallelism: Number of key groups.
-        spec: What it holds here.
-        namespace: How its namespaces are written.
-        rest: Writes all that is no key and no namespace.
+        spec: Its columns in Holdfast.
+        namespace: Encoding of its namespaces.
+        rest: Encodes the columns other than keys and namespaces.
     """
 
     info: bytes
@@ -81,38 +81,38 @@ class ExportedRows:
     def of(
         cls, state: StoredState, columns: pa.Schema, max_parallelism: int, *, has_windows: bool
     ) -> "ExportedRows":
-        """Look at a state.
+        """Convert the description of a state.
 
         Args:
             state: The state.
-            columns: The columns of the state's rows, as they are read.
+            columns: Columns of the state's rows.
             max_parallelism: Number of key groups.
-            has_windows: Whether its operator keeps windows.
+            has_windows: Whether its operator has windows.
 
         Raises:
-            InvalidRequestError: It can't be written for Flink.
+            InvalidRequestError: It can't be exported to Flink.
         """
         spec = state.table_spec
         assert spec is not None
         assert state.name is not None
         key = _of_columns(spec.key)
         if key.hash_codes is None:
-            raise InvalidRequestError(f"a key of {spec.key.types} can't be a key of Flink")
+            raise InvalidRequestError(f"a key of {spec.key.types} can't be a Flink key")
         namespace = NO_NAMESPACE
         is_window = spec.namespace.equals(_TIME_WINDOW)
         if len(spec.namespace):
             namespace = window_of_time() if is_window else _of_columns(spec.namespace)
             if has_windows and not is_window:
                 raise InvalidRequestError(
-                    "windows of sessions are kept otherwise by Flink, which merges them"
+                    "session windows can't be exported, because Flink stores merged windows differently"
                 )
             if state.name == _CONTENTS and not has_windows:
                 raise InvalidRequestError(
-                    "windows without their timers would never end in Flink, and the import has left those out"
+                    "windows without their timers would never end in Flink, and the import has dropped those"
                 )
         if spec.kind == "timers":
             if state.name not in _SERVICES:
-                raise InvalidRequestError("Flink has timers of functions and windows alone")
+                raise InvalidRequestError("Flink has only timers of functions and windows")
             domain, service = _SERVICES[state.name]
             name, description = f"{TIMERS}{domain}_{service}", f"timers of {domain} time"
             snapshot, rest = _timers(key, namespace)
@@ -124,21 +124,21 @@ class ExportedRows:
         return cls(info, description, key, max_parallelism, spec, namespace, rest)
 
     def entries(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Groups]:
-        """Keys and values of rows as bytes, and the key group of each.
+        """Encode keys and values of rows, and compute the key group of each.
 
         Raises:
-            InvalidRequestError: A part of them is null, or can't be had in Java.
+            InvalidRequestError: A part of them is null, or can't be represented in Java.
         """
         width = len(self.spec.key)
-        behind = width + len(self.spec.namespace)
+        rest_start = width + len(self.spec.namespace)
         names = rows.schema.names
-        check_nulls(rows, [*names[:behind], *({_VALUE} & set(names))])
+        check_nulls(rows, [*names[:rest_start], *({_VALUE} & set(names))])
         owners = rows.columns[:width]
         whole = owners[0] if width == 1 else pa.StructArray.from_arrays(owners, names[:width])
         assert self.key.hash_codes is not None
         groups = flink_key_groups(self.key.hash_codes(whole), self.max_parallelism)
         content = [values_of(column) for column in rows.columns]
-        keys, spaces = _joined(content[:width]), _joined(content[width:behind])
+        keys, spaces = _zip_columns(content[:width]), _zip_columns(content[width:rest_start])
         prefix = prefix_bytes(self.max_parallelism)
         has_lengths = (
             self.spec.kind != "timers" and self.key.length < 0 and self.namespace.length < 0
@@ -148,7 +148,7 @@ class ExportedRows:
         values: list[bytes] = []
         with java_values():
             for group, key, space, (before, after, value) in zip(
-                groups.tolist(), keys, spaces, self.rest(content[behind:]), strict=False
+                groups.tolist(), keys, spaces, self.rest(content[rest_start:]), strict=False
             ):
                 owner, of_space = with_key(key), with_space(space)
                 if has_lengths:
@@ -159,33 +159,33 @@ class ExportedRows:
 
 
 def check_nulls(rows: pa.RecordBatch, names: Iterable[str]) -> None:
-    """Refuse columns that have nulls. Raises `InvalidRequestError`."""
+    """Check that columns have no nulls. Raises `InvalidRequestError`."""
     for name in names:
         if rows.column(name).null_count:
-            raise InvalidRequestError(f"column {name!r} has nulls, which Flink's state can't have")
+            raise InvalidRequestError(
+                f"column {name!r} has nulls, which Flink's state can't contain"
+            )
 
 
 @contextmanager
 def java_values() -> Iterator[None]:
-    """Make `InvalidRequestError` of what encoders raise."""
+    """Translate errors of encoders to `InvalidRequestError`."""
     try:
         yield
     except (AttributeError, TypeError, struct.error, UnicodeEncodeError):
-        message = (
-            "a part of a value is null, or a text has a lone surrogate, which Flink can't have"
-        )
+        message = "a part of a value is null, or a string has a lone surrogate, which Flink can't represent"
         raise InvalidRequestError(message) from None
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """The values of a column as encoders take them."""
+    """Convert a column to the values that encoders take."""
     type = plain_type(column.type)
     values: list[Any] = (column if type == column.type else column.cast(type)).to_pylist()
     return values
 
 
-def _joined(columns: list[list[Any]]) -> Iterable[Any]:
-    """The values of one column, or tuples of the values of several; without an end if there is none."""
+def _zip_columns(columns: list[list[Any]]) -> Iterable[Any]:
+    """Return the values of one column, or tuples of several; endless empty tuples without columns."""
     if len(columns) == 1:
         return columns[0]
     return zip(*columns, strict=True) if columns else itertools.repeat(None)
@@ -197,19 +197,19 @@ def _of_columns(schema: pa.Schema) -> WrittenType:
 
 
 def _length(part: bytes) -> bytes:
-    """How many bytes a part of a key has, in as few as it takes."""
+    """Encode the length of a part of a key in as few bytes as possible."""
     return len(part).to_bytes(max((len(part).bit_length() + 7) // 8, 1), "little")
 
 
 def _timers(key: WrittenType, namespace: WrittenType) -> tuple[bytes, _Rest]:
-    """Timers have their time before the key, and no value."""
+    """Return the snapshot and encoder of timers, which have their time before the key, and no value."""
     return timer_snapshot(key, namespace), lambda columns: (
         (timer_time(time), b"", b"") for time in columns[0]
     )
 
 
 def _content(spec: TableSpec, columns: pa.Schema) -> tuple[bytes, _Rest]:
-    """What a savepoint says of a state's values, and what writes them."""
+    """Return the snapshot and encoder of a state's values."""
     type = columns.field(_VALUE).type
     has_times = spec.ttl_ms is not None
     if spec.kind == "list":

@@ -1,6 +1,6 @@
-"""A savepoint of Flink, made of a checkpoint or savepoint of Holdfast, so that nobody has to stay.
+"""Export of a checkpoint or savepoint of Holdfast to a Flink savepoint, so that there is no lock-in.
 
-`serializers.writing` makes bytes of values, `written_streams` streams of these. Keys are dealt by Flink's hash.
+`serializers.writing` encodes values, `written_streams` writes them to streams. Keys are routed by Flink's hash.
 """
 
 import uuid
@@ -16,7 +16,7 @@ from holdfast.backends.inspection import ReadableState, StoredState, states_of
 from holdfast.backends.keys import key_group_range
 from holdfast.common import checkpoint_directory, uripath
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.flink.moving.dealt_rows import DealtRows, SpillFile
+from holdfast.flink.metadata import operator_id
 from holdfast.flink.moving.exported_rows import (
     ENTRY,
     OF_WINDOWS,
@@ -25,6 +25,7 @@ from holdfast.flink.moving.exported_rows import (
     java_values,
     values_of,
 )
+from holdfast.flink.moving.spilled_rows import SpilledRows, SpillFile
 from holdfast.flink.moving.written_streams import (
     Entries,
     WrittenFile,
@@ -34,8 +35,7 @@ from holdfast.flink.moving.written_streams import (
     write_keyed_state,
     write_operator_state,
 )
-from holdfast.flink.operator_ids import operator_id
-from holdfast.flink.serializers import counted, written_type
+from holdfast.flink.serializers import encode_items, written_type
 from holdfast.locations.file_systems import file_system_for, publish
 from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
@@ -52,33 +52,33 @@ def export_savepoint(
     *,
     allow_loss: bool = False,
 ) -> str:
-    """Make a savepoint for Flink of a checkpoint or savepoint of Holdfast.
+    """Write a Flink savepoint from a checkpoint or savepoint of Holdfast.
 
-    Flink 1.11 to 2.3 restores it on any backend, at any parallelism, if the job asks for the same states with the same
-    types: of numbers, booleans, texts and bytes; of `LocalDate`, `LocalTime`, `LocalDateTime`, `Instant` for timestamps
-    with a zone, and `BigDecimal`; of their lists and maps; structs are tuples, and a key of several columns is a tuple,
-    too. Reducing and aggregating states are values, and accumulators. A state with a time to live needs one in Flink.
+    Flink 1.11 to 2.3 restores it on any backend, at any parallelism, if the job declares the same states with the same
+    types: numbers, booleans, strings and bytes; `LocalDate`, `LocalTime`, `LocalDateTime`, `Instant` for timestamps
+    with a zone, and `BigDecimal`; lists and maps of these. Structs are tuples, and so is a key of several columns.
+    Reducing and aggregating states are values and accumulators. A state with a time to live needs one in Flink.
 
-    Namespaces of a start and an end are windows of time. An operator of tumbling or sliding windows has them with their
-    timers as Flink's window operator has them, `window-contents`; Flink's job has to keep the same value of each.
+    Namespaces of a start and an end are time windows. Tumbling and sliding windows are exported with their timers in
+    the form of Flink's window operator, `window-contents`; Flink's job must keep the same value for each window.
 
-    A key group is in memory at a time; what was read is in temporary files (`TMPDIR`) meanwhile, as large as the state.
+    One key group is in memory at a time. Temporary files (`TMPDIR`) hold the read state, and become as large as it.
 
     Args:
         pointer: URI or path of the checkpoint or savepoint.
         target: URI of the directory to make the savepoint in.
-        operators: The uid in the Flink job by the uid here; by default the same, and all operators.
-        allow_loss: Whether to leave out what can't be written for Flink.
+        operators: Uids in the Flink job by the uids here; by default all operators with the same uids.
+        allow_loss: Whether to omit states that can't be exported.
 
     Returns:
         Pointer to the savepoint: the URI of its directory.
 
     Raises:
-        InvalidRequestError: A state can't be written for Flink, such as one of sessions, or with values that are null.
-        CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
-        StorageUnavailableError: Something could not be read or written; there is no savepoint then.
-        StorageFullError: There is no room for temporary files.
+        InvalidRequestError: A state can't be exported, such as one of session windows, or with null values.
+        CheckpointNotFoundError: The checkpoint or one of its files does not exist.
+        CheckpointCorruptedError: A file differs from its checksum.
+        StorageUnavailableError: A read or write failed; no savepoint was written.
+        StorageFullError: There is no space for temporary files.
     """
     planned = FlinkExport.of(pointer, operators, allow_loss=allow_loss)
     return planned.write(target)
@@ -86,12 +86,12 @@ def export_savepoint(
 
 @dataclass(frozen=True, slots=True)
 class FlinkExport:
-    """State of Holdfast as it will be written for Flink; nothing is written yet.
+    """State of Holdfast converted for Flink, before it is written.
 
     Attributes:
-        kept: What is exported, for people: a line for each state.
-        lost: What is not, for people.
-        checkpoint_id: Number of the checkpoint.
+        kept: Readable lines of the exported states.
+        lost: Readable lines of the omitted data.
+        checkpoint_id: Id of the checkpoint.
         operators: The operators with their states.
     """
 
@@ -114,12 +114,12 @@ class FlinkExport:
         uids = {uid: uid for uid in stored} if operators is None else operators
         unknown = sorted(uids.keys() - stored.keys())
         if unknown:
-            message = f"there are no operators {unknown}; there are {sorted(stored)}"
+            message = f"unknown operators {unknown}; available: {sorted(stored)}"
             raise InvalidRequestError(message)
         if len(set(uids.values())) < len(uids):
-            raise InvalidRequestError("several operators are to become the same of Flink")
+            raise InvalidRequestError("several operators have the same uid in Flink")
         kept: list[str] = []
-        lost = ["what sources have read, and Spark's own state"]
+        lost = ["positions of sources, and Spark's own state"]
         lost += [f"operator {uid}" for uid in sorted(stored.keys() - uids.keys())]
         written = []
         file = SpillFile()
@@ -141,7 +141,7 @@ class FlinkExport:
         return cls(kept, lost, checkpoint.checkpoint_id, written)
 
     def write(self, target: str) -> str:
-        """Write the savepoint into a directory; gives the pointer to it. Errors are those of `export_savepoint`."""
+        """Write the savepoint to a directory; returns its pointer. Errors are those of `export_savepoint`."""
         directory = uripath.join(
             checkpoint_directory(target), f"savepoint-flink-{uuid.uuid4().hex[:12]}"
         )
@@ -163,26 +163,26 @@ class _ListExport:
 
     Attributes:
         kind: `list`, `union` or `broadcast`.
-        snapshots: What a savepoint says of its serializers, by their role.
-        elements: The elements by subtask; of a broadcast state all entries are one, which every subtask gets.
+        snapshots: Snapshots of its serializers, by role.
+        elements: Elements by subtask; the entries of a broadcast state are one element, which every subtask gets.
     """
 
     kind: str
     snapshots: Mapping[str, bytes]
-    elements: DealtRows | bytes
+    elements: SpilledRows | bytes
 
     def of_subtask(self, subtask: int) -> WrittenList:
         elements = [self.elements] if isinstance(self.elements, bytes) else self._own(subtask)
         return WrittenList(self.kind, self.snapshots, elements)
 
     def _own(self, subtask: int) -> Iterator[bytes]:
-        assert isinstance(self.elements, DealtRows)
+        assert isinstance(self.elements, SpilledRows)
         for _, rows in self.elements.blocks(subtask, subtask + 1):
             yield from rows.column(0).to_pylist()
 
 
 class _OperatorExport:
-    """An operator with its states, as bytes by key group or subtask of Flink; nothing is written yet."""
+    """An operator with its states as bytes by key group or subtask of Flink, before it is written."""
 
     def __init__(
         self, id: str, operator: StoredOperator, file: SpillFile, *, has_windows: bool
@@ -192,16 +192,16 @@ class _OperatorExport:
         self._file = file
         self._has_windows = has_windows
         self._lists: dict[str, _ListExport] = {}
-        self._keyed: list[tuple[ExportedRows, DealtRows]] = []
+        self._make_keyed_rows: list[tuple[ExportedRows, SpilledRows]] = []
 
     def add(self, state: StoredState) -> str:
-        """Add a state; says what it becomes, for people. Raises `InvalidRequestError`."""
+        """Add a state; returns a readable description of the result. Raises `InvalidRequestError`."""
         if state.name is None:
-            raise InvalidRequestError("bytes of a format of the job's own are nothing to Flink")
+            raise InvalidRequestError("state in a custom format can't be exported to Flink")
         readable = state.readable()
         foreign = [column.stored_name for column in readable.content if column.kind == "pickle"]
         if foreign:
-            raise InvalidRequestError(f"{foreign[0]} is nothing to Java")
+            raise InvalidRequestError(f"{foreign[0]} can't be exported to Java")
         if state.is_keyed:
             return self._add_keyed(state, readable)
         of_kind = self._broadcast if state.kind == "broadcast" else self._list
@@ -209,7 +209,7 @@ class _OperatorExport:
         return f"{state.kind}, {readable.schema.field('value').type}"
 
     def write(self, directory: str) -> WrittenOperator:
-        """Write all that was added into files of a directory; returns what the metadata says of them."""
+        """Write the states to files of a directory; returns the operator's entry for the metadata."""
         operator = self._operator
         subtasks = []
         for subtask in range(operator.parallelism):
@@ -218,7 +218,7 @@ class _OperatorExport:
                 with _file(directory, f"{self._id}-{subtask}-operator") as file:
                     own = {name: each.of_subtask(subtask) for name, each in self._lists.items()}
                     lists = write_operator_state(file, own)
-            if self._keyed:
+            if self._make_keyed_rows:
                 with _file(directory, f"{self._id}-{subtask}-keyed") as file:
                     keyed = self._write_keyed(file, subtask)
             subtasks.append((lists, keyed))
@@ -228,9 +228,9 @@ class _OperatorExport:
         operator = self._operator
         own = key_group_range(operator.max_parallelism, operator.parallelism, subtask)
         first, end = own.start_key_group, own.end_key_group + 1
-        infos = [exported.info for exported, _ in self._keyed]
-        snapshot = self._keyed[0][0].key.snapshot
-        groups = _by_group([rows for _, rows in self._keyed], first, end)
+        infos = [exported.info for exported, _ in self._make_keyed_rows]
+        snapshot = self._make_keyed_rows[0][0].key.snapshot
+        groups = _by_group([rows for _, rows in self._make_keyed_rows], first, end)
         return write_keyed_state(file, snapshot, infos, first, groups)
 
     def _broadcast(self, kind: str, readable: ReadableState) -> _ListExport:
@@ -244,11 +244,11 @@ class _OperatorExport:
                 entries += [types[0].encode(key) + types[1].encode(value) for key, value in pairs]
         roles = dict(zip(("KEY_SERIALIZER", "VALUE_SERIALIZER"), types, strict=True))
         snapshots = {role: type.snapshot for role, type in roles.items()}
-        return _ListExport(kind, snapshots, counted(entries))
+        return _ListExport(kind, snapshots, encode_items(entries))
 
     def _list(self, kind: str, readable: ReadableState) -> _ListExport:
         element = written_type(readable.schema.field("value").type)
-        elements = DealtRows(_ELEMENT, self._operator.parallelism, self._file)
+        elements = SpilledRows(_ELEMENT, self._operator.parallelism, self._file)
         for rows in _pieces(readable):
             check_nulls(rows, ["value"])
             with java_values():
@@ -262,18 +262,20 @@ class _OperatorExport:
         columns = pa.schema([field for field in readable.schema if field.name != "subtask"])
         groups = self._operator.max_parallelism
         exported = ExportedRows.of(state, columns, groups, has_windows=self._has_windows)
-        if self._keyed and not self._keyed[0][0].spec.key.equals(exported.spec.key):
-            raise InvalidRequestError("states of one operator are by other keys")
-        rows = DealtRows(ENTRY, groups, self._file)
+        if self._make_keyed_rows and not self._make_keyed_rows[0][0].spec.key.equals(
+            exported.spec.key
+        ):
+            raise InvalidRequestError("states of one operator have different keys")
+        rows = SpilledRows(ENTRY, groups, self._file)
         for batch in _pieces(readable):
             rows.add(*exported.entries(batch.drop_columns(["subtask"])))
         rows.finish()
-        self._keyed.append((exported, rows))
+        self._make_keyed_rows.append((exported, rows))
         return exported.description
 
 
 def _pieces(readable: ReadableState) -> Iterator[pa.RecordBatch]:
-    """The rows of a state, as many at a time as Python should have as objects."""
+    """Read the rows of a state in batches small enough for Python objects."""
     for batch in readable.batches():
         step = max(1, int(len(batch) * _PIECE_BYTES / max(1, batch.nbytes)))
         for start in range(0, len(batch), step):
@@ -281,9 +283,9 @@ def _pieces(readable: ReadableState) -> Iterator[pa.RecordBatch]:
 
 
 def _by_group(
-    states: list[DealtRows], first: int, end: int
+    states: list[SpilledRows], first: int, end: int
 ) -> Iterator[Iterator[tuple[int, Entries]]]:
-    """The entries in each key group, by the number of the state that has them."""
+    """Yield the entries of each key group, by the number of their state."""
     sources = [rows.by_group(first, end) for rows in states]
     ahead = [next(source, None) for source in sources]
 
@@ -304,7 +306,7 @@ def _entries(rows: pa.Table) -> Iterable[tuple[bytes, bytes]]:
 
 @contextmanager
 def _file(directory: str, name: str) -> Iterator[WrittenFile]:
-    """A file of the directory, which is there when all is written."""
+    """Write a file of a directory, which appears when the block ends."""
     uri = uripath.join(directory, name)
     stream = file_system_for(uri).create(uri)
     try:

@@ -1,4 +1,4 @@
-"""Which states of a savepoint of Flink become which of ours, and what is lost. Reads descriptions, and broadcast state."""
+"""The plan of an import: the new states of a Flink savepoint's states, and losses. Reads descriptions and broadcast state."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Self
 from holdfast.backends.keys import MAX_PARALLELISM
 from holdfast.errors import InvalidRequestError, UnreadableStateError
 from holdfast.flink.kafka_offsets import SOURCES
-from holdfast.flink.operator_ids import operator_id
+from holdfast.flink.metadata import operator_id
 from holdfast.flink.savepoint import FlinkSavepoint
 from holdfast.flink.states import TIMERS
 
@@ -24,13 +24,13 @@ class MovedState:
     """A state that is imported.
 
     Attributes:
-        operator: The operator of Flink, as `operators` names it.
-        source: Operator and state as whoever imports names them.
-        target: Operator and state that it becomes; of timers their domain stands for the state.
-        kind: Flink's, such as `keyed map`.
-        types: The types of keys and values, for people.
+        operator: Flink's operator, by its name in `operators`.
+        source: Operator and state as named by the caller.
+        target: New operator and state; for timers, their domain instead of a state.
+        kind: Flink's type, such as `keyed map`.
+        types: Readable types of keys and values.
         has_ttl: Whether its values have a time to live.
-        is_checked: Whether the key groups of its keys can be compared with Flink's hash.
+        is_checked: Whether its keys can be checked against their key groups.
     """
 
     operator: str
@@ -43,33 +43,33 @@ class MovedState:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether it is kept by key."""
+        """True for keyed state."""
         return self.kind.startswith("keyed")
 
     @property
     def domain(self) -> str:
-        """The domain of timers, `event` or `processing`; empty for other states."""
+        """Domain of timers, `event` or `processing`; empty for other states."""
         return _domain_and_service(self.source[1])[0] if self.kind == _TIMER else ""
 
     @property
     def description(self) -> str:
-        """Where it comes from and what it becomes, for people."""
-        what = f"timers of {self.domain} time" if self.domain else f"{self.kind}, {self.types}"
+        """Readable description of its source and target."""
+        label = f"timers of {self.domain} time" if self.domain else f"{self.kind}, {self.types}"
         unchecked = "" if self.is_checked or not self.is_keyed else "; keys that can't be checked"
         source = self.source[0] if self.domain else "/".join(self.source)
         target = self.target[0] if self.domain else "/".join(self.target)
-        return f"{source} as {target}: {what}{unchecked}"
+        return f"{source} as {target}: {label}{unchecked}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportPlan:
-    """What becomes of the states of a savepoint.
+    """The new states of a savepoint, and losses.
 
     Attributes:
-        moved: The states that are imported.
-        lost: What is not, for people.
-        refused: What is lost because it can't be read, or is in no state.
-        starting_offsets: By the operators of sources that read Kafka, Spark's `startingOffsets`.
+        moved: Imported states.
+        lost: Readable lines of data that is not imported.
+        refused: Losses because data can't be read, or is not in any state.
+        starting_offsets: Spark's `startingOffsets` by operators of Kafka sources.
     """
 
     moved: tuple[MovedState, ...]
@@ -81,15 +81,15 @@ class ImportPlan:
     def of(
         cls, savepoint: FlinkSavepoint, states: Mapping[Place, Place] | None, *, timers: bool
     ) -> Self:
-        """Look at a savepoint.
+        """Plan the import of a savepoint.
 
         Args:
             savepoint: The savepoint.
-            states: What becomes of which states; None for all that are no window's or source's.
-            timers: Whether timers of functions come along with their operator's keyed states.
+            states: New states by Flink's states; None for all except those of windows and sources.
+            timers: Whether to import timers of functions with their operator's keyed states.
 
         Raises:
-            InvalidRequestError: States are named that don't exist, or two become the same.
+            InvalidRequestError: A named state does not exist, or two have the same target.
         """
         sorting = _Sorting(savepoint)
         if states is None:
@@ -99,7 +99,7 @@ class ImportPlan:
         targets = [each.target for each in sorting.moved]
         twice = sorted({"/".join(target) for target in targets if targets.count(target) > 1})
         if twice:
-            raise InvalidRequestError(f"several states of Flink are to become {', '.join(twice)}")
+            raise InvalidRequestError(f"several Flink states have the target {', '.join(twice)}")
         return cls(
             moved=tuple(sorting.moved),
             lost=(*sorting.lost, *_unequal_copies(savepoint, sorting)),
@@ -109,7 +109,7 @@ class ImportPlan:
 
 
 class _Sorting:
-    """Sorts states into what is imported and what is lost."""
+    """A sorter of states into imported and lost ones."""
 
     def __init__(self, savepoint: FlinkSavepoint) -> None:
         self._savepoint = savepoint
@@ -118,7 +118,7 @@ class _Sorting:
         self.moved: list[MovedState] = []
         self.lost: list[str] = []
         self.refused = [
-            f"{row['in_flight_bytes']} bytes of rows are in flight at operator {label}, which are in no state; take a "
+            f"{row['in_flight_bytes']} bytes of rows are in flight at operator {label} and not in any state; take a "
             "savepoint, or an aligned checkpoint"
             for label, row in self.operators.items()
             if row["in_flight_bytes"]
@@ -126,7 +126,7 @@ class _Sorting:
         self.offsets: dict[str, str] = {}
 
     def take_all(self, *, timers: bool) -> None:
-        """All states of operators whose uid is known, but those that are Flink's own."""
+        """Import all states of operators with a known uid, except Flink's internal ones."""
         unnamed = set()
         for row in self._states:
             operator, state = row["operator"], row["state"]
@@ -136,12 +136,12 @@ class _Sorting:
                 self._take(row, operator, (operator, state), (operator, state))
         if unnamed:
             self.lost.append(
-                f"states of {len(unnamed)} operators whose uid isn't known ({', '.join(sorted(unnamed))}): name their "
+                f"states of {len(unnamed)} operators with an unknown uid ({', '.join(sorted(unnamed))}): specify their "
                 "uids, or their states"
             )
 
     def take(self, states: Mapping[Place, Place], *, timers: bool) -> None:
-        """These states. Raises `InvalidRequestError`."""
+        """Import the given states. Raises `InvalidRequestError`."""
         left = dict(states)
         targets: dict[str, set[str]] = {}
         others: dict[str, list[str]] = {}
@@ -158,13 +158,11 @@ class _Sorting:
                 others.setdefault(label, []).append(row["state"])
         if left:
             there = ", ".join(f"{row['operator']}/{row['state']}" for row in self._states)
-            message = (
-                f"there are no states {['/'.join(place) for place in left]}; there are {there}"
-            )
+            message = f"unknown states {['/'.join(place) for place in left]}; available: {there}"
             raise InvalidRequestError(message)
         named = {each.operator for each in self.moved}
         self.lost += [
-            f"states of operator {label} that are not asked for: {', '.join(names)}"
+            f"states of operator {label} that were not requested: {', '.join(names)}"
             for label, names in others.items()
             if label in named
         ]
@@ -175,7 +173,7 @@ class _Sorting:
                 self._take_timers(row, uid, timers=timers)
 
     def _take_named(self, row: Mapping[str, Any], place: Place, target: Place) -> None:
-        """Take a state; timers come along with the others of their operator. Raises `InvalidRequestError`."""
+        """Import a state; timers are imported with the other states of their operator. Raises `InvalidRequestError`."""
         if row["failure"]:
             message = f"state {'/'.join(place)} can't be read: {row['failure']}"
             raise InvalidRequestError(message)
@@ -183,14 +181,14 @@ class _Sorting:
             self._take(row, row["operator"], place, target)
 
     def _is(self, place: Place, row: Mapping[str, Any]) -> bool:
-        """Whether a state is the one that is named so."""
+        """Return whether a row describes the state at a place."""
         operator, state = place
         known = self.operators[row["operator"]]
         names = {row["operator"], known["id"], known["name"]}
         return state == row["state"] and (operator in names or operator_id(operator) == known["id"])
 
     def _take_other(self, row: Mapping[str, Any], *, timers: bool) -> bool:
-        """Sort what is Flink's own, can't be read, or is of timers; says whether it was that."""
+        """Handle internal and unreadable states and timers; returns whether the state was one of these."""
         operator, state = row["operator"], row["state"]
         if row["failure"]:
             self.refused.append(
@@ -201,10 +199,10 @@ class _Sorting:
         elif self._is_of_timers(row):
             self._take_timers(row, operator, timers=timers)
         elif row["value"] == "null":
-            self.refused.append(f"state {operator}/{state} has values of no type")
+            self.refused.append(f"state {operator}/{state} has values without a type")
         elif row["namespace"] is not None or state in _OF_WINDOWS:
             self.lost.append(
-                f"state {operator}/{state} of windows, whose logic is Flink's; name it to have it with its windows"
+                f"window state {operator}/{state}, whose logic is in Flink; name it to import it with its windows"
             )
         else:
             return False
@@ -217,13 +215,13 @@ class _Sorting:
             self.lost.append(f"timers {service!r} of {domain} time of operator {operator}")
         elif not timers:
             self.lost.append(
-                f"timers of {domain} time of operator {operator}, which are not asked for"
+                f"timers of {domain} time of operator {operator}, which were not requested"
             )
         else:
             self._take(row, operator, (operator, row["state"]), (uid, f"timers of {domain} time"))
 
     def _take_offsets(self, row: Mapping[str, Any]) -> None:
-        """Note where a source of Kafka goes on, or why that isn't known."""
+        """Record the next offsets of a Kafka source, or the reason why they are unknown."""
         if row["state"] not in SOURCES or row["failure"]:
             return
         operator = row["operator"]
@@ -251,7 +249,7 @@ class _Sorting:
 
 
 def _unequal_copies(savepoint: FlinkSavepoint, sorting: _Sorting) -> Iterator[str]:
-    """What is lost where subtasks have different copies of a broadcast state."""
+    """Return the losses from different copies of a broadcast state."""
     for each in sorting.moved:
         if each.kind != "broadcast":
             continue
@@ -259,7 +257,7 @@ def _unequal_copies(savepoint: FlinkSavepoint, sorting: _Sorting) -> Iterator[st
         try:
             copies = [_copy(savepoint, each.source, subtask) for subtask in subtasks]
         except UnreadableStateError:
-            continue  # whoever reads the state says so
+            continue  # reported when the state is read
         if len({copy for copy in copies if copy}) > 1:
             yield (
                 f"what subtasks have otherwise in broadcast state {'/'.join(each.source)}: the first subtask's copy is imported"
@@ -267,7 +265,7 @@ def _unequal_copies(savepoint: FlinkSavepoint, sorting: _Sorting) -> Iterator[st
 
 
 def _copy(savepoint: FlinkSavepoint, source: Place, subtask: int) -> tuple[str, ...]:
-    """A subtask's copy of a broadcast state, in an order of its own."""
+    """Return a subtask's copy of a broadcast state, sorted for comparison."""
     operator, state = source
     rows = savepoint.read_state(operator, state, kind="broadcast", subtask=subtask)
     return tuple(sorted(map(repr, rows.to_pylist())))

@@ -1,8 +1,8 @@
-"""Rows of Flink's keyed state in the columns of our keyed states: what a function would have stored itself. Pure.
+"""Conversion of rows of Flink's keyed state to columns of Holdfast's keyed states, as a function would store them. Pure.
 
-keys         a tuple or POJO becomes a column a field; Spark's hash deals them anew
-namespaces   likewise
-values       as they are; of a state with a time to live `changed` says when a value was last used
+keys         a tuple or POJO becomes one column per field; keys are routed by Spark's hash
+namespaces   converted like keys
+values       unchanged; with a time to live, `changed` has the time of the last use of a value
 timers       as timers of the function
 """
 
@@ -40,17 +40,17 @@ _MOMENT = pa.timestamp("ms", "UTC")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTarget:
-    """The state that rows of Flink become.
+    """The target state of Flink's rows.
 
     Attributes:
-        name: The state's name.
-        kind: Flink's, such as `keyed map`.
-        key: Names of the key's columns; none for those that follow from its type.
+        name: Name of the state.
+        kind: Flink's type, such as `keyed map`.
+        key: Names of the key's columns; empty to derive them from its type.
         max_parallelism: Number of key groups.
-        has_ttl: Whether Flink's values say when they were last used.
-        ttl_ms: How long they live, in milliseconds; None for ever.
-        descriptor: What the job names the state by; None for what follows from its type.
-        drops_nulls: Whether values that are null are left out, which no state of ours can have.
+        has_ttl: Whether Flink's values have the time of their last use.
+        ttl_ms: Their time to live in milliseconds; None for no expiry.
+        descriptor: The job's descriptor of the state; None to derive it from its type.
+        drops_nulls: Whether to drop null values, which Holdfast's states can't contain.
     """
 
     name: str
@@ -64,14 +64,14 @@ class KeyedTarget:
 
 
 def keyed_table(rows: pa.Table, target: KeyedTarget) -> tuple[TableSpec, StateRows]:
-    """What a keyed state holds, and its rows.
+    """Convert rows to a keyed state; returns its columns and rows.
 
     Args:
-        rows: As they are read; maps have a row for each entry.
-        target: What they become.
+        rows: Flink's rows; maps have one row per entry.
+        target: The target state.
 
     Raises:
-        InvalidRequestError: They can't become that.
+        InvalidRequestError: The rows can't be converted.
     """
     if target.kind == "keyed list" and isinstance(target.descriptor, ValueStateDescriptor):
         rows, target = _only_elements(rows, target.name), replace(target, kind="keyed value")
@@ -81,15 +81,13 @@ def keyed_table(rows: pa.Table, target: KeyedTarget) -> tuple[TableSpec, StateRo
     namespace = _fields(_NAMESPACE, columns[_NAMESPACE], ()) if _NAMESPACE in columns else {}
     descriptor = target.descriptor or _descriptor(target, columns, values)
     if descriptor.name != target.name:
-        message = (
-            f"the descriptor of state {target.name!r} names {descriptor.name!r}; give both one name"
-        )
+        message = f"the descriptor of state {target.name!r} has the name {descriptor.name!r}; both must be the same"
         raise InvalidRequestError(message)
     spec = described_table(descriptor, _schema(key), _schema(namespace), target.max_parallelism)
     if spec.ttl_ms is not None and not target.has_ttl:
         message = (
-            f"state {target.name!r} has no time to live in Flink, so that nobody knows how old its values are; "
-            "import it without"
+            f"state {target.name!r} has no time to live in Flink, so the age of its values is unknown; "
+            "import it without one"
         )
         raise InvalidRequestError(message)
     arrays = [*key.values(), *namespace.values()]
@@ -100,25 +98,23 @@ def keyed_table(rows: pa.Table, target: KeyedTarget) -> tuple[TableSpec, StateRo
         arrays.append(changed)
     names = shown_schema(spec).names
     if len(names) != len(arrays):
-        message = (
-            f"state {target.name!r} is {target.kind} in Flink, and can't become {descriptor!r}"
-        )
+        message = f"state {target.name!r} is {target.kind} in Flink and can't be converted to {descriptor!r}"
         raise InvalidRequestError(message)
     return spec, StateRows(pa.table(arrays, names), descriptor)
 
 
 def _only_elements(rows: pa.Table, name: str) -> pa.Table:
-    """Rows with the only element of each list, as which PyFlink has values. Raises `InvalidRequestError`."""
+    """Replace each list by its only element, the form of PyFlink's values. Raises `InvalidRequestError`."""
     lists = rows.column("value").combine_chunks()
     if not pc.all(pc.equal(pc.list_value_length(lists), 1), min_count=0).as_py():
-        message = f"state {name!r} has lists of several elements in Flink, and can't become a value"
+        message = f"state {name!r} has lists of several elements in Flink and can't be converted to a value"
         raise InvalidRequestError(message)
     place = rows.schema.get_field_index("value")
     return rows.set_column(place, "value", lists.flatten())
 
 
 def _columns(rows: pa.Table, target: KeyedTarget) -> dict[str, pa.Array]:
-    """The columns by their names, with values and when they were last used apart; rows of nothing are left out."""
+    """Return the columns by name, values separated from their times of last use, without empty rows."""
     columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
     if target.kind == "keyed map":
         columns["value"] = columns.pop("map_value")
@@ -126,11 +122,11 @@ def _columns(rows: pa.Table, target: KeyedTarget) -> dict[str, pa.Array]:
     is_there = values.is_valid()
     if values.null_count and not target.drops_nulls:
         message = (
-            f"state {target.name!r} has {values.null_count} values that are null, which states here don't have; "
-            "allow_loss=True or --allow-loss leaves them out"
+            f"state {target.name!r} has {values.null_count} null values, which states can't contain; "
+            "allow_loss=True or --allow-loss drops them"
         )
         raise InvalidRequestError(message)
-    if target.kind == "keyed list":  # where an empty list is none
+    if target.kind == "keyed list":  # an empty list is not stored
         is_there = pc.and_kleene(is_there, pc.greater(pc.list_value_length(values), 0))
     columns = {name: column.filter(is_there) for name, column in columns.items()}
     if target.has_ttl and target.kind == "keyed list":
@@ -144,7 +140,7 @@ def _columns(rows: pa.Table, target: KeyedTarget) -> dict[str, pa.Array]:
 def timers_rows(
     rows: pa.Table, domain: str, key: tuple[str, ...], max_parallelism: int
 ) -> tuple[TableSpec, StateRows]:
-    """Likewise for the timers of a function, of a domain of time."""
+    """Convert the timers of a function in a time domain, like `keyed_table`."""
     columns = _fields("key", rows.column("key").combine_chunks(), key)
     spec = timers_table(domain, _schema(columns), max_parallelism)
     times = rows.column("timestamp").combine_chunks()
@@ -152,36 +148,36 @@ def timers_rows(
 
 
 def key_names(type: pa.DataType, given: Sequence[str]) -> tuple[str, ...]:
-    """The names of a key's columns.
+    """Return the names of a key's columns.
 
     Raises:
-        InvalidRequestError: The key has another number of columns than names are given.
+        InvalidRequestError: The number of names differs from that of the key's columns.
     """
     own = [field.name for field in type] if pa.types.is_struct(type) else ["key"]
     if given and len(given) != len(own):
-        message = f"the key has columns {own}, and is to have {list(given)}; give as many names"
+        message = f"the key has the columns {own}, so it needs {len(own)} names, got {list(given)}"
         raise InvalidRequestError(message)
     return tuple(given or own)
 
 
-def _fields(what: str, column: pa.Array, names: Sequence[str]) -> dict[str, pa.Array]:
-    """A key or namespace as columns that Spark can hash."""
+def _fields(subject: str, column: pa.Array, names: Sequence[str]) -> dict[str, pa.Array]:
+    """Convert a key or namespace to columns that Spark can hash."""
     if not pa.types.is_struct(column.type):
-        return {(names or [what])[0]: _hashable(what, column)}
+        return {(names or [subject])[0]: _hashable(subject, column)}
     own = key_names(column.type, names)
     return {
-        name: _hashable(f"{what}, {name!r}", field)
+        name: _hashable(f"{subject}, {name!r}", field)
         for name, field in zip(own, column.flatten(), strict=True)
     }
 
 
-def _hashable(what: str, column: pa.Array) -> pa.Array:
-    """Times in microseconds, which are Spark's; everything else as it is."""
+def _hashable(subject: str, column: pa.Array) -> pa.Array:
+    """Convert times to microseconds, the unit of Spark; other columns are unchanged."""
     if pa.types.is_timestamp(column.type) and column.type.unit != "us":
         try:
             return column.cast(pa.timestamp("us", column.type.tz))
         except pa.ArrowInvalid:
-            message = f"the {what} has times that are no whole microseconds, which Spark has alone"
+            message = f"the {subject} has times with a fraction of a microsecond, which Spark does not support"
             raise InvalidRequestError(message) from None
     return column
 
@@ -193,7 +189,7 @@ def _schema(columns: dict[str, pa.Array]) -> pa.Schema:
 def _descriptor(
     target: KeyedTarget, columns: dict[str, pa.Array], values: pa.Array
 ) -> KeyedDescriptor:
-    """What follows from the kind and the types."""
+    """Derive a descriptor from the state's type and the types of its columns."""
     name, type = target.name, values.type
     ttl = None
     if target.ttl_ms is not None:
@@ -215,7 +211,7 @@ def _descriptor(
 
 
 def _lists(lists: pa.ListArray, *, keeps_times: bool) -> tuple[pa.Array, pa.Array]:
-    """Lists of elements with their times as ours have them, or without; and when each was last used."""
+    """Return lists with or without the times of elements, and the time of last use of each list."""
     bounds = lists.offsets.to_numpy().astype(np.int64)
     bounds = bounds - bounds[0]
     elements, moments = lists.flatten().flatten()
@@ -231,12 +227,12 @@ def _lists(lists: pa.ListArray, *, keeps_times: bool) -> tuple[pa.Array, pa.Arra
 
 
 def _unknown(value: Any, _other: Any) -> Any:
-    """Stands for a function that only the job knows: what is stored is the same, whichever it is."""
+    """Replace a function that only the job has; the stored data does not depend on it."""
     return value
 
 
 class _Accumulators(AggregateFunction):
-    """Stands for a function of which only the type of its accumulators is known."""
+    """A placeholder for a function whose accumulator type only is known."""
 
     def __init__(self, type: pa.DataType) -> None:
         self._type = type
@@ -248,7 +244,7 @@ class _Accumulators(AggregateFunction):
     def create_accumulator(self) -> Any:
         return None
 
-    def add(self, value: Any, accumulator: Any) -> Any:  # noqa: ARG002  # nobody adds to what is imported
+    def add(self, value: Any, accumulator: Any) -> Any:  # noqa: ARG002  # an import adds no values
         return accumulator
 
     def get_result(self, accumulator: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A savepoint of Holdfast, made of one of Flink: for a query to begin with the state of a Flink job.
+"""Import of a Flink savepoint to a savepoint of Holdfast, so that a query starts with the state of a Flink job.
 
-`import_plan` says which states become which, and what is lost; `imported_tables` turns rows of keyed state into those of
-ours. Here they are read, their keys compared with Flink's hash, dealt anew by Spark's hash, and written.
+`import_plan` maps states and lists losses; `imported_tables` converts rows of keyed state. This module reads rows,
+compares their keys with Flink's hash, routes them by Spark's hash, and writes them.
 """
 
 import logging
@@ -25,9 +25,9 @@ from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import KEY_HASH, KeyGroupRange, key_hash
 from holdfast.common import SYSTEM_CLOCK, checkpoint_directory
 from holdfast.errors import InvalidRequestError, UnreadableStateError
-from holdfast.flink.moving.dealt_rows import DealtRows, SpillFile
 from holdfast.flink.moving.import_plan import ImportPlan, MovedState, Place
 from holdfast.flink.moving.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
+from holdfast.flink.moving.spilled_rows import SpilledRows, SpillFile
 from holdfast.flink.savepoint import FlinkSavepoint
 from holdfast.locations.coordination import complete_checkpoint, disposed_on_failure
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
@@ -36,7 +36,7 @@ from holdfast.locations.storages import CheckpointStorageLocation, FileSystemChe
 _log = logging.getLogger(__name__)
 
 _JOB = "flink"
-_WAY_OUT = "allow_loss=True or --allow-loss goes on without"
+_WAY_OUT = "allow_loss=True or --allow-loss continues without it"
 
 
 def import_savepoint(
@@ -51,41 +51,40 @@ def import_savepoint(
     timers: bool = True,
     allow_loss: bool = False,
 ) -> str:
-    """Make a savepoint of Holdfast of a savepoint of Flink, for a new query to begin with.
+    """Write a savepoint of Holdfast from a Flink savepoint, for a new query to start from.
 
-    `spark.holdfast.savepoint.path` names it to the query. Rows of keyed state are dealt anew, because Spark hashes keys
-    otherwise than Flink; where Flink's hash of the keys is known, their key groups are compared with it first. What is
-    lost is logged as warnings before anything is written; `holdfast flink import --dry-run` only says it. Of keyed
-    state a key group is in memory at a time, and what was dealt is in temporary files (`TMPDIR`), as large as the state;
-    operator state has to fit into memory, as it has to in Flink. What it reads is left as it is.
+    Set `spark.holdfast.savepoint.path` to it in the query. Rows of keyed state are rerouted, because Spark and Flink hash
+    keys differently; if Flink's hash of the keys is known, their key groups are checked first. Losses are logged as
+    warnings before anything is written; `holdfast flink import --dry-run` only prints them. One key group of keyed state
+    is in memory at a time, and temporary files (`TMPDIR`) become as large as the state. Operator state must fit into
+    memory, as in Flink. The Flink savepoint is not changed.
 
     Args:
-        savepoint: What `open` has opened.
+        savepoint: The result of `open_savepoint`.
         target: URI of the directory to make the savepoint in.
-        states: Operator and state here, by operator and state of Flink; by default all states of operators whose uid
-            is known, under the same names, but those of windows and sources, which are Flink's own.
-        key: By the operator here, the columns by which the query deals its rows; by default the fields of a
-            tuple or POJO, else `key`.
-        ttl_ms: How long values live, by operator and state of Flink: Flink stores only when they were last used. None
-            for a state whose values live for ever from now on.
-        descriptors: How the job names keyed states, by operator and state here, where other types than those of
-            Flink's state are wanted, or a known function of a reducing or aggregating state. Without, such a state
-            takes a function of Python.
-        types: What `read_state` takes as `types` for state of PyFlink, by operator and state of Flink. A list of one
-            element, as which PyFlink has a value, becomes the value if `descriptors` names a value state.
-        timers: Whether timers of functions come along with the keyed states of their operator.
-        allow_loss: Whether to go on although states can't be read, values are null, or rows are in flight.
+        states: New operator and state, by operator and state of Flink. By default all states of operators with a known
+            uid under the same names, except those of windows and sources, which are internal to Flink.
+        key: Columns that the query partitions its rows by, by new operator; by default the fields of a tuple or POJO,
+            otherwise `key`.
+        ttl_ms: Time to live of values, by operator and state of Flink, because Flink stores only the time of their last
+            use. None for a state whose values no longer expire.
+        descriptors: Descriptors of keyed states, by new operator and state, for types other than those of Flink's state,
+            or a known function of a reducing or aggregating state. Without one, such a state uses a Python function.
+        types: `types` of `read_state` for state of PyFlink, by operator and state of Flink. PyFlink stores a value as a
+            list of one element, which is imported as a value if `descriptors` has a value state for it.
+        timers: Whether to import timers of functions with the keyed states of their operator.
+        allow_loss: Whether to continue although states can't be read, values are null, or rows are in flight.
 
     Returns:
         Pointer to the savepoint: the URI of its directory.
 
     Raises:
-        InvalidRequestError: An argument can't be used, or a state can't become what it is to be.
-        UnreadableStateError: States can't be read, or rows are in flight, and `allow_loss` is not given.
-        CheckpointCorruptedError: The savepoint is damaged, or keys stand in key groups of others.
+        InvalidRequestError: An argument is not valid, or a state can't be converted to its target.
+        UnreadableStateError: States can't be read, or rows are in flight, and `allow_loss` is not set.
+        CheckpointCorruptedError: The savepoint is corrupted, or keys are in wrong key groups.
         CheckpointNotFoundError: A file of it is missing.
-        StorageUnavailableError: Something could not be read or written; no savepoint was made.
-        StorageFullError: There is no room for temporary files.
+        StorageUnavailableError: A read or write failed; no savepoint was written.
+        StorageFullError: There is no space for temporary files.
     """
     planned = FlinkStateImport.of(
         savepoint,
@@ -99,13 +98,13 @@ def import_savepoint(
     )
     states_read = planned.read()
     for lost in states_read.lost:
-        _log.warning("import of Flink's state: lost is %s", lost)
+        _log.warning("import of Flink's state loses %s", lost)
     return states_read.write(target)
 
 
 @dataclass(slots=True)
 class _Operator:
-    """An operator of the savepoint that is made, and what its subtasks have."""
+    """An operator of the new savepoint, and the state of its subtasks."""
 
     parallelism: int = 1
     max_parallelism: int = 1
@@ -115,55 +114,55 @@ class _Operator:
 
     @property
     def has_states(self) -> bool:
-        """Whether it has any state."""
+        """True if it has any state."""
         return bool(self.lists or self.keyed)
 
 
 @dataclass(frozen=True, slots=True)
 class _KeyedRows:
-    """A keyed state, and its rows by the key groups that they go to.
+    """A keyed state, and its rows by their new key groups.
 
     Attributes:
-        spec: What the state holds.
-        descriptor: What describes it.
-        rows: The state's rows.
+        spec: Columns of the state.
+        descriptor: Descriptor of the state.
+        rows: Rows of the state.
     """
 
     spec: TableSpec
     descriptor: KeyedDescriptor | None
-    rows: DealtRows
+    rows: SpilledRows
 
     @classmethod
     def of(
         cls, spec: TableSpec, state: StateRows, max_parallelism: int, file: SpillFile
     ) -> "_KeyedRows":
-        """A state of which no rows were dealt yet; those that are here only say their types."""
-        return cls(spec, state.descriptor, DealtRows(state.rows.schema, max_parallelism, file))
+        """Return an empty state; `rows` only determines the types."""
+        return cls(spec, state.descriptor, SpilledRows(state.rows.schema, max_parallelism, file))
 
     def add(self, rows: pa.Table, max_parallelism: int) -> None:
-        """Deal rows by Spark's hash. Raises `InvalidRequestError` for keys that can't be hashed."""
+        """Route rows by Spark's hash. Raises `InvalidRequestError` for keys that can't be hashed."""
         for batch in rows.combine_chunks().to_batches():
             hashes = key_hash(batch.columns[: len(self.spec.key)]).to_numpy().astype(np.int64)
             self.rows.add(batch, hashes % max_parallelism)
 
     def of_groups(self, groups: KeyGroupRange) -> Iterator[StateRows]:
-        """The rows of some key groups, in steps of whole groups."""
+        """Read the rows of a range of key groups, in steps of whole groups."""
         for _, rows in self.rows.blocks(groups.start_key_group, groups.end_key_group + 1):
             yield StateRows(rows, self.descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlinkStateImport:
-    """State of Flink that is to become that of a query; nothing is written yet.
+    """State of Flink to import, before it is read and written.
 
     Attributes:
-        savepoint: Where it is.
-        plan: What becomes of its states.
-        keys: By operator, names of the key's columns.
-        ttl_ms: By operator and state of Flink, how long values live.
-        descriptors: By operator and state here, how the job names keyed states.
-        types: By operator and state of Flink, types of PyFlink.
-        allow_loss: Whether values that are null are left out.
+        savepoint: The Flink savepoint.
+        plan: Targets of its states.
+        keys: Names of the key's columns by operator.
+        ttl_ms: Time to live of values by operator and state of Flink.
+        descriptors: Descriptors of keyed states by new operator and state.
+        types: Types of PyFlink by operator and state of Flink.
+        allow_loss: Whether to drop null values.
     """
 
     savepoint: FlinkSavepoint
@@ -176,12 +175,12 @@ class FlinkStateImport:
 
     @property
     def kept(self) -> list[str]:
-        """What is imported, for people: a line for each state."""
+        """Readable lines of the imported states."""
         return [each.description for each in self.plan.moved]
 
     @property
     def starting_offsets(self) -> dict[str, str]:
-        """By the operators of sources that read Kafka, Spark's `startingOffsets`."""
+        """Spark's `startingOffsets` by operators of Kafka sources."""
         return dict(self.plan.starting_offsets)
 
     @classmethod
@@ -197,7 +196,7 @@ class FlinkStateImport:
         timers: bool = True,
         allow_loss: bool = False,
     ) -> Self:
-        """Look at the savepoint. Arguments and errors are those of `import_savepoint`."""
+        """Plan an import. Arguments and errors are those of `import_savepoint`."""
         plan = ImportPlan.of(savepoint, states, timers=timers)
         if plan.refused and not allow_loss:
             raise UnreadableStateError(f"{'; '.join(plan.refused)}; {_WAY_OUT}")
@@ -218,9 +217,9 @@ class FlinkStateImport:
         ]
         if unsaid:
             message = (
-                f"values of {', '.join(unsaid)} have a time to live, of which Flink stores no length: say it, "
-                "ttl_ms={(operator, state): 3_600_000} or --ttl OPERATOR/STATE=3600000, or that they live for "
-                "ever, with None or never"
+                f"values of {', '.join(unsaid)} have a time to live, which Flink does not store: set "
+                "ttl_ms={(operator, state): 3_600_000} or --ttl OPERATOR/STATE=3600000, or use None or never "
+                "for values that do not expire"
             )
             raise InvalidRequestError(message)
         return cls(
@@ -236,11 +235,11 @@ class FlinkStateImport:
             allow_loss=allow_loss,
         )
 
-    def read(self, told: Callable[[str, str, int], None] | None = None) -> "StatesRead":
-        """Read all that is imported. Errors are those of `import_savepoint`.
+    def read(self, on_read: Callable[[str, str, int], None] | None = None) -> "StatesRead":
+        """Read the imported states. Errors are those of `import_savepoint`.
 
         Args:
-            told: Is called with operator, state and number of rows when these have been read.
+            on_read: Called with operator, state and number of rows after each state.
         """
         known = {row["operator"]: row for row in self.savepoint.operators().to_pylist()}
         operators: dict[str, _Operator] = {}
@@ -259,14 +258,14 @@ class FlinkStateImport:
                     raise UnreadableStateError(f"{error.args[0]}; {_WAY_OUT}") from error
                 lost.append(str(error))
                 continue
-            if told is not None:
-                told(*each.target, count)
+            if on_read is not None:
+                on_read(*each.target, count)
         read = {uid: operator for uid, operator in operators.items() if operator.has_states}
-        watermarks = "watermarks, which are in no savepoint of Flink: event time begins anew"
+        watermarks = "watermarks, which are not in Flink savepoints: event time starts from scratch"
         return StatesRead(read, [*lost, watermarks])
 
     def _add(self, operator: _Operator, each: MovedState, file: SpillFile) -> int:
-        """Give a state to the operator that it is imported to; returns how many rows it has."""
+        """Add a state to its new operator; returns its number of rows."""
         name = each.target[1]
         if not each.is_keyed:
             rows = self.savepoint.read_state(*each.source, kind=each.kind)
@@ -284,10 +283,10 @@ class FlinkStateImport:
         for rows in self._tables(batches, each):
             names = key_names(rows.schema.field("key").type, self.keys.get(each.target[0], ()))
             if operator.key not in {(), names}:
-                message = f"operator {each.target[0]!r} has states by {list(operator.key)} and by {list(names)}"
+                message = f"operator {each.target[0]!r} has states with keys {list(operator.key)} and {list(names)}"
                 raise InvalidRequestError(message)
             groups = operator.max_parallelism
-            spec, state = self._keyed(each, rows, names, groups)
+            spec, state = self._make_keyed_rows(each, rows, names, groups)
             if keyed is None:
                 keyed = _KeyedRows.of(spec, state, groups, file)
             keyed.add(state.rows, groups)
@@ -298,7 +297,7 @@ class FlinkStateImport:
         return keyed.rows.count
 
     def _tables(self, batches: Iterator[pa.RecordBatch], each: MovedState) -> Iterator[pa.Table]:
-        """The rows of a state, a key group at a time; at least one table, for its types."""
+        """Read the rows of a state, one key group at a time; yields at least one table, for its types."""
         first = next(batches, None)
         if first is None:
             yield self.savepoint.read_state(
@@ -312,7 +311,7 @@ class FlinkStateImport:
         for batch in batches:
             yield pa.Table.from_batches([batch])
 
-    def _keyed(
+    def _make_keyed_rows(
         self, each: MovedState, rows: pa.Table, names: tuple[str, ...], max_parallelism: int
     ) -> tuple[TableSpec, StateRows]:
         if each.domain:
@@ -336,18 +335,18 @@ class FlinkStateImport:
 
 @dataclass(frozen=True, slots=True)
 class StatesRead:
-    """State of Flink that has been read and is not written yet.
+    """State of Flink that has been read, before it is written.
 
     Attributes:
-        operators: What each operator here gets, by its uid.
-        lost: What is not imported, for people.
+        operators: New operators by uid.
+        lost: Readable lines of data that is not imported.
     """
 
     operators: Mapping[str, _Operator]
     lost: list[str]
 
     def write(self, target: str) -> str:
-        """Write the savepoint into a directory; gives the pointer to it. Errors are those of `import_savepoint`."""
+        """Write the savepoint to a directory; returns its pointer. Errors are those of `import_savepoint`."""
         clock = SYSTEM_CLOCK
         started_s = clock.monotonic_s()
         directory = checkpoint_directory(target)
@@ -355,7 +354,9 @@ class StatesRead:
         access = storage.create_checkpoint_storage(_JOB)
         location = access.initialize_location_for_savepoint(0, directory)
         with disposed_on_failure(location):
-            stored = {uid: _stored(operator, location) for uid, operator in self.operators.items()}
+            stored = {
+                uid: _write_operator(operator, location) for uid, operator in self.operators.items()
+            }
             metadata = CheckpointMetadata(
                 job_id=_JOB,
                 checkpoint_id=0,
@@ -369,16 +370,16 @@ class StatesRead:
         return completed.location.external_pointer
 
 
-def _check_known(what: str, given: Collection[Any], known: Collection[Any]) -> None:
-    """Refuse what names no state that is imported. Raises `InvalidRequestError`."""
+def _check_known(subject: str, given: Collection[Any], known: Collection[Any]) -> None:
+    """Check that arguments are for imported states. Raises `InvalidRequestError`."""
     unknown = sorted(set(given) - set(known))
     if unknown:
-        message = f"{what} names {unknown}, of which nothing is imported that it is for; there are {sorted(known)}"
+        message = f"{subject} names {unknown}, which are not imported or not of this type; available: {sorted(known)}"
         raise InvalidRequestError(message)
 
 
-def _stored(operator: _Operator, location: CheckpointStorageLocation) -> StoredOperator:
-    """The operator with its state, which is written."""
+def _write_operator(operator: _Operator, location: CheckpointStorageLocation) -> StoredOperator:
+    """Write the state of an operator; returns its entry for the metadata."""
     parallelism = operator.parallelism
     settings = OperatorSettings(parallelism, operator.max_parallelism)
     subtasks: dict[int, StoredSubtask] = {}

@@ -1,8 +1,8 @@
-"""Streams of state and metadata as Flink 1.11 and later read them: the other way round than `metadata` and `canonical`.
+"""Writers of state and metadata for Flink 1.11 and later, the inverse of `metadata` and `canonical`.
 
-    metadata  of version 3, the last without objects of Java
-    operator  of version 5, each element at an offset
-    keyed     the canonical form, which all backends read
+    metadata  version 3, the last one without Java objects
+    operator  version 5, each element at an offset
+    keyed     the canonical format, which all backends read
 
 Source:
     Flink, MetadataV3Serializer, OperatorBackendSerializationProxy, KeyedBackendSerializationProxy,
@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.flink.serializers import counted, utf
+from holdfast.flink.serializers import encode_items, utf
 
 _MAGIC, _VERSION = 0x4960672D, 3
 _SNAPSHOT_VERSION, _OPERATOR_VERSION, _KEYED_VERSION = 2, 5, 6
@@ -25,18 +25,18 @@ _MODES = {"list": (0, "SPLIT_DISTRIBUTE"), "union": (1, "UNION"), "broadcast": (
 _KEYED, _OPERATOR, _TIMERS = 0, 1, 3
 _BROADCAST = 2
 
-_LEAST_BYTES = 1 << 20
-"""So many are written at a time."""
+_MIN_WRITE_BYTES = 1 << 20
+"""Minimum number of bytes of a write."""
 
 Entries = Iterable[tuple[bytes, bytes]]
 
 
 class WrittenFile:
-    """A file beside the metadata, in the making.
+    """A file in the metadata's directory, in progress.
 
     Args:
-        name: The file's name.
-        write: Appends bytes to it.
+        name: Name of the file.
+        write: Appends bytes to the file.
     """
 
     def __init__(self, name: str, write: Callable[[bytes], object]) -> None:
@@ -47,22 +47,22 @@ class WrittenFile:
         self._waiting_bytes = 0
 
     def append(self, data: bytes) -> None:
-        """Write some bytes; not every time, so that they may be few."""
+        """Append bytes; small pieces are buffered."""
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         self.size += len(data)
-        if self._waiting_bytes >= _LEAST_BYTES:
+        if self._waiting_bytes >= _MIN_WRITE_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Write what wasn't written yet; the last call."""
+        """Write the buffered bytes; called last."""
         if self._waiting:
             self._write(b"".join(self._waiting))
         self._waiting, self._waiting_bytes = [], 0
 
     @property
     def handle(self) -> bytes:
-        """What the metadata says of where it is."""
+        """Return the handle of the file for the metadata."""
         return b"\6" + utf(self.name) + _LONG.pack(self.size)
 
 
@@ -72,8 +72,8 @@ class WrittenList:
 
     Attributes:
         kind: `list`, `union` or `broadcast`.
-        snapshots: What it says of its serializers, by their role.
-        elements: Each as bytes; all entries of a broadcast state are one.
+        snapshots: Snapshots of its serializers, by role.
+        elements: Elements as bytes; the entries of a broadcast state are one element.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class WrittenList:
 
 
 def write_operator_state(file: WrittenFile, states: Mapping[str, WrittenList]) -> bytes:
-    """Write operator state of a subtask into a file; returns the handle of it."""
+    """Write operator state of a subtask to a file; returns its handle."""
     parts: list[list[bytes]] = [[], []]
     for state, written in states.items():
         mode, option = _MODES[written.kind]
@@ -101,11 +101,11 @@ def write_operator_state(file: WrittenFile, states: Mapping[str, WrittenList]) -
         mode, _ = _MODES[written.kind]
         places.append(utf(state) + bytes([mode]) + _offsets(offsets))
     file.flush()
-    return b"\4" + counted(places) + file.handle
+    return b"\4" + encode_items(places) + file.handle
 
 
 def keyed_info(name: str, kind: str, snapshot: bytes, namespace: bytes) -> bytes:
-    """The description of a keyed state, of a kind such as `map`; `timers` have their namespace in them."""
+    """Return the description of a keyed state of a type such as `map`; timers contain their namespace."""
     if kind == "timers":
         return _info(name, _TIMERS, {}, {"VALUE_SERIALIZER": snapshot})
     snapshots = {"NAMESPACE_SERIALIZER": namespace, "VALUE_SERIALIZER": snapshot}
@@ -119,14 +119,14 @@ def write_keyed_state(
     first: int,
     groups: Iterable[Iterable[tuple[int, Entries]]],
 ) -> bytes:
-    """Write keyed state of a subtask into a file; returns the handle of it.
+    """Write keyed state of a subtask to a file; returns its handle.
 
     Args:
         file: The file.
-        key: The snapshot of the key's serializer.
+        key: Snapshot of the key's serializer.
         infos: Descriptions of the states.
-        first: The first key group.
-        groups: For each key group the states that have entries there, and these, by the state's number.
+        first: First key group.
+        groups: For each key group, the numbers of its states with their entries.
     """
     head = _INT.pack(_KEYED_VERSION) + b"\0" + _INT.pack(_SNAPSHOT_VERSION) + key
     file.append(head + _SHORT.pack(len(infos)) + b"".join(infos))
@@ -143,7 +143,7 @@ def write_keyed_state(
 
 
 def _group(states: Iterable[tuple[int, Entries]]) -> Iterator[bytes]:
-    """A key group without its end; the last entry of a state is marked in the highest bit of its key."""
+    """Yield a key group without its end; the highest bit of a key marks the last entry of a state."""
     for number, entries in states:
         yield _SHORT.pack(number)
         last: tuple[bytes, bytes] | None = None
@@ -172,10 +172,10 @@ class WrittenOperator:
     """An operator in the metadata.
 
     Attributes:
-        id: In hexadecimal digits.
+        id: Hexadecimal id.
         parallelism: Number of subtasks.
         max_parallelism: Number of key groups.
-        subtasks: For each subtask the handles of operator state and of keyed state; None where there is none.
+        subtasks: For each subtask the handles of operator state and keyed state, or None.
     """
 
     id: str
@@ -185,24 +185,24 @@ class WrittenOperator:
 
 
 def metadata_file(checkpoint_id: int, operators: Sequence[WrittenOperator]) -> bytes:
-    """What stands in `_metadata`."""
+    """Return the bytes of `_metadata`."""
     head = _INT.pack(_MAGIC) + _INT.pack(_VERSION) + _LONG.pack(checkpoint_id)
-    return head + counted([]) + counted([_operator(operator) for operator in operators])
+    return head + encode_items([]) + encode_items([_operator(operator) for operator in operators])
 
 
 def _operator(operator: WrittenOperator) -> bytes:
     no_coordinator = b"\0"
     subtasks = [
         _INT.pack(index)
-        + counted([] if lists is None else [lists])
-        + counted([])  # raw operator state
+        + encode_items([] if lists is None else [lists])
+        + encode_items([])  # raw operator state
         + (b"\0" if keyed is None else keyed)
         + b"\0"  # raw keyed state
-        + counted([]) * 2  # rows in flight
+        + encode_items([]) * 2  # rows in flight
         for index, (lists, keyed) in enumerate(operator.subtasks)
     ]
     numbers = _INT.pack(operator.parallelism) + _INT.pack(operator.max_parallelism)
-    return bytes.fromhex(operator.id) + numbers + no_coordinator + counted(subtasks)
+    return bytes.fromhex(operator.id) + numbers + no_coordinator + encode_items(subtasks)
 
 
 def _info(
@@ -211,8 +211,8 @@ def _info(
     return (
         utf(name)
         + _INT.pack(kind)
-        + counted([utf(option) + utf(value) for option, value in options.items()])
-        + counted(
+        + encode_items([utf(option) + utf(value) for option, value in options.items()])
+        + encode_items(
             [
                 utf(role) + _INT.pack(_SNAPSHOT_VERSION) + snapshot
                 for role, snapshot in snapshots.items()

@@ -1,8 +1,8 @@
-"""Serializers: from what a savepoint says of a serializer to what reads its values.
+"""Serializers: snapshots of Flink's serializers, and readers of their values.
 
-`snapshots` reads descriptions and knows the classes; `basic`, `composite`, `kryo` and `sql` make what reads values,
-each a `Serializer`; `python_types` does so of types that users name, and `writing`
-is the way back. Start with `serializer`.
+`snapshots` reads descriptions and knows the classes; `basic`, `composite`, `kryo` and `sql` make readers of values,
+each a `Serializer`; `python_types` does so for types that users name, and `writing`
+is the inverse. Start with `serializer`.
 """
 
 from holdfast.flink.serializers.composite import list_of, map_of
@@ -22,7 +22,7 @@ from holdfast.flink.serializers.snapshots import UnknownSnapshotError, read_snap
 from holdfast.flink.serializers.writing import (
     NO_NAMESPACE,
     WrittenType,
-    counted,
+    encode_items,
     list_snapshot,
     list_without_count,
     map_snapshot,
@@ -45,7 +45,7 @@ __all__ = [
     "Serializer",
     "UnknownSnapshotError",
     "WrittenType",
-    "counted",
+    "encode_items",
     "in_bytes",
     "list_of",
     "list_snapshot",

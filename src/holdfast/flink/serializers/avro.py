@@ -1,8 +1,8 @@
-"""Records of Avro as Flink keeps them in state: the schema stands in the savepoint, the values are in a form of Flink's own.
+"""Avro records in Flink's state: the schema is in the savepoint, and values are in a format specific to Flink.
 
-    number          as Java writes it, big-endian and of fixed width
-    text, bytes     int n, n bytes
-    enum, union     int number of the symbol or of the branch; of a union then the value
+    number          as written by Java, big-endian and of fixed width
+    string, bytes   int n, n bytes
+    enum, union     int number of the symbol or branch; for a union followed by the value
     array, map      blocks of { varint n, n items }, 0
 
 Source:
@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from holdfast.flink.serializers import basic
 from holdfast.flink.serializers.composite import struct_of
-from holdfast.flink.serializers.serializer import Read, Serializer, sliced, unreadable
+from holdfast.flink.serializers.serializer import Read, Serializer, read_bytes, unreadable
 
 _INT = struct.Struct(">i")
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 _Schema = Any
-"""JSON: a name of a type, an object, or a list of the branches of a union."""
+"""JSON: the name of a type, an object, or a list of the branches of a union."""
 
 _LOGICAL: dict[tuple[str, Any], pa.DataType] = {
     ("int", "date"): pa.date32(),
@@ -38,7 +38,7 @@ _LOGICAL: dict[tuple[str, Any], pa.DataType] = {
 
 
 def avro_of(java_class: str, schema: str) -> Serializer:
-    """`AvroSerializer`, of a class and its schema; of a schema that isn't known, or that contains itself, only bytes can be had."""
+    """Make the reader of `AvroSerializer`; values of unknown or recursive schemas can only be read as bytes."""
     try:
         return _Types(java_class).of(json.loads(schema))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -46,14 +46,14 @@ def avro_of(java_class: str, schema: str) -> Serializer:
 
 
 class _Types:
-    """The types of a schema, which may name those that stand before."""
+    """The types of a schema, which may refer to earlier ones by name."""
 
     def __init__(self, java_class: str) -> None:
         self._java_class = java_class
         self._named: dict[str, Serializer] = {}
 
     def of(self, schema: _Schema, space: str = "") -> Serializer:
-        """What reads values of a schema, in a name space. Raises what Python raises of a schema that can't be."""
+        """Return the serializer of a schema in a namespace. Raises Python's errors for an invalid schema."""
         if isinstance(schema, list):
             return self._union(schema, space)
         kind = schema if isinstance(schema, str) else schema["type"]
@@ -69,10 +69,10 @@ class _Types:
         if kind == "map":
             value = self.of(schema["values"], space)
             return Serializer(pa.map_(pa.string(), value.type), _blocks(_pair(value.read)))
-        return self._defined(kind, schema, space)
+        return self._named_type(kind, schema, space)
 
-    def _defined(self, kind: str, schema: _Schema, space: str) -> Serializer:
-        """A record, an enum or what has a fixed width; or one of these that stands before, by its name in an object."""
+    def _named_type(self, kind: str, schema: _Schema, space: str) -> Serializer:
+        """Return the serializer of a record, an enum or a fixed-width type, or of an earlier one by name."""
         if kind not in {"record", "error", "enum", "fixed"}:
             return self.of(kind, space)
         space = schema.get("namespace", space)
@@ -83,8 +83,10 @@ class _Types:
             made = Serializer(pa.string(), lambda data, position: _symbol(names, data, position))
         elif kind == "fixed":
             size = int(schema["size"])
-            fixed = Serializer(pa.binary(), lambda data, position: sliced(data, position, size))
-            made = _logical(kind, fixed, schema)
+            read_fixed = Serializer(
+                pa.binary(), lambda data, position: read_bytes(data, position, size)
+            )
+            made = _logical(kind, read_fixed, schema)
         else:
             made = struct_of(
                 {field["name"]: self.of(field["type"], space) for field in schema["fields"]}
@@ -115,11 +117,11 @@ class _Types:
 
 
 def _logical(kind: str, plain: Serializer, schema: _Schema) -> Serializer:
-    """The type with what else the schema says of it."""
+    """Apply the logical type of a schema to a serializer."""
     name = None if isinstance(schema, str) else schema.get("logicalType")
     if (kind, name) in _LOGICAL:
         return Serializer(_LOGICAL[kind, name], plain.read)
-    if name != "decimal" or not 1 <= schema["precision"] <= _MOST_DIGITS:
+    if name != "decimal" or not 1 <= schema["precision"] <= _MAX_DIGITS:
         return plain
     scale = schema.get("scale", 0)
 
@@ -139,7 +141,7 @@ def _read_text(data: bytes, position: int) -> tuple[str, int]:
 def _index(data: bytes, position: int, count: int) -> int:
     number: int = _INT.unpack_from(data, position)[0]
     if not 0 <= number < count:
-        message = f"of {count} symbols or branches none is number {number}"
+        message = f"number {number} is not one of {count} symbols or branches"
         raise ValueError(message)
     return number
 
@@ -149,7 +151,7 @@ def _symbol(names: list[str], data: bytes, position: int) -> tuple[str, int]:
 
 
 def _pair(read_value: Read) -> Read:
-    """Reads an entry of a map."""
+    """Return a reader of map entries."""
 
     def read(data: bytes, position: int) -> tuple[tuple[str, Any], int]:
         name, position = _read_text(data, position)
@@ -160,7 +162,7 @@ def _pair(read_value: Read) -> Read:
 
 
 def _blocks(read_item: Read) -> Callable[[bytes, int], tuple[list[Any], int]]:
-    """Reads items in blocks, each with a count before it."""
+    """Return a reader of items in blocks, each with a count before it."""
 
     def read(data: bytes, position: int) -> tuple[list[Any], int]:
         items: list[Any] = []
@@ -176,7 +178,7 @@ def _blocks(read_item: Read) -> Callable[[bytes, int], tuple[list[Any], int]]:
             if not count:
                 return items, position
             if count + len(items) > len(data):
-                message = f"{count} items are to follow, and {len(data) - position} bytes are left"
+                message = f"{count} items can't fit into {len(data) - position} bytes"
                 raise ValueError(message)
             for _ in range(count):
                 item, position = read_item(data, position)

@@ -1,4 +1,4 @@
-"""Numbers and times, and what has no value, as Flink's own serializers of them write them.
+"""Numbers, times, and types without values, in the format of Flink's serializers.
 
 Source:
     Flink, flink-core, org.apache.flink.api.common.typeutils.base (2.3.0).
@@ -18,8 +18,8 @@ from holdfast.flink.serializers.serializer import (
     Read,
     Rows,
     Serializer,
-    counted,
-    sliced,
+    read_bytes,
+    read_count,
 )
 from holdfast.flink.serializers.texts import read_string, read_string_value, text_column
 
@@ -32,13 +32,13 @@ _DATE, _TIME = struct.Struct(">ibb"), struct.Struct(">bbbi")
 
 
 def number(code: str, dtype: str, type: pa.DataType, hashes: HashCodes) -> Serializer:
-    """Numbers of a fixed width.
+    """Make a serializer of fixed-width numbers.
 
     Args:
-        code: The number's code in `struct`.
-        dtype: The number's type in NumPy, big-endian.
-        type: The number's type in Arrow.
-        hashes: Gives Java's hash codes.
+        code: Code of the type in `struct`.
+        dtype: Big-endian NumPy type.
+        type: Arrow type.
+        hashes: Computes Java's hash codes.
     """
     form = struct.Struct(f">{code}")
     unpack, width = form.unpack_from, form.size
@@ -62,7 +62,7 @@ def _boolean_column(rows: Rows) -> pa.Array:
 
 
 def _read_char(data: bytes, position: int) -> tuple[str, int]:
-    unit, end = sliced(data, position, 2)
+    unit, end = read_bytes(data, position, 2)
     return unit.decode("utf-16-be"), end
 
 
@@ -71,7 +71,7 @@ def _read_integer(data: bytes, position: int) -> tuple[int | None, int]:
     position += 4
     if length < 4:
         return (None, 0, 1, 10)[length] if length >= 0 else _refuse_length(length), position
-    digits, position = sliced(data, position, length - 4)
+    digits, position = read_bytes(data, position, length - 4)
     return int.from_bytes(digits, "big", signed=True), position
 
 
@@ -119,7 +119,7 @@ def _read_local_time(data: bytes, position: int) -> tuple[int | None, int]:
     if hour == -128:
         return None, position + 7
     if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60 and 0 <= nano < _NANOS):
-        message = "there is no such time of day"
+        message = "not a valid time of day"
         raise ValueError(message)
     return ((hour * 60 + minute) * 60 + second) * _NANOS + nano, position + 7
 
@@ -131,11 +131,11 @@ def _read_local_date_time(data: bytes, position: int) -> tuple[int | None, int]:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date in the Gregorian calendar, in any year."""
+    """Return the days since 1970 of a date in the Gregorian calendar, in any year."""
     if not (1 <= month <= 12 and 1 <= day <= 31):
-        message = "there is no such date"
+        message = "not a valid date"
         raise ValueError(message)
-    year -= month <= 2  # years that begin in March end with the day that leap years have more
+    year -= month <= 2  # years that start in March end with the leap day
     since_march = (month - 3) % 12
     return (
         year * 365
@@ -149,7 +149,7 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 def _read_nothing(data: bytes, position: int) -> tuple[None, int]:
-    data[position]  # it is there, whatever it is
+    data[position]  # only checks that the byte exists
     return None, position + 1
 
 
@@ -184,7 +184,7 @@ STRING = Serializer(
     pa.string(), read_string, packed_column=text_column, hash_codes=hash_codes.of_texts
 )
 STRING_VALUE = Serializer(pa.string(), read_string_value)
-"""`StringValueSerializer`, which has no null, and so no place for it in its lengths."""
+"""`StringValueSerializer`, which has no null and therefore no code for it in its lengths."""
 BIG_INTEGER = Serializer(pa.string(), _read_big_integer)
 BIG_DECIMAL = Serializer(pa.string(), _read_big_decimal)
 DATE = Serializer(pa.timestamp("ms", "UTC"), _read_millis, 8)
@@ -195,7 +195,7 @@ LOCAL_TIME = Serializer(pa.time64("ns"), _read_local_time, 7)
 LOCAL_DATE_TIME = Serializer(pa.timestamp("ns"), _read_local_date_time, 13)
 NULL_VALUE = Serializer(pa.null(), lambda _data, position: (None, position), 0)
 """`NullValueSerializer`, whose values take no bytes."""
-NOTHING = Serializer(pa.null(), _read_nothing, 0, 1, _no_column)
+VOID = Serializer(pa.null(), _read_nothing, 0, 1, _no_column)
 TIME_WINDOW = Serializer(
     pa.struct([("start", pa.int64()), ("end", pa.int64())]),
     _read_time_window,
@@ -206,23 +206,23 @@ TIME_WINDOW = Serializer(
 
 
 def array_of(element: Serializer) -> Serializer:
-    """Arrays of numbers or texts: their count, then each."""
+    """Make a serializer of arrays of numbers or strings: the count, then each element."""
     return Serializer(pa.list_(element.type), list_reader(element.read))
 
 
 def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
-    count, position = counted(data, position)
-    return sliced(data, position, count)
+    count, position = read_count(data, position)
+    return read_bytes(data, position, count)
 
 
 BYTES = Serializer(pa.binary(), _read_bytes)
 
 
 def list_reader(read: Read) -> Read:
-    """Reads a count, then so many values."""
+    """Return a reader of a count followed by values."""
 
     def read_list(data: bytes, position: int) -> tuple[list[Any], int]:
-        count, position = counted(data, position)
+        count, position = read_count(data, position)
         values: list[Any] = []
         append: Callable[[Any], None] = values.append
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""Values that are made of others: lists, maps, tuples, rows, POJOs and what Flink puts around values.
+"""Composite values: lists, maps, tuples, rows, POJOs and Flink's wrappers of values.
 
 Source:
     Flink, org.apache.flink.api.common.typeutils.base, org.apache.flink.api.java.typeutils.runtime,
@@ -21,10 +21,10 @@ from holdfast.flink.serializers.serializer import (
     Read,
     Rows,
     Serializer,
-    counted,
     not_readable,
     null_key,
-    sliced,
+    read_bytes,
+    read_count,
     unreadable,
 )
 
@@ -34,7 +34,7 @@ _KINDS = ("+I", "-U", "+U", "-D")
 
 
 def opaque_if_a_part_is(make: "Callable[..., Serializer]", *parts: Serializer) -> Serializer:
-    """What is made of some parts, or what can't be read if one of them can't be."""
+    """Make a serializer from parts; it is unreadable if one of the parts is."""
     for part in parts:
         if part.unreadable:
             return Serializer(pa.binary(), part.read, parts=parts, unreadable=part.unreadable)
@@ -47,7 +47,7 @@ def list_of(element: Serializer) -> Serializer:
 
 
 def nullable_elements(element: Serializer, *, null: int) -> Serializer:
-    """Elements with a byte before each that says whether it is null; that is 1 for sets, and 0 for arrays."""
+    """Make a serializer of elements with a null flag before each: 1 is null in sets, 0 in arrays."""
     read = element.read
 
     def read_element(data: bytes, position: int) -> tuple[Any, int]:
@@ -59,14 +59,14 @@ def nullable_elements(element: Serializer, *, null: int) -> Serializer:
 
 
 def linked_list_of(element: Serializer, *, has_mask: bool) -> Serializer:
-    """`LinkedListSerializer` of the Table API: a count, a bit for each element that is null, the other elements."""
+    """`LinkedListSerializer` of the Table API: a count, a null bit for each element, the other elements."""
     read_all = list_reader(element.read)
 
     def read(data: bytes, position: int) -> tuple[list[Any], int]:
         if not has_mask:
             return read_all(data, position)
         (count,) = _INT.unpack_from(data, position)
-        mask, position = sliced(data, position + 4, (count + 7) // 8)
+        mask, position = read_bytes(data, position + 4, (count + 7) // 8)
         values = []
         for number in range(count):
             value = None
@@ -83,7 +83,7 @@ def map_of(key: Serializer, value: Serializer) -> Serializer:
     read_key, read_value = key.read, value.read
 
     def read(data: bytes, position: int) -> tuple[list[tuple[Any, Any]], int]:
-        count, position = counted(data, position)
+        count, position = read_count(data, position)
         pairs = []
         for _ in range(count):
             name, position = read_key(data, position)
@@ -101,7 +101,7 @@ def map_of(key: Serializer, value: Serializer) -> Serializer:
 
 
 def tuple_of(*fields: Serializer) -> Serializer:
-    """`TupleSerializer`: the fields, one behind the other."""
+    """`TupleSerializer`: the fields in order."""
     fields_in_order = case_class_of(*fields)
     hashes = [field.hash_codes for field in fields if field.hash_codes is not None]
     if fields_in_order.unreadable or len(hashes) < len(fields):
@@ -110,14 +110,14 @@ def tuple_of(*fields: Serializer) -> Serializer:
 
 
 def case_class_of(*fields: Serializer) -> Serializer:
-    """The serializer of Scala's case classes, which are tuples of another hash code."""
+    """The serializer of Scala's case classes, which are tuples with another hash code."""
     return struct_of({f"f{number}": field for number, field in enumerate(fields)})
 
 
 def struct_of(fields: Mapping[str, Serializer]) -> Serializer:
-    """Fields with names, one behind the other."""
-    if not fields:  # a list could have any number of them in no bytes
-        return unreadable("a tuple of no fields")
+    """Named fields in order."""
+    if not fields:  # a list could have any number of them in zero bytes
+        return unreadable("a tuple without fields")
     reads = [(name, field.read) for name, field in fields.items()]
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
@@ -131,7 +131,7 @@ def struct_of(fields: Mapping[str, Serializer]) -> Serializer:
 
 
 def _of_one_width(whole: Serializer, parts: Sequence[Serializer]) -> Serializer:
-    """The serializer of structs, which knows how wide they are if all parts are of one width."""
+    """Return the serializer of structs with their width, if all parts have a fixed width."""
     columns = [(part.width, part.column) for part in parts if part.column is not None]
     if len(columns) < len(parts):
         return whole
@@ -147,17 +147,17 @@ def _of_one_width(whole: Serializer, parts: Sequence[Serializer]) -> Serializer:
 
 
 def row_of(*fields: Serializer, has_kind: bool) -> Serializer:
-    """`RowSerializer`: bits for its kind and for fields that are null, then the other fields."""
+    """`RowSerializer`: bits for its change type and for null fields, then the other fields."""
     skipped = 2 if has_kind else 0
     size = (len(fields) + skipped + 7) // 8
     reads = [(f"f{number}", field.read) for number, field in enumerate(fields)]
     names = [("kind", pa.string())] if has_kind else []
     type = pa.struct(names + [(f"f{number}", field.type) for number, field in enumerate(fields)])
     if not size:
-        return unreadable("a row of no fields")
+        return unreadable("a row without fields")
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
-        mask, position = sliced(data, position, size)
+        mask, position = read_bytes(data, position, size)
         bits = f"{int.from_bytes(mask, 'big'):0{8 * size}b}"
         values: dict[str, Any] = {}
         if has_kind:
@@ -172,7 +172,7 @@ def row_of(*fields: Serializer, has_kind: bool) -> Serializer:
 
 
 def either_of(left: Serializer, right: Serializer) -> Serializer:
-    """`EitherSerializer`: which it is, and its value."""
+    """`EitherSerializer`: a flag for the side, and its value."""
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
         is_left = data[position] != 0
@@ -183,12 +183,12 @@ def either_of(left: Serializer, right: Serializer) -> Serializer:
 
 
 def nullable(inner: Serializer, *, padding: int) -> Serializer:
-    """`NullableSerializer`: whether it is null, then bytes without a meaning or the value."""
+    """`NullableSerializer`: a null flag, then padding or the value."""
     read_inner = inner.read
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
         if data[position]:
-            _, position = sliced(data, position + 1, padding)
+            _, position = read_bytes(data, position + 1, padding)
             return None, position
         return read_inner(data, position + 1)
 
@@ -196,7 +196,7 @@ def nullable(inner: Serializer, *, padding: int) -> Serializer:
 
 
 def with_last_access(_time: Serializer, value: Serializer) -> Serializer:
-    """Values with a time to live: when it was last used, in milliseconds, and the value."""
+    """Values with a time to live: the time of the last use in milliseconds, and the value."""
     read_value = value.read
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
@@ -231,7 +231,7 @@ def with_last_access(_time: Serializer, value: Serializer) -> Serializer:
 
 
 def timer_of(key: Serializer, namespace: Serializer) -> Serializer:
-    """`TimerSerializer`: its time in a form that sorts as bytes, its key and its namespace."""
+    """`TimerSerializer`: its time in a form that sorts bytewise, its key and its namespace."""
     read_key, read_namespace = key.read, namespace.read
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
@@ -276,7 +276,7 @@ class PojoClass:
 
     Attributes:
         name: The name of the Java class.
-        fields: In the order of the values.
+        fields: Fields in the order of the values.
     """
 
     name: str
@@ -286,12 +286,12 @@ class PojoClass:
 def pojo_of(
     own: PojoClass, registered: Sequence[Serializer], others: Mapping[str, Serializer]
 ) -> Serializer:
-    """`PojoSerializer`: a byte of flags, then the fields, or a subclass and what its serializer writes.
+    """`PojoSerializer`: a byte of flags, then the fields, or a subclass and the output of its serializer.
 
     Args:
-        own: The class that was declared.
-        registered: The subclasses that have a number.
-        others: The subclasses that have none, by name.
+        own: The declared class.
+        registered: Subclasses with a number.
+        others: Subclasses without a number, by name.
     """
     for field in own.fields.values():
         if field.unreadable:
@@ -324,14 +324,14 @@ def pojo_of(
 
 def _class_name(data: bytes, position: int) -> tuple[str, int]:
     (length,) = _SHORT.unpack_from(data, position)
-    name, position = sliced(data, position + 2, length)
+    name, position = read_bytes(data, position + 2, length)
     return modified_utf8(name), position
 
 
 def _read_fields(
     data: bytes, position: int, reads: Sequence[tuple[str, Read]], values: dict[str, Any]
 ) -> int:
-    """Read the fields of a POJO into a dictionary, and return where they end."""
+    """Read the fields of a POJO into a dictionary; returns their end."""
     for name, read in reads:
         is_null = data[position]
         position += 1
@@ -354,7 +354,7 @@ def _pojo_type(
 
 
 def named_class(name: str, pojo: Serializer) -> Serializer:
-    """A subclass, whose values say which it is."""
+    """Return the serializer of a subclass, whose values include the name of the class."""
     if pojo.unreadable or not pa.types.is_struct(pojo.type):
         return pojo
     read: Read = pojo.read

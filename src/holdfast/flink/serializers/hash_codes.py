@@ -1,7 +1,6 @@
-"""Java's hash codes of keys, by columns: Flink has made key groups of them.
+"""Java's hash codes of columns of keys, which determine Flink's key groups.
 
-Classes of the job have a `hashCode` of their own, which nobody knows here; so only keys of these types can be compared
-with the key groups that they stand in.
+Classes of the job define `hashCode` themselves, so only keys of these types can be compared with their key groups.
 
 Source:
     Java, hashCode of Long, Integer, Boolean, Double, Float and String; Flink, Tuple2.
@@ -24,22 +23,22 @@ _HALF = np.uint64(32)
 
 
 def of_ints(column: pa.Array) -> Codes:
-    """Hash codes of whole numbers of at most 32 bits."""
+    """Compute hash codes of integers of at most 32 bits."""
     return _numbers(column).astype(np.int32)
 
 
 def of_longs(column: pa.Array) -> Codes:
-    """Hash codes of whole numbers of 64 bits."""
+    """Compute hash codes of 64-bit integers."""
     return _halves(_numbers(column).view(np.uint64))
 
 
 def of_booleans(column: pa.Array) -> Codes:
-    """Hash codes of truth values."""
+    """Compute hash codes of booleans."""
     return np.where(_numbers(column), 1231, 1237).astype(np.int32)
 
 
 def of_floats(column: pa.Array) -> Codes:
-    """Hash codes of numbers with a point, of 32 or 64 bits. Java has one NaN, and 0.0 isn't -0.0."""
+    """Compute hash codes of 32-bit or 64-bit floats. Java has one NaN, and 0.0 differs from -0.0."""
     numbers = _numbers(column)
     numbers = np.where(np.isnan(numbers), np.nan, numbers).astype(numbers.dtype)
     if numbers.dtype == np.float32:
@@ -48,13 +47,13 @@ def of_floats(column: pa.Array) -> Codes:
 
 
 def of_texts(column: pa.Array) -> Codes:
-    """Hash codes of texts."""
+    """Compute hash codes of strings."""
     codes = [0 if text is None else java_hash(text) for text in column.to_pylist()]
     return np.array(codes, np.int32)
 
 
 def of_tuples(fields: "Sequence[HashCodes]") -> "HashCodes":
-    """What gives those of tuples, by what gives those of their fields."""
+    """Return the hash function of tuples from those of their fields."""
 
     def of_tuple(column: pa.Array) -> Codes:
         codes = np.zeros(len(column), np.uint32)

@@ -1,11 +1,13 @@
-"""Objects of the JDK as Kryo writes them: in Flink 1 a POJO's field of type `List` is one of them. This is Kryo 2.24; `kryo_5` has what differs in Flink 2.
+"""Objects of the JDK in Kryo's format, such as a POJO's field of type `List` in Flink 1.
+
+This module is for Kryo 2.24; `kryo_5` has the differences of Flink 2.
 
     value    varint 0 null | 1, varint number, [name of the class if the number is new] | n + 2 a registered class;
-             [varint 1 a new object | n + 2 one that was there before]; its content
-    content  of a collection: varint size, values; of a map: varint size, pairs of values; `kryo_2` has the others
+             [varint 1 a new object | n + 2 an earlier one]; its content
+    content  of a collection: varint size, values; of a map: varint size, pairs of values; others are in `kryo_2`
 
-What is in them the savepoint doesn't say before, so that they are read as JSON. No class is loaded: names are compared
-with tables, and any other can't be read.
+The savepoint does not describe their content, so they are read as JSON. No class is loaded: names are compared
+with tables, and other classes can't be read.
 
 Source:
     Kryo 2.24, DefaultClassResolver, MapReferenceResolver, Output.writeString, CollectionSerializer, MapSerializer.
@@ -21,11 +23,11 @@ from typing import Any, ClassVar, TypeAlias
 import pyarrow as pa
 
 from holdfast.backends.keys import java_hash
-from holdfast.flink.serializers.serializer import Serializer, not_readable, sliced, unreadable
+from holdfast.flink.serializers.serializer import Serializer, not_readable, read_bytes, unreadable
 
-MOST_NESTED = 32
-_MOST_REPEATED = 1 << 24
-"""Bytes of what is referred to: a few bytes could stand for any number of others."""
+MAX_NESTING = 32
+_MAX_REPEATED = 1 << 24
+"""Maximum bytes of referenced values, because a few bytes could refer to any number of others."""
 
 _DECLARED = {
     "java.io.Serializable",
@@ -62,7 +64,7 @@ _DECLARED = {
     "java.util.TimeZone",
     "java.util.concurrent.ConcurrentMap",
 }
-"""What types can be declared as whose values are of classes that can be read."""
+"""Declared types whose values have readable classes."""
 _REGISTERED = {
     73: "java.util.Arrays$ArrayList",
     74: "java.util.BitSet",
@@ -75,13 +77,13 @@ _REGISTERED = {
     82: "java.util.UUID",
     83: "java.util.Locale",
 }
-"""Classes that Flink has told Kryo of, by their numbers."""
+"""Classes that Flink registers with Kryo, by their numbers."""
 _FIRST_OF_JOB = 85
-"""The number of the class that a job has declared: Flink tells Kryo of it first, and then of those that the job has registered."""
+"""Number of the declared class: Flink registers it first, followed by the classes that the job registers."""
 
 
 TOPIC_PARTITION = pa.struct([("topic", pa.string()), ("partition", pa.int32())])
-"""As what a partition of Kafka is read, of which the consumer before `KafkaSource` keeps the offset."""
+"""Arrow type of a Kafka partition in the state of `FlinkKafkaConsumer`."""
 
 _STRING_CLASS = "java.lang.String"
 _KAFKA_PARTITION = "org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition"
@@ -93,13 +95,13 @@ def kryo_of(
     registered: Sequence[str] = (),
     foreign: frozenset[str] = frozenset(),
 ) -> Serializer:
-    """The serializer of a type that Flink leaves to Kryo.
+    """Make the serializer of a type that Flink serializes with Kryo.
 
     Args:
-        java_class: The type as it was declared.
-        graph_of: What reads the values.
-        registered: The classes that Kryo was told of, the declared one first.
-        foreign: The classes that have a serializer of the job's own.
+        java_class: The declared type.
+        graph_of: Makes the reader of a value.
+        registered: Classes registered with Kryo, the declared one first.
+        foreign: Classes with a custom serializer of the job.
     """
     if graph_of.VERSION == 2 and java_class == _KAFKA_PARTITION:
         return Serializer(TOPIC_PARTITION, _read_topic_partition)
@@ -121,7 +123,7 @@ def kryo_of(
 
 
 def _read_topic_partition(data: bytes, position: int) -> tuple[dict[str, Any] | None, int]:
-    """Read a partition of Kafka: its hash code, its number and its topic, in the order of the fields' names."""
+    """Read a Kafka partition: its hash code, number and topic, in the order of the fields' names."""
     graph = KryoGraph(data, position, Classes((_KAFKA_PARTITION,)))
     kind = graph.varint()
     if kind == 0:
@@ -132,9 +134,9 @@ def _read_topic_partition(data: bytes, position: int) -> tuple[dict[str, Any] | 
     code, number = graph.integer(), graph.integer()
     is_new = is_new and graph.varint() == 1
     topic = graph.text()
-    # The hash code says whether it is what it seems to be, whatever number Kryo has for its class.
+    # The hash code confirms the class, whose number differs between jobs.
     if not is_new or topic is None or code != _hash_code(topic, number):
-        message = "a partition of Kafka has another hash code than its topic and number"
+        message = "the hash code of a Kafka partition differs from that of its topic and number"
         raise ValueError(message)
     return {"topic": topic, "partition": number}, graph.position
 
@@ -146,11 +148,11 @@ def _hash_code(topic: str, partition: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Classes that a job has told Kryo of.
+    """Classes that a job has registered with Kryo.
 
     Attributes:
-        registered: The classes that have a number, in order.
-        foreign: The classes that have a serializer of the job's own.
+        registered: Classes with a number, in order.
+        foreign: Classes with a custom serializer of the job.
     """
 
     registered: tuple[str, ...]
@@ -162,14 +164,14 @@ Objects: TypeAlias = Mapping[str, Callable[[Any, int], Any]]
 
 
 class KryoGraph:
-    """A value and all that is in it, with what Kryo remembers meanwhile. Subclasses know the classes that a Kryo writes."""
+    """A reader of a value with everything in it, and Kryo's state. Subclasses have the classes of a version of Kryo."""
 
     VERSION = 2
     ORDER = ">"
     TEXTS: ClassVar[Texts]
-    """What reads objects of classes that are read as texts."""
+    """Readers of classes whose objects become strings."""
     OBJECTS: ClassVar[Objects]
-    """What reads objects of other classes, at a depth."""
+    """Readers of other classes, which take the depth."""
 
     def __init__(self, data: bytes, position: int, classes: Classes) -> None:
         self._data = data
@@ -180,44 +182,44 @@ class KryoGraph:
         self._repeated = 0
 
     def value(self, depth: int) -> Any:
-        """Read a value as something that JSON has."""
+        """Read a value as a JSON value."""
         kind = self.varint()
         return None if kind == 0 else self.instance(self.class_of(kind), depth)
 
     def class_of(self, kind: int) -> int | str:
-        """The class that a number stands for: a number of `NUMBERS`, a name, or an empty text for texts."""
+        """Return the class of a number: a number of `NUMBERS`, a name, or an empty string for strings."""
         if kind in NUMBERS:
             return kind
         if kind not in {_BY_NAME, _STRING}:
-            return self._registered(kind - 2)
+            return self._registered_class(kind - 2)
         return self.class_name() if kind == _BY_NAME else ""
 
-    def _registered(self, number: int) -> str:
-        """The class that Kryo was told of as its number so and so."""
+    def _registered_class(self, number: int) -> str:
+        """Return the registered class with a number."""
         registered = self._classes.registered
         if 0 <= number - _FIRST_OF_JOB < len(registered):
             return registered[number - _FIRST_OF_JOB]
         java_class = _REGISTERED.get(number)
         if java_class is None:
-            raise not_readable(f"the class that Kryo knows as number {number}")
+            raise not_readable(f"the class with Kryo's number {number}")
         return java_class
 
     def instance(self, java_class: int | str, depth: int) -> Any:
-        """Read a value of a class, or one that was there before."""
-        if isinstance(java_class, int):  # numbers are never referred to
+        """Read a value of a class, or a reference to an earlier one."""
+        if isinstance(java_class, int):  # numbers are never referenced
             return NUMBERS[java_class](self)
-        if depth > MOST_NESTED:
-            message = "collections stand in each other without end"
+        if depth > MAX_NESTING:
+            message = "collections are nested too deeply"
             raise ValueError(message)
         if java_class and (java_class in self._classes.foreign or not self._knows(java_class)):
             raise not_readable(f"{java_class} (by Kryo)")
-        return self.referred(java_class, depth, self.varint())
+        return self.new_or_referenced(java_class, depth, self.varint())
 
     def _knows(self, java_class: str) -> bool:
         return java_class in self.TEXTS or java_class in self.OBJECTS
 
-    def referred(self, java_class: str, depth: int, reference: int) -> Any:
-        """Read an object that is new, or what a reference says that was there before."""
+    def new_or_referenced(self, java_class: str, depth: int, reference: int) -> Any:
+        """Read a new object, or return the referenced earlier one."""
         if reference != 1:
             return self._before(reference - 2)
         number = len(self._objects)
@@ -228,24 +230,24 @@ class KryoGraph:
         return value
 
     def integer(self) -> int:
-        """Read a number of which few bytes are written if it is near to 0."""
+        """Read a zigzag-encoded variable-length integer."""
         zigzag = self.varint()
         return zigzag >> 1 ^ -(zigzag & 1)
 
-    def fixed(self, code: str) -> Any:
-        """Read a number of a fixed width, of a code of `struct`."""
+    def read_fixed(self, code: str) -> Any:
+        """Read a fixed-width number by its code in `struct`."""
         form = f"{self.ORDER}{code}"
         (value,) = struct.unpack_from(form, self._data, self.position)
         self.position += struct.calcsize(form)
-        # JSON has no other.
+        # JSON has no other numbers.
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
     def character(self) -> str:
         """Read a character."""
-        return chr(self.fixed("H"))
+        return chr(self.read_fixed("H"))
 
     def class_name(self) -> str:
-        """Read the name of a class, or the number of one that was named before."""
+        """Read the name of a class, or the number of an earlier one."""
         number = self.varint()
         if number == len(self._names):
             self._names.append(self.text() or "")
@@ -256,103 +258,105 @@ class KryoGraph:
             self._objects[number] if 0 <= number < len(self._objects) else (_UNFINISHED, 0)
         )
         if value is _UNFINISHED:
-            message = "a value refers to another that is not there"
+            message = "a value refers to a missing one"
             raise ValueError(message)
         self.repeat(size)
         return value
 
     def repeat(self, size: int) -> None:
-        """Count bytes that stand for more than is stored. Raises ValueError if they are too many."""
+        """Count the bytes of a repeated value. Raises ValueError if they are too many."""
         self._repeated += size
-        if self._repeated > _MOST_REPEATED:
-            message = "a value refers to too many others"
+        if self._repeated > _MAX_REPEATED:
+            message = "a value has too many references"
             raise ValueError(message)
 
     def _content(self, java_class: str, depth: int) -> Any:
-        """Read what stands in an object of a class."""
+        """Read the content of an object of a class."""
         if java_class in self.TEXTS:
             return self.TEXTS[java_class](self)
         return self.OBJECTS[java_class](self, depth)
 
     def text_or_null(self, depth: int) -> Any:
-        """Read a text whose class was said before, or nothing."""
+        """Read a string without its class, or null."""
         reference = self.varint()
-        return None if reference == 0 else self.referred("", depth, reference)
+        return None if reference == 0 else self.new_or_referenced("", depth, reference)
 
     def size_of_map(self, depth: int, *, is_sorted: bool) -> int:
-        """Read what stands before the entries of a map."""
+        """Read the header of a map."""
         if is_sorted:
             self.check_comparator(depth)
-        return self.checked(self.varint())
+        return self.check_size(self.varint())
 
     def elements(self, depth: int, *, is_sorted: bool = False, has_nulls: bool = True) -> list[Any]:  # noqa: ARG002  # Kryo 5 has marks for nulls
         """Read a collection."""
         if is_sorted:
             self.check_comparator(depth)
-        size = self.checked(self.varint())
+        size = self.check_size(self.varint())
         return [self.value(depth + 1) for _ in range(size)]
 
     def check_comparator(self, depth: int) -> None:
-        """Read by what a sorted collection is sorted, which must be nothing of the job."""
+        """Read the comparator of a sorted collection, which must not be a class of the job."""
         if self.value(depth + 1) is not None:
             raise not_readable("a comparator (by Kryo)")
 
-    def checked(self, size: int) -> int:
-        """The size, if there are as many bytes. Raises ValueError."""
+    def check_size(self, size: int) -> int:
+        """Return a size after comparing it with the remaining bytes. Raises ValueError."""
         left = len(self._data) - self.position
         if not 0 <= size <= left:
-            message = f"{size} values are to follow, and {left} bytes are left"
+            message = f"{size} values can't fit into {left} bytes"
             raise ValueError(message)
         return size
 
     def pairs(self, size: int, depth: int) -> Any:
-        """Read the entries of a map: a dictionary, or pairs if not all keys are texts."""
+        """Read the entries of a map: a dictionary, or pairs if not all keys are strings."""
         pairs = [(self.value(depth + 1), self.value(depth + 1)) for _ in range(size)]
         if all(isinstance(key, str) for key, _ in pairs):
             return dict(pairs)
         return [list(pair) for pair in pairs]
 
     def next_is_null(self) -> bool:
-        """Whether the next byte is 0."""
+        """Return whether the next byte is 0."""
         return self._data[self.position] == 0
 
     def big_integer(self) -> int:
-        """Read a number of any size."""
+        """Read an integer of any size."""
         length = self.varint() - 1
-        data, self.position = sliced(self._data, self.position, length)
+        data, self.position = read_bytes(self._data, self.position, length)
         return int.from_bytes(data, "big", signed=True)
 
     def text(self) -> str | None:
-        """Read a text."""
+        """Read a string."""
         data, position = self._data, self.position
         first = data[position]
-        if first < 0x80:  # the last character has the highest bit
+        if first < 0x80:  # ASCII, whose last character has the highest bit set
             end = position
             while data[end] < 0x80:
                 end += 1
             self.position = end + 1
             return (data[position:end] + bytes([data[end] & 0x7F])).decode("ascii")
-        _, length = self.flagged()
+        _, length = self.read_flagged()
         position = self.position
         if length < 2:
             self.position = position
             return "" if length else None
         start = position
         if length - 1 > len(data) - position:
-            message = f"a text of {length - 1} characters follows, and {len(data) - position} bytes are left"
+            message = (
+                f"a string of {length - 1} characters can't fit into {len(data) - position} bytes"
+            )
             raise ValueError(message)
-        for _ in range(length - 1):  # one to three bytes for each unit of UTF-16
+        for _ in range(length - 1):  # one to three bytes for each UTF-16 code unit
             unit = data[position]
             position += 1 if unit < 0x80 else 2 if unit < 0xE0 else 3
         if position > len(data):
-            message = "a text ends early"
+            message = "a string ends early"
             raise ValueError(message)
         self.position = position
         units = data[start:position].decode("utf-8", "surrogatepass")
         return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
-    def flagged(self) -> tuple[bool, int]:
-        """Read a number that is not negative, with a flag in the highest bit of its first byte."""
+    def read_flagged(self) -> tuple[bool, int]:
+        """Read a flag in the highest bit of the first byte, and a non-negative number."""
         first = self._data[self.position]
         self.position += 1
         number = first & 0x3F
@@ -361,7 +365,7 @@ class KryoGraph:
         return first >= 0x80, number
 
     def varint(self) -> int:
-        """Read a number of at most 64 bits, without a sign: its ninth byte has eight of them."""
+        """Read an unsigned number of at most 64 bits, whose ninth byte has eight bits."""
         value = shift = 0
         while True:
             byte = self._data[self.position]
@@ -373,8 +377,8 @@ class KryoGraph:
             if byte < 0x80:
                 return value
 
-    def signed(self, bits: int) -> int:
-        """Read a number of so many bits of which few bytes are written if it is small and not negative."""
+    def read_signed(self, bits: int) -> int:
+        """Read a signed number of `bits` bits in variable length."""
         value = self.varint()
         return value - (1 << bits) if value >> (bits - 1) else value
 
@@ -384,12 +388,12 @@ _UNFINISHED = object()
 _BY_NAME, _STRING = 1, 3
 NUMBERS: dict[int, Callable[[KryoGraph], Any]] = {
     2: KryoGraph.integer,
-    4: lambda graph: graph.fixed("f"),
-    5: lambda graph: graph.fixed("?"),
-    6: lambda graph: graph.fixed("b"),
+    4: lambda graph: graph.read_fixed("f"),
+    5: lambda graph: graph.read_fixed("?"),
+    6: lambda graph: graph.read_fixed("b"),
     7: KryoGraph.character,
-    8: lambda graph: graph.fixed("h"),
+    8: lambda graph: graph.read_fixed("h"),
     9: KryoGraph.integer,
-    10: lambda graph: graph.fixed("d"),
+    10: lambda graph: graph.read_fixed("d"),
 }
-"""What reads the classes that Kryo knows from the beginning, by what stands for them."""
+"""Readers of Kryo's built-in classes, by their number."""

@@ -1,7 +1,7 @@
-"""What Kryo 2.24 writes of the objects of the JDK's classes: collections, times, and what has a serializer of Kryo's, Chill's or none.
+"""JDK classes in the format of Kryo 2.24: collections, times, and classes with a serializer of Kryo, of Chill, or none.
 
-Objects of a class without a serializer are their fields, in the order of their names. A field of a class that has no
-subclasses has no class before it, but the mark that tells new objects from those that were there before.
+An object of a class without a serializer consists of its fields in the order of their names. A field whose class has no
+subclasses does not have its class before it, but the mark that distinguishes new objects from earlier ones.
 
 Source:
     Kryo 2.24, DefaultSerializers, DefaultArraySerializers, FieldSerializer; Chill 0.7, com.twitter.chill.java.
@@ -39,13 +39,13 @@ _COLLECTIONS = {
     f"{_CONCURRENT}CopyOnWriteArrayList",
     f"{_CONCURRENT}CopyOnWriteArraySet",
     *(
-        f"java.util.Collections${how}{kind}"
-        for how in ("Synchronized", "Unmodifiable")
+        f"java.util.Collections${wrapper}{kind}"
+        for wrapper in ("Synchronized", "Unmodifiable")
         for kind in ("Collection", "List", "RandomAccessList", "Set")
     ),
 }
 SORTED_MAP = f"{_CONCURRENT}ConcurrentSkipListMap"
-"""The class of maps that Kryo 2.24 doesn't know to be sorted."""
+"""A class of maps that Kryo 2.24 does not treat as sorted."""
 _MAPS = {
     f"{_IMMUTABLE}Map1",
     f"{_IMMUTABLE}MapN",
@@ -65,7 +65,7 @@ _EMPTY: dict[str, Any] = {
     "java.util.Collections$EmptySet": [],
 }
 _FLAGS = {"Z": "?", "B": "b", "S": "h", "F": "f", "D": "d"}
-"""Arrays of numbers of a fixed width, by what Java and `struct` call them."""
+"""Arrays of fixed-width numbers, by the codes of Java and `struct`."""
 
 
 def map_of(graph: KryoGraph, depth: int, *, is_sorted: bool = False) -> Any:
@@ -74,22 +74,22 @@ def map_of(graph: KryoGraph, depth: int, *, is_sorted: bool = False) -> Any:
 
 
 def _list_of_array(graph: KryoGraph, depth: int) -> list[Any]:
-    size = graph.checked(graph.varint())
-    graph.class_of(graph.varint())  # of the array behind the list
+    size = graph.check_size(graph.varint())
+    graph.class_of(graph.varint())  # of the array in the list
     return [graph.value(depth + 1) for _ in range(size)]
 
 
 def _array(read: Callable[[KryoGraph], Any], graph: KryoGraph, _depth: int) -> list[Any]:
-    """Read an array: its size and one, and elements whose class isn't said."""
-    return [read(graph) for _ in range(graph.checked(graph.varint() - 1))]
+    """Read an array: its size plus one, and elements without their class."""
+    return [read(graph) for _ in range(graph.check_size(graph.varint() - 1))]
 
 
-def _fixed(code: str, graph: KryoGraph) -> Any:
-    return graph.fixed(code)
+def _fixed_width(code: str, graph: KryoGraph) -> Any:
+    return graph.read_fixed(code)
 
 
-def _nothing(empty: Any, _graph: KryoGraph, _depth: int) -> Any:
-    """Read an empty collection, of which there is only its class."""
+def _void(empty: Any, _graph: KryoGraph, _depth: int) -> Any:
+    """Return an empty collection, which has no content."""
     return empty
 
 
@@ -97,13 +97,13 @@ def _objects(graph: KryoGraph, depth: int) -> list[Any]:
     return _array(lambda graph: graph.value(depth + 1), graph, depth)
 
 
-def _boxed(code: Callable[[KryoGraph], Any], graph: KryoGraph) -> Any:
-    """Read a number with a mark before it that says whether it is there."""
+def _read_boxed(code: Callable[[KryoGraph], Any], graph: KryoGraph) -> Any:
+    """Read a nullable number, with a mark before it."""
     return code(graph) if graph.varint() else None
 
 
 def _fields(count: int, graph: KryoGraph, depth: int) -> list[Any]:
-    """Read values of any class, in the order in which their names are sorted: f0, f1, f10, f2."""
+    """Read values of any class in the order of their names: f0, f1, f10, f2."""
     values: list[Any] = [None] * count
     for number in sorted(range(count), key=str):
         values[number] = graph.value(depth + 1)
@@ -111,14 +111,14 @@ def _fields(count: int, graph: KryoGraph, depth: int) -> list[Any]:
 
 
 def _bits(graph: KryoGraph, _depth: int) -> list[int]:
-    words = [graph.fixed("Q") for _ in range(graph.checked(graph.varint()))]
+    words = [graph.read_fixed("Q") for _ in range(graph.check_size(graph.varint()))]
     return [
         64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1
     ]
 
 
 def big_decimal(graph: KryoGraph) -> str:
-    """Read a number with digits behind the point."""
+    """Read a decimal number."""
     value = graph.big_integer()
     digits = tuple(map(int, str(abs(value))))
     return str(Decimal((int(value < 0), digits, -graph.integer())))
@@ -126,27 +126,29 @@ def big_decimal(graph: KryoGraph) -> str:
 
 def millis(graph: KryoGraph) -> str:
     """Read a time in milliseconds."""
-    return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=graph.signed(64))).isoformat()
+    return (
+        datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=graph.read_signed(64))
+    ).isoformat()
 
 
 def sql_timestamp(graph: KryoGraph) -> str:
-    """Read a time whose nanoseconds of the second stand behind its milliseconds."""
-    return instant_text(graph.signed(64) // 1000, graph.varint())
+    """Read a time of milliseconds, followed by the nanoseconds of the second."""
+    return instant_text(graph.read_signed(64) // 1000, graph.varint())
 
 
 def instant_text(seconds: int, nanos: int) -> str:
-    """A time as a text, in UTC."""
+    """Format a time in UTC."""
     time = datetime.fromtimestamp(0, UTC) + timedelta(seconds=seconds)
     return f"{time:%Y-%m-%dT%H:%M:%S}{fraction(nanos)}+00:00"
 
 
 def fraction(nanos: int) -> str:
-    """Nanoseconds as the digits behind a point, or nothing."""
+    """Format nanoseconds as decimal digits with a point, or as an empty string."""
     return f".{nanos:09}" if nanos else ""
 
 
 def duration_text(seconds: int, nanos: int) -> str:
-    """A length of time as a text; nanoseconds count upwards from the second below."""
+    """Format a duration; nanoseconds are added to the second below."""
     whole = seconds + (1 if seconds < 0 and nanos else 0)
     nanos = NANOS - nanos if seconds < 0 and nanos else nanos
     sign = "-" if seconds < 0 else ""
@@ -154,22 +156,22 @@ def duration_text(seconds: int, nanos: int) -> str:
 
 
 def offset_text(seconds: int) -> str:
-    """A distance from UTC as a text."""
+    """Format an offset from UTC."""
     hours, rest = divmod(abs(seconds), 3600)
     minutes, rest = divmod(rest, 60)
-    behind = f":{rest:02}" if rest else ""
-    return f"{'-' if seconds < 0 else '+'}{hours:02}:{minutes:02}{behind}" if seconds else "Z"
+    seconds_text = f":{rest:02}" if rest else ""
+    return f"{'-' if seconds < 0 else '+'}{hours:02}:{minutes:02}{seconds_text}" if seconds else "Z"
 
 
 def time_text(hour: int, minute: int, second: int, nanos: int) -> str:
-    """A time of the day as a text."""
+    """Format a time of day."""
     return f"{hour:02}:{minute:02}:{second:02}{fraction(nanos)}"
 
 
 def uuid_of(high: int, low: int) -> str:
-    """The UUID of two numbers of 64 bits."""
-    most = (1 << 64) - 1
-    return str(uuid.UUID(int=(high & most) << 64 | low & most))
+    """Format the UUID of two 64-bit numbers."""
+    mask = (1 << 64) - 1
+    return str(uuid.UUID(int=(high & mask) << 64 | low & mask))
 
 
 def _field(java_class: str, graph: KryoGraph) -> Any:
@@ -188,16 +190,16 @@ def _duration(graph: KryoGraph) -> str:
 
 
 def _local_date(graph: KryoGraph) -> str:
-    day, month, year = graph.fixed("h"), graph.fixed("h"), graph.integer()
+    day, month, year = graph.read_fixed("h"), graph.read_fixed("h"), graph.integer()
     return date(year, month, day).isoformat()
 
 
 def _local_time(graph: KryoGraph) -> str:
     hour, minute, nanos, second = (
-        graph.fixed("b"),
-        graph.fixed("b"),
+        graph.read_fixed("b"),
+        graph.read_fixed("b"),
         graph.integer(),
-        graph.fixed("b"),
+        graph.read_fixed("b"),
     )
     return time_text(hour, minute, second, nanos)
 
@@ -210,7 +212,7 @@ def _offset_date_time(graph: KryoGraph) -> str:
     return f"{_field('java.time.LocalDateTime', graph)}{_field('java.time.ZoneOffset', graph)}"
 
 
-def _zoned(graph: KryoGraph) -> str:
+def _zoned_date_time(graph: KryoGraph) -> str:
     time, _, zone = (
         _field("java.time.LocalDateTime", graph),
         _field("java.time.ZoneOffset", graph),
@@ -235,7 +237,7 @@ def _year_month(graph: KryoGraph) -> str:
 
 
 class Kryo2Graph(KryoGraph):
-    """A value of Kryo 2.24 and all that is in it."""
+    """A reader of a value of Kryo 2.24 with everything in it."""
 
     TEXTS: ClassVar[Texts] = {
         "java.lang.StringBuffer": KryoGraph.text,
@@ -257,7 +259,7 @@ class Kryo2Graph(KryoGraph):
         "java.time.YearMonth": _year_month,
         "java.time.ZoneOffset": lambda graph: offset_text(graph.integer()),
         "java.time.ZoneRegion": lambda graph: graph.text_or_null(1),
-        "java.time.ZonedDateTime": _zoned,
+        "java.time.ZonedDateTime": _zoned_date_time,
         "java.util.Currency": KryoGraph.text,
         "java.util.Date": millis,
         "java.util.UUID": lambda graph: uuid_of(graph.integer(), graph.integer()),
@@ -274,7 +276,7 @@ class Kryo2Graph(KryoGraph):
         ARRAY_LIST: _list_of_array,
         **dict.fromkeys(_MAPS, map_of),
         "java.util.TreeMap": partial(map_of, is_sorted=True),
-        **{name: partial(_nothing, empty) for name, empty in _EMPTY.items()},
+        **{name: partial(_void, empty) for name, empty in _EMPTY.items()},
         **dict.fromkeys(
             ("java.util.Collections$SingletonList", "java.util.Collections$SingletonSet"),
             lambda graph, depth: [graph.value(depth + 1)],
@@ -298,10 +300,15 @@ class Kryo2Graph(KryoGraph):
         ),
         **dict.fromkeys(
             ("[Ljava.lang.Integer;", "[Ljava.lang.Long;"),
-            partial(_array, partial(_boxed, KryoGraph.integer)),
+            partial(_array, partial(_read_boxed, KryoGraph.integer)),
         ),
-        "[Ljava.lang.Double;": partial(_array, partial(_boxed, lambda graph: graph.fixed("d"))),
+        "[Ljava.lang.Double;": partial(
+            _array, partial(_read_boxed, lambda graph: graph.read_fixed("d"))
+        ),
         **dict.fromkeys(("[I", "[J"), partial(_array, KryoGraph.integer)),
         "[C": partial(_array, KryoGraph.character),
-        **{f"[{name}": partial(_array, partial(_fixed, code)) for name, code in _FLAGS.items()},
+        **{
+            f"[{name}": partial(_array, partial(_fixed_width, code))
+            for name, code in _FLAGS.items()
+        },
     }

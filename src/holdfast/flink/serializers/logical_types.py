@@ -1,4 +1,4 @@
-"""SQL's types, which stand in savepoints as objects of Java: what reads values of them.
+"""Serializers of SQL types, which savepoints contain as Java objects.
 
 Source:
     Flink, org.apache.flink.table.types.logical (flink-table-common 2.3.0).
@@ -7,7 +7,7 @@ Source:
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.flink.binary import JavaObject, damaged
+from holdfast.flink.binary import JavaObject, corrupted_error
 from holdfast.flink.serializers import sql
 from holdfast.flink.serializers.sql import SqlSerializer
 
@@ -29,15 +29,15 @@ _SIMPLE = {
     "TimeType": sql.TIME,
     "YearMonthIntervalType": sql.INT,
     "DayTimeIntervalType": sql.MILLISECONDS,
-    "NullType": sql.NOTHING,
+    "NullType": sql.VOID,
 }
 
 
 def logical_type(value: Any) -> SqlSerializer | None:
-    """What reads values of a type; None of a type that isn't known.
+    """Return the serializer of a type, or None for an unknown type.
 
     Raises:
-        CheckpointCorruptedError: The type is none that SQL has.
+        CheckpointCorruptedError: The type is not a valid SQL type.
     """
     if not isinstance(value, JavaObject) or not value.java_class.startswith(_PACKAGE):
         return None
@@ -49,24 +49,24 @@ def logical_type(value: Any) -> SqlSerializer | None:
     try:
         return _OTHERS[name](value.fields)
     except (ValueError, KeyError, TypeError) as error:
-        message = f"a type {name} of SQL can't be: {error}"
-        raise damaged(message) from error
+        message = f"SQL type {name} is not valid: {error}"
+        raise corrupted_error(message) from error
 
 
 def element_type(value: Any) -> SqlSerializer:
-    """What reads fields and elements of a type; of a type that isn't known, as bytes. Raises as `logical_type`."""
+    """Return the serializer of fields and elements of a type; unknown types are read as bytes. Raises like `logical_type`."""
     return logical_type(value) or sql.BINARY
 
 
 def _row(fields: dict[str, Any], name: str) -> SqlSerializer | None:
-    """Rows with the fields that are in a list of Java of any class; None if a field is of a type that isn't known."""
+    """Return the serializer of rows, or None if a field has an unknown type. The fields are in a Java list of any class."""
     types = [logical_type(item.fields["type"]) for item in _items(fields[name])]
     known = [type for type in types if type is not None]
     return sql.row_of(*known) if len(known) == len(types) else None
 
 
 def _items(value: Any) -> list[JavaObject]:
-    """The fields of a row in a list."""
+    """Return the fields in a Java list."""
     while isinstance(value, JavaObject):
         items = [item for item in value.items if isinstance(item, JavaObject)]
         if items:

@@ -1,8 +1,8 @@
-"""State of PyFlink: bytes to Flink, whose types only the job's Python knows; whoever reads it names them.
+"""State of PyFlink, which Flink stores as bytes. Only the job's Python code has the types, so the reader specifies them.
 
     long  string  row<long, string>  map<string, tuple<int, double>>  list<date>
 
-The names are those of PyFlink's `Types` and of SQL. A pickle is given as its bytes: to load it would run what it says.
+The names are those of PyFlink's `Types` and of SQL. A pickle is returned as bytes, because loading it would run its code.
 
 Source:
     PyFlink, fn_execution/coder_impl_slow.py (2.3.0).
@@ -27,7 +27,7 @@ from holdfast.flink.serializers.composite import (
 from holdfast.flink.serializers.serializer import Read, Serializer
 
 _TOKEN = re.compile(r"\s*([a-z_0-9]+|[<>,])\s*")
-_MOST_NESTED = 32
+_MAX_DEPTH = 32
 
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 
@@ -78,10 +78,10 @@ _NESTED: dict[str, tuple[int, Callable[..., Serializer]]] = {
 
 
 def python_type(name: str) -> Serializer:
-    """What reads values of a type of PyFlink.
+    """Return the serializer of a PyFlink type.
 
     Raises:
-        InvalidRequestError: There is no type of that name.
+        InvalidRequestError: The type is unknown.
     """
     tokens = _tokens(name)
     serializer = _type(tokens, name, 0)
@@ -91,7 +91,7 @@ def python_type(name: str) -> Serializer:
 
 
 def in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Serializer:
-    """Values that Flink has as bytes with a length before them, perhaps with the time of their last use."""
+    """Wrap values that Flink stores as bytes with a length prefix, optionally with the time of their last use."""
     if has_last_access:
         return with_last_access(basic.LONG, in_bytes(inner))
     read_inner: Read = inner.read
@@ -100,7 +100,7 @@ def in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Serializer:
         content, position = basic.BYTES.read(data, position)
         value, end = read_inner(content, 0)
         if end != len(content):
-            message = f"a value has {len(content)} bytes, of which {end} are read; it may be of another type"
+            message = f"a value of {len(content)} bytes ends after {end}; it may have another type"
             raise ValueError(message)
         return value, position
 
@@ -108,7 +108,7 @@ def in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Serializer:
 
 
 def several_in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Serializer:
-    """Likewise one value behind the other, as PyFlink appends to a list what it was given in a bundle."""
+    """Wrap concatenated values in the same way; PyFlink appends the values of a bundle to a list at once."""
     if has_last_access:
         return _several_with_last_access(inner)
     read_inner: Read = inner.read
@@ -122,10 +122,12 @@ def several_in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Ser
                 value, end = read_inner(content, end)
                 values.append(value)
         except (IndexError, ValueError, struct.error) as error:
-            message = f"{len(content)} bytes are no values; they may be of another type ({error})"
+            message = (
+                f"{len(content)} bytes are not valid values; they may have another type ({error})"
+            )
             raise ValueError(message) from error
         if end != len(content):
-            message = f"a value ends behind its {len(content)} bytes; it may be of another type"
+            message = f"a value is longer than its {len(content)} bytes; it may have another type"
             raise ValueError(message)
         return values, position
 
@@ -144,7 +146,7 @@ def _several_with_last_access(inner: Serializer) -> Serializer:
 
 
 def _tokens(name: str) -> Iterator[str]:
-    """The parts of a name, then empty ones without end."""
+    """Yield the tokens of a name, then endless empty ones."""
     position = 0
     while position < len(name):
         match = _TOKEN.match(name, position)
@@ -161,18 +163,18 @@ def _type(tokens: Iterator[str], name: str, depth: int) -> Serializer:
     simple = _SIMPLE.get(kind)
     if simple is not None:
         return simple
-    if kind not in _NESTED or depth > _MOST_NESTED or next(tokens) != "<":
+    if kind not in _NESTED or depth > _MAX_DEPTH or next(tokens) != "<":
         raise _unknown(name)
     count, make = _NESTED[kind]
     parts = [_type(tokens, name, depth + 1)]
-    while (behind := next(tokens)) == ",":
+    while (delimiter := next(tokens)) == ",":
         parts.append(_type(tokens, name, depth + 1))
-    if behind != ">" or count not in {-1, len(parts)}:
+    if delimiter != ">" or count not in {-1, len(parts)}:
         raise _unknown(name)
     return make(*parts)
 
 
 def _unknown(name: str) -> InvalidRequestError:
     nested = ", ".join(f"{kind}<…>" for kind in _NESTED)
-    message = f"{name!r} is no type of PyFlink; there are {', '.join(_SIMPLE)}, {nested}"
+    message = f"{name!r} is not a PyFlink type; available: {', '.join(_SIMPLE)}, {nested}"
     return InvalidRequestError(message)

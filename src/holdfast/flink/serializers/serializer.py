@@ -1,8 +1,8 @@
-"""What reads the values of a state: a function over bytes, made once of what the savepoint says of its serializer.
+"""Readers of the values of a state: functions over bytes, made once from the snapshot of a serializer.
 
-A function takes bytes and a position, and returns a value and the position behind it. It may raise what Python
-raises when bytes end too early (`struct.error`, `IndexError`) or make no value (`ValueError`); `reading` makes
-`CheckpointCorruptedError` of these.
+A function takes bytes and a position, and returns a value and the position after it. It may raise Python's errors
+for bytes that end too early (`struct.error`, `IndexError`) or are not a valid value (`ValueError`); `reading`
+translates these to `CheckpointCorruptedError`.
 """
 
 import decimal
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointError, InvalidRequestError, UnreadableStateError
-from holdfast.flink.binary import damaged
+from holdfast.flink.binary import corrupted_error
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 Rows = npt.NDArray[np.uint8]
@@ -30,11 +30,11 @@ VARIABLE = -1
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Values of any widths, one behind the other.
+    """Concatenated values of any widths.
 
     Attributes:
-        data: Their bytes, and no others.
-        lengths: How many bytes each has.
+        data: Bytes of the values.
+        lengths: Number of bytes of each value.
     """
 
     data: npt.NDArray[np.uint8]
@@ -42,12 +42,12 @@ class Packed:
 
     @classmethod
     def of(cls, values: "Sequence[bytes]") -> "Packed":
-        """The values, copied."""
+        """Concatenate copies of values."""
         lengths = np.fromiter(map(len, values), np.int64, len(values))
         return cls(np.frombuffer(b"".join(values), np.uint8), lengths)
 
     def split(self, head: int, tail: int) -> "tuple[Rows, Packed, Rows] | None":
-        """The first and the last bytes of each value, and what is between; None if one has nothing there."""
+        """Return the first bytes, middles and last bytes of each value, or None if a value is too short."""
         lengths = self.lengths - head - tail
         if not len(lengths) or lengths.min() <= 0:
             return None
@@ -63,20 +63,20 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Serializer:
-    """How values of a state lie in bytes, and as what they are read.
+    """The format of a state's values, and their Arrow type.
 
     Attributes:
-        type: The Arrow type that they are read as.
-        read: Reads a value, as something that Arrow makes a value of that type of.
-        length: What Flink takes for the length of every value, or -1 if they differ.
-        width: How many bytes every value has, or 0 if they differ.
-        column: Makes a column of values of that width, given one below the other.
-        packed_column: Makes a column of values of any widths; returns None if it can't, and `read` says why.
+        type: Arrow type of the values.
+        read: Reads a value in a form that Arrow converts to the type.
+        length: Length of every value according to Flink, or -1 if they differ.
+        width: Number of bytes of every value, or 0 if they differ.
+        column: Converts rows of values of that width to a column.
+        packed_column: Converts values of any widths to a column, or returns None for invalid ones, which `read` reports.
         parts: Serializers of the elements of a list, or of the keys and values of a map.
-        unreadable: The class that it can't read, or empty. Then `read` raises, and its values are
-            only had as bytes, where somebody says where they end.
-        hash_codes: Java's hash codes of a column of such keys; None where only the job's class knows them.
-        has_last_access: Whether values are structs of a value with a time to live, and when it was last used.
+        unreadable: The unreadable class, or empty. If set, `read` raises, and values can only be read as
+            bytes if their length is stored.
+        hash_codes: Computes Java's hash codes of a column of keys; None if they are defined by the job's class.
+        has_last_access: Whether values are structs of a value with a time to live and the time of its last use.
     """
 
     type: pa.DataType
@@ -92,7 +92,7 @@ class Serializer:
 
 
 def unreadable(java_class: str) -> Serializer:
-    """The serializer of values of which only their bytes can be had."""
+    """Return the serializer of a class whose values can only be read as bytes."""
 
     def read(_data: bytes, _position: int) -> tuple[Any, int]:
         raise not_readable(java_class)
@@ -101,11 +101,11 @@ def unreadable(java_class: str) -> Serializer:
 
 
 def only_as_bytes() -> Serializer:
-    """The serializer of values that nobody wants to have decoded."""
+    """Return the serializer of values that are not decoded."""
 
     def read(_data: bytes, _position: int) -> tuple[Any, int]:
         message = (
-            "the heap backend's own format doesn't say how long values are, so that they can't be had as bytes; take "
+            "the heap backend's own format does not store the length of values, so they can't be read as bytes; take "
             "a canonical savepoint"
         )
         raise InvalidRequestError(message)
@@ -114,35 +114,35 @@ def only_as_bytes() -> Serializer:
 
 
 def not_readable(java_class: str) -> UnreadableStateError:
-    """The error of a class whose values can't be read."""
+    """Return the error for values of an unreadable class."""
     message = (
-        f"values of {java_class} can't be read without that class; let the job store another type, or take their "
-        "bytes: as_bytes=True, or --bytes, of canonical savepoints and of RocksDB"
+        f"values of {java_class} can't be read without that class; store another type in the job, or read their "
+        "bytes with as_bytes=True or --bytes from canonical savepoints and RocksDB"
     )
     return UnreadableStateError(message)
 
 
 def null_key() -> UnreadableStateError:
-    """The error of a map with a key that is null, which Java has and Arrow hasn't."""
-    message = "a map has a key that is null, which Arrow can't have; take its bytes: as_bytes=True, or --bytes"
+    """Return the error for a map with a null key, which Arrow does not support."""
+    message = "a map has a null key, which Arrow does not support; read its bytes with as_bytes=True or --bytes"
     return UnreadableStateError(message)
 
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Make `CheckpointCorruptedError` of what Python raises of bytes that make no value.
+def reading(subject: str) -> Iterator[None]:
+    """Translate Python's errors for invalid bytes to `CheckpointCorruptedError`.
 
     Args:
-        what: What is read, for people.
+        subject: Readable name of the data.
     """
     try:
         yield
     except CheckpointError as error:
-        raise type(error)(f"{what}: {error.args[0]}", error.location, error.kind) from error
+        raise type(error)(f"{subject}: {error.args[0]}", error.location, error.kind) from error
     except OverflowError as error:
         message = (
-            f"{what}: a number is too large, or a time in nanoseconds isn't between 1677 and 2262, which Arrow can't "
-            "have, unless the state is damaged; take its bytes: as_bytes=True, or --bytes"
+            f"{subject}: a number is too large for Arrow, or a time in nanoseconds isn't between 1677 and 2262, or the "
+            "state is corrupted; read its bytes with as_bytes=True or --bytes"
         )
         raise UnreadableStateError(message) from error
     except (
@@ -155,24 +155,24 @@ def reading(what: str) -> Iterator[None]:
         pa.ArrowException,
     ) as error:
         raise_shortage(error)
-        raise damaged(f"{what}: {error}") from error
+        raise corrupted_error(f"{subject}: {error}") from error
 
 
-def counted(data: bytes, position: int) -> tuple[int, int]:
-    """A number of items of at least one byte each, and the position behind it. Raises ValueError."""
+def read_count(data: bytes, position: int) -> tuple[int, int]:
+    """Read a number of items of at least one byte each; returns it with the next position. Raises ValueError."""
     count: int = _INT.unpack_from(data, position)[0]
     position += 4
     if not 0 <= count <= len(data) - position:
-        message = f"{count} items are to follow, and {len(data) - position} bytes are left"
+        message = f"{count} items can't fit into {len(data) - position} bytes"
         raise ValueError(message)
     return count, position
 
 
-def sliced(data: bytes, position: int, length: int) -> tuple[bytes, int]:
-    """So many bytes, and the position behind them. Raises ValueError."""
+def read_bytes(data: bytes, position: int, length: int) -> tuple[bytes, int]:
+    """Read `length` bytes; returns them with the next position. Raises ValueError."""
     end = position + length
     if not position <= end <= len(data):
-        message = f"{length} bytes are to follow, and {len(data) - position} are left"
+        message = f"expected {length} bytes, got {len(data) - position}"
         raise ValueError(message)
     return data[position:end], end
 

@@ -1,9 +1,9 @@
-"""What a savepoint says of a serializer, and the serializer here that reads what that one has written.
+"""Snapshots of Flink's serializers in savepoints, and the serializers here that read their values.
 
-    snapshot  utf class of the TypeSerializerSnapshot, int version, what that class adds
+    snapshot  utf class of the TypeSerializerSnapshot, int version, content defined by that class
 
-How long that is only the class knows: behind one that is not known here nothing can be read, unless somebody else has
-noted the length, as POJOs do of their fields. No class is loaded: their names are compared with the tables below.
+Only the class defines the length of its content. After an unknown class nothing can be read, unless the length is
+stored elsewhere, as for fields of POJOs. No class is loaded: names are compared with the tables below.
 
 Source:
     Flink, TypeSerializerSnapshot, CompositeTypeSerializerSnapshot, PojoSerializerSnapshotData, LinkedOptionalMapSerializer
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.flink.binary import DataInput, damaged, read_java_object
-from holdfast.flink.serializers import basic, cep, composite, flink_classes, sql
+from holdfast.flink.binary import DataInput, corrupted_error, read_java_object
+from holdfast.flink.serializers import basic, composite, flink_classes, sql
 from holdfast.flink.serializers.avro import avro_of
 from holdfast.flink.serializers.kryo import kryo_of
 from holdfast.flink.serializers.kryo_2 import Kryo2Graph
@@ -24,10 +24,10 @@ from holdfast.flink.serializers.logical_types import element_type, logical_type
 from holdfast.flink.serializers.serializer import Serializer, reading, unreadable
 from holdfast.flink.serializers.texts import read_string
 
-MOST_NESTED = 32
+MAX_NESTING = 32
 
 _BY_KRYO_ITSELF = bytes(4)
-"""The end of a registration without a serializer of the job's own."""
+"""The end of a registration without a custom serializer."""
 _COMPOSITE_MAGIC, _NESTED_MAGIC, _MAP_MAGIC = 911108, 1333245, 0x4F2C69A3D70
 
 _BASE = "org.apache.flink.api.common.typeutils.base."
@@ -39,7 +39,7 @@ _CEP = "org.apache.flink.cep.nfa."
 
 
 class UnknownSnapshotError(Exception):
-    """A snapshot of a class that isn't known: where it ends can't be said.
+    """A snapshot of an unknown class, whose end is therefore unknown.
 
     Attributes:
         java_class: The class.
@@ -51,7 +51,7 @@ class UnknownSnapshotError(Exception):
 
 
 def _simple() -> dict[str, Serializer]:
-    """What is known by its class alone."""
+    """Return the serializers that are identified by the class of their snapshot."""
     base = {
         "Boolean": basic.BOOLEAN,
         "BooleanValue": basic.BOOLEAN,
@@ -82,7 +82,7 @@ def _simple() -> dict[str, Serializer]:
         "LocalDate": basic.LOCAL_DATE,
         "LocalTime": basic.LOCAL_TIME,
         "LocalDateTime": basic.LOCAL_DATE_TIME,
-        "Void": basic.NOTHING,
+        "Void": basic.VOID,
     }
     arrays = {
         "BooleanPrimitive": basic.array_of(basic.BOOLEAN),
@@ -107,22 +107,22 @@ def _simple() -> dict[str, Serializer]:
             f"{_BASE}array.{name}ArraySerializer${name}ArraySerializerSnapshot": kind
             for name, kind in arrays.items()
         },
-        f"{void}$VoidNamespaceSerializerSnapshot": basic.NOTHING,
+        f"{void}$VoidNamespaceSerializerSnapshot": basic.VOID,
         f"{wrapper}$ByteArrayWrapperSerializerSnapshot": basic.BYTES,
         "org.apache.flink.runtime.state.JavaSerializer$JavaSerializerSnapshot": unreadable(
             "java.io.Serializable (by Java)"
         ),
         f"{_SQL}StringDataSerializer$StringDataSerializerSnapshot": sql.STRING_DATA,
-        "org.apache.flink.table.dataview.NullSerializer$NullSerializerSnapshot": basic.NOTHING,
+        "org.apache.flink.table.dataview.NullSerializer$NullSerializerSnapshot": basic.VOID,
         f"{table_windows}TimeWindow$Serializer$TimeWindowSerializerSnapshot": basic.TIME_WINDOW,
         f"{table_windows}CountWindow$Serializer$CountWindowSerializerSnapshot": basic.LONG,
-        f"{table_windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.NOTHING,
-        f"{_RUNTIME}Tuple0SerializerSnapshot": basic.NOTHING,
-        f"{_SCALA}UnitSerializer$UnitSerializerSnapshot": basic.NOTHING,
+        f"{table_windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.VOID,
+        f"{_RUNTIME}Tuple0SerializerSnapshot": basic.VOID,
+        f"{_SCALA}UnitSerializer$UnitSerializerSnapshot": basic.VOID,
         f"{windows}TimeWindow$Serializer$TimeWindowSerializerSnapshot": basic.TIME_WINDOW,
-        f"{windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.NOTHING,
-        f"{_CEP}DeweyNumber$DeweyNumberSerializer$DeweyNumberSerializerSnapshot": cep.VERSION,
-        f"{_CEP}sharedbuffer.EventId$EventIdSerializer$EventIdSerializerSnapshot": cep.EVENT_ID,
+        f"{windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.VOID,
+        f"{_CEP}DeweyNumber$DeweyNumberSerializer$DeweyNumberSerializerSnapshot": flink_classes.VERSION,
+        f"{_CEP}sharedbuffer.EventId$EventIdSerializer$EventIdSerializerSnapshot": flink_classes.EVENT_ID,
     }
 
 
@@ -133,15 +133,15 @@ def read_snapshot(source: DataInput, depth: int = 0) -> Serializer:
     """Read a snapshot.
 
     Raises:
-        CheckpointCorruptedError: It is damaged.
-        UnknownSnapshotError: It is of a class, or a version of a class, that isn't known.
+        CheckpointCorruptedError: It is corrupted.
+        UnknownSnapshotError: Its class, or the version of its class, is unknown.
     """
-    if depth > MOST_NESTED:
-        raise damaged("serializers stand in each other without end")
+    if depth > MAX_NESTING:
+        raise corrupted_error("serializers are nested too deeply")
     java_class, version = source.utf(), source.read_int()
     if (simple := _SIMPLE.get(java_class)) is not None:
         if version == 2:
-            source.utf()  # Flink 1.7 named the serializer
+            source.utf()  # the serializer's name, in Flink 1.7
         elif version != 3:
             raise UnknownSnapshotError(java_class)
         return simple
@@ -158,12 +158,12 @@ def _composite(
     count: int = -1,
     outer: Callable[[DataInput, int], dict[str, object]] = lambda _source, _version: {},
 ) -> _ReadSnapshot:
-    """Reads a snapshot with others in it.
+    """Return a reader of a composite snapshot.
 
     Args:
-        make: Makes the serializer of the parts and of what `outer` has read.
-        count: How many parts there are, or -1 for any number.
-        outer: Reads what stands before them, in a version.
+        make: Makes the serializer from the parts and the result of `outer`.
+        count: Number of parts, or -1 for any number.
+        outer: Reads the data before the parts, by version.
     """
 
     def read(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
@@ -177,8 +177,8 @@ def _composite(
         source.expect(1, "the parts of a serializer")
         parts = [read_snapshot(source, depth + 1) for _ in range(source.count(6))]
         if count not in {-1, len(parts)}:
-            message = f"{java_class} has {len(parts)} parts and not {count}"
-            raise damaged(message)
+            message = f"{java_class} has {len(parts)} parts instead of {count}"
+            raise corrupted_error(message)
         return composite.opaque_if_a_part_is(lambda *parts: make(*parts, **arguments), *parts)
 
     return read
@@ -207,7 +207,7 @@ def _padding(source: DataInput, _version: int) -> dict[str, object]:
     padding = source.read_int()
     if not 0 <= padding <= 1 << 16:
         message = f"a null has {padding} bytes"
-        raise damaged(message)
+        raise corrupted_error(message)
     return {"padding": padding}
 
 
@@ -215,22 +215,26 @@ def _pojo(source: DataInput, java_class: str, version: int, depth: int) -> Seria
     if version != 2:
         raise UnknownSnapshotError(java_class)
     name = source.utf()
-    fields = _framed(source, depth)
-    registered = [composite.named_class(key, pojo) for key, pojo in _framed(source, depth).items()]
-    others = {key: composite.named_class(key, pojo) for key, pojo in _framed(source, depth).items()}
+    fields = _read_framed(source, depth)
+    registered = [
+        composite.named_class(key, pojo) for key, pojo in _read_framed(source, depth).items()
+    ]
+    others = {
+        key: composite.named_class(key, pojo) for key, pojo in _read_framed(source, depth).items()
+    }
     return composite.pojo_of(composite.PojoClass(name, fields), registered, others)
 
 
-def _framed(source: DataInput, depth: int) -> dict[str, Serializer]:
-    """A map of names to snapshots of noted lengths: those that aren't known are skipped."""
+def _read_framed(source: DataInput, depth: int) -> dict[str, Serializer]:
+    """Read a map of names to snapshots with stored lengths, which allow skipping unknown ones."""
     if source.read_long() != _MAP_MAGIC:
-        raise damaged("a map of serializers doesn't begin as it should")
+        raise corrupted_error("a map of serializers has an unexpected start")
     serializers = {}
     for _ in range(source.count(4)):
         name = source.utf()
         if source.byte():
             source.take(source.count())
-        serializers[name] = unreadable(f"what {name} was")
+        serializers[name] = unreadable(f"the class of {name}")
         if source.byte():
             length = source.count()
             start = source.position
@@ -240,10 +244,10 @@ def _framed(source: DataInput, depth: int) -> dict[str, Serializer]:
 
 
 def snapshot_in(source: DataInput, depth: int = 0) -> Serializer:
-    """Read a snapshot whose end is known, so that it need not be one that can be read.
+    """Read a snapshot whose end is known, so that it may be unreadable.
 
     Raises:
-        CheckpointCorruptedError: It is damaged.
+        CheckpointCorruptedError: It is corrupted.
     """
     try:
         return read_snapshot(source, depth)
@@ -257,9 +261,9 @@ def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
     name = source.utf()
     registered: list[str] = []
     foreign: set[str] = set()
-    for part in range(3):  # classes that Kryo was told of, and serializers of others
+    for part in range(3):  # classes registered with Kryo, and serializers of others
         if source.read_long() != _MAP_MAGIC:
-            raise damaged("a map of serializers doesn't begin as it should")
+            raise corrupted_error("a map of serializers has an unexpected start")
         for _ in range(source.count(4)):
             known = source.utf()
             if source.byte():
@@ -310,7 +314,7 @@ def _avro(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
         raise UnknownSnapshotError(java_class)
     texts = []
     for _ in range(2):
-        with reading("a schema of Avro"):
+        with reading("an Avro schema"):
             text, source.position = read_string(source.data, source.position)
         texts.append(text or "")
     return avro_of(*texts)
@@ -323,7 +327,7 @@ def _sql_row(source: DataInput, java_class: str, version: int, depth: int) -> Se
     start = source.position
     try:
         types = [logical_type(read_java_object(source)) for _ in range(count)]
-    except CheckpointCorruptedError:  # a class of the job may write what only it can read
+    except CheckpointCorruptedError:  # a class of the job may use a format that only it can read
         types = [None] * count
         source.position = start
     _pass_objects(source, java_class, count)
@@ -344,17 +348,19 @@ def _sql_map(source: DataInput, java_class: str, version: int, _depth: int) -> S
 
 
 def _objects(source: DataInput, java_class: str, version: int, count: int) -> list[Any]:
-    """The types of parts and their serializers, as objects of Java."""
+    """Read the types of parts and their serializers as Java objects."""
     if version != 3:
         raise UnknownSnapshotError(java_class)
     try:
         return [read_java_object(source) for _ in range(count)]
-    except CheckpointCorruptedError as error:  # a class of the job may write what only it can read
+    except (
+        CheckpointCorruptedError
+    ) as error:  # a class of the job may use a format that only it can read
         raise UnknownSnapshotError(java_class) from error
 
 
 def _sql_external(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
-    """Reads the snapshot of values that are the table's own where they are stored, such as those that COUNT(DISTINCT) knows."""
+    """Read the snapshot of external values stored in the table's internal format, such as those of COUNT(DISTINCT)."""
     if version != 3:
         raise UnknownSnapshotError(java_class)
     source.expect(_COMPOSITE_MAGIC, "a composite serializer")
@@ -364,7 +370,7 @@ def _sql_external(source: DataInput, java_class: str, version: int, depth: int) 
 
 
 def _pass_objects(source: DataInput, java_class: str, count: int) -> None:
-    """Go on behind objects of Java, at the snapshots of so many parts."""
+    """Skip Java objects, up to the snapshots of `count` parts."""
     parts = _NESTED_MAGIC.to_bytes(4, "big") + (1).to_bytes(4, "big") + count.to_bytes(4, "big")
     start = source.data.find(parts, source.position, source.end)
     if start < 0:
@@ -384,7 +390,7 @@ def _of_numbers(make: Callable[..., Serializer], *numbers: int) -> Serializer:
     try:
         return make(*numbers)
     except ValueError as error:
-        raise damaged(str(error)) from error
+        raise corrupted_error(str(error)) from error
 
 
 _OTHERS: dict[str, _ReadSnapshot] = {
@@ -425,7 +431,7 @@ _OTHERS: dict[str, _ReadSnapshot] = {
         flink_classes.of_either_stream, 2
     ),
     f"{_STREAMING}api.operators.co.IntervalJoinOperator$BufferEntrySerializerSnapshot": _composite(
-        flink_classes.buffered, 1
+        flink_classes.buffer_entry, 1
     ),
     f"{_STREAMING}runtime.streamrecord.StreamElementSerializer$StreamElementSerializerSnapshot": (
         _composite(flink_classes.stream_element, 1)
@@ -449,15 +455,17 @@ _OTHERS: dict[str, _ReadSnapshot] = {
     f"{_SQL}RawValueDataSerializer$RawValueDataSerializerSnapshot": _composite(sql.raw_of, 1),
     f"{_SQL}DecimalDataSerializer$DecimalSerializerSnapshot": _sql_decimal,
     f"{_SQL}TimestampDataSerializer$TimestampDataSerializerSnapshot": _sql_timestamp,
-    f"{_CEP}NFAStateSerializerSnapshot": _composite(cep.matches_of, 3, _has_previous),
+    f"{_CEP}NFAStateSerializerSnapshot": _composite(flink_classes.matches_of, 3, _has_previous),
     f"{_CEP}sharedbuffer.NodeId$NodeIdSerializer$NodeIdSerializerSnapshot": _composite(
-        cep.node_of, 1
+        flink_classes.node_of, 1
     ),
     f"{_CEP}sharedbuffer.SharedBufferEdge$SharedBufferEdgeSerializer$SharedBufferEdgeSerializerSnapshot": (
-        _composite(cep.edge_of, 2)
+        _composite(flink_classes.edge_of, 2)
     ),
-    f"{_CEP}sharedbuffer.SharedBufferNodeSerializerSnapshotV2": _composite(cep.edges_of, 1),
-    f"{_CEP}sharedbuffer.LockableTypeSerializerSnapshot": _composite(cep.lockable_of, 1),
+    f"{_CEP}sharedbuffer.SharedBufferNodeSerializerSnapshotV2": _composite(
+        flink_classes.edges_of, 1
+    ),
+    f"{_CEP}sharedbuffer.LockableTypeSerializerSnapshot": _composite(flink_classes.lockable_of, 1),
     "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot": _composite(
         composite.timer_of, 2
     ),

@@ -1,13 +1,13 @@
-"""Rows of SQL and the Table API: a binary form in which every field has its place.
+"""Rows of SQL and the Table API: a binary format in which every field has a fixed position.
 
-    row    int size, byte kind, bits of fields that are null (from bit 8, lowest first) to 8 bytes, 8 bytes for each
-           field, what doesn't fit into these; numbers are little-endian
-    field  a number | up to 7 bytes, with 80 | length in the last | u4 size, u4 offset of what doesn't fit
-    array  int size, u4 count, bits of elements that are null to 4 bytes, each element in 1, 2, 4 or 8 bytes, to 8 bytes,
-           what doesn't fit into these
+    row    int size, byte change type, null bits of fields (from bit 8, lowest first) to 8 bytes, 8 bytes for each
+           field, variable part; numbers are little-endian
+    field  a number | up to 7 bytes, with 80 | length in the last | u4 size, u4 offset in the variable part
+    array  int size, u4 count, null bits of elements to 4 bytes, each element in 1, 2, 4 or 8 bytes, to 8 bytes,
+           variable part
     map    int size, u4 size of the array of keys, that array, the array of values
 
-`logical_types` says which fields there are.
+`logical_types` determines the fields.
 
 Source:
     Flink, BinaryRowData, BinaryArrayData, BinaryMapData, BinarySegmentUtils (flink-table-common 2.3.0).
@@ -21,23 +21,23 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.flink.serializers import basic
-from holdfast.flink.serializers.serializer import Read, Serializer, counted, null_key, sliced
+from holdfast.flink.serializers.serializer import Read, Serializer, null_key, read_bytes, read_count
 
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 _LITTLE_INT = struct.Struct("<I")
 _SLOT, _LITTLE_LONG, _OFFSET_NANOS = struct.Struct("<II"), struct.Struct("<q"), struct.Struct("<iI")
 _KINDS = ("+I", "-U", "+U", "-D")
-_MOST_DIGITS_OF_A_LONG, _MOST_DIGITS = 18, 38
-_MOST_MILLIS = 3
+_MAX_LONG_DIGITS, _MAX_DIGITS = 18, 38
+_MAX_MILLIS_DIGITS = 3
 _INLINE = 0x80
 
 _Field = Callable[[bytes, int], Any]
-"""Reads a field of a row: all of the row's bytes, and where its 8 bytes begin."""
+"""Reads a field from a row's bytes and the start of the field's 8 bytes."""
 
-_MOST_NANOS = 9
+_MAX_NANOS_DIGITS = 9
 
 
-def _fixed(form: str) -> _Field:
+def _fixed_width(form: str) -> _Field:
     unpack = struct.Struct(form).unpack_from
     return lambda row, slot: unpack(row, slot)[0]
 
@@ -45,9 +45,9 @@ def _fixed(form: str) -> _Field:
 def _bytes(row: bytes, slot: int) -> bytes:
     last = row[slot + 7]
     if last & _INLINE:
-        return sliced(row, slot, min(last & 0x7F, 7))[0]
+        return read_bytes(row, slot, min(last & 0x7F, 7))[0]
     size, offset = _SLOT.unpack_from(row, slot)
-    return sliced(row, offset, size)[0]
+    return read_bytes(row, offset, size)[0]
 
 
 def _text(row: bytes, slot: int) -> str:
@@ -55,7 +55,7 @@ def _text(row: bytes, slot: int) -> str:
 
 
 class SqlSerializer(Serializer):
-    """A serializer of the Table API, which knows its values as fields and elements, too."""
+    """A serializer of the Table API, which also reads values as fields of rows and elements of arrays."""
 
     __slots__ = ("field", "size")
 
@@ -67,10 +67,10 @@ class SqlSerializer(Serializer):
         """Make a serializer.
 
         Args:
-            type: The Arrow type that values are read as.
-            read: Reads values that stand by themselves.
-            field: Reads fields of rows and elements of arrays.
-            size: How many bytes an element takes at its place in an array.
+            type: Arrow type of the values.
+            read: Reads a separate value.
+            field: Reads a field of a row or an element of an array.
+            size: Number of bytes of an element in the fixed part of an array.
         """
         serializer = cls(type, read)
         object.__setattr__(serializer, "field", field)
@@ -79,7 +79,9 @@ class SqlSerializer(Serializer):
 
 
 def _number(plain: Serializer, form: str, type: pa.DataType | None = None) -> SqlSerializer:
-    return SqlSerializer.of(type or plain.type, plain.read, _fixed(form), struct.calcsize(form))
+    return SqlSerializer.of(
+        type or plain.type, plain.read, _fixed_width(form), struct.calcsize(form)
+    )
 
 
 BOOLEAN = _number(basic.BOOLEAN, "<?")
@@ -92,9 +94,9 @@ DOUBLE = _number(basic.DOUBLE, "<d")
 DATE = _number(basic.INT, "<i", pa.date32())
 TIME = _number(basic.INT, "<i", pa.time32("ms"))
 MILLISECONDS = _number(basic.LONG, "<q", pa.duration("ms"))
-NOTHING = SqlSerializer.of(pa.null(), basic.NOTHING.read, lambda _row, _slot: None)
+VOID = SqlSerializer.of(pa.null(), basic.VOID.read, lambda _row, _slot: None)
 BINARY = SqlSerializer.of(pa.binary(), basic.BYTES.read, _bytes)
-"""The serializer of bytes, and of values that only a function of the job knows."""
+"""The serializer of bytes, and of values that only a function of the job can read."""
 
 _KNOWN = (
     (basic.BOOLEAN, BOOLEAN),
@@ -108,15 +110,15 @@ _KNOWN = (
 
 
 def as_field(serializer: Serializer) -> SqlSerializer:
-    """The serializer of fields with this one; of a class that isn't known, as bytes."""
+    """Return the serializer as one of fields; unknown classes are read as bytes."""
     if isinstance(serializer, SqlSerializer):
         return serializer
     return next((field for known, field in _KNOWN if serializer is known), BINARY)
 
 
 def _read_text(data: bytes, position: int) -> tuple[str, int]:
-    count, position = counted(data, position)
-    text, position = sliced(data, position, count)
+    count, position = read_count(data, position)
+    text, position = read_bytes(data, position, count)
     return text.decode(), position
 
 
@@ -125,8 +127,8 @@ STRING_DATA = SqlSerializer.of(pa.string(), _read_text, _text)
 
 def decimal_of(precision: int, scale: int) -> SqlSerializer:
     """`DecimalDataSerializer`. Raises ValueError."""
-    if not (1 <= precision <= _MOST_DIGITS and 0 <= scale <= precision):
-        message = f"there is no DECIMAL({precision}, {scale})"
+    if not (1 <= precision <= _MAX_DIGITS and 0 <= scale <= precision):
+        message = f"DECIMAL({precision}, {scale}) is not a valid type"
         raise ValueError(message)
 
     def value(unscaled: int) -> Decimal:
@@ -134,14 +136,14 @@ def decimal_of(precision: int, scale: int) -> SqlSerializer:
         return Decimal((int(unscaled < 0), digits, -scale))
 
     def read(data: bytes, position: int) -> tuple[Decimal, int]:
-        if precision <= _MOST_DIGITS_OF_A_LONG:
+        if precision <= _MAX_LONG_DIGITS:
             return value(_LONG.unpack_from(data, position)[0]), position + 8
-        count, position = counted(data, position)
-        digits, position = sliced(data, position, count)
+        count, position = read_count(data, position)
+        digits, position = read_bytes(data, position, count)
         return value(int.from_bytes(digits, "big", signed=True)), position
 
     def field(row: bytes, slot: int) -> Decimal:
-        if precision <= _MOST_DIGITS_OF_A_LONG:
+        if precision <= _MAX_LONG_DIGITS:
             return value(_LITTLE_LONG.unpack_from(row, slot)[0])
         return value(int.from_bytes(_bytes(row, slot), "big", signed=True))
 
@@ -150,10 +152,10 @@ def decimal_of(precision: int, scale: int) -> SqlSerializer:
 
 def timestamp_of(precision: int, zone: str | None = None) -> SqlSerializer:
     """`TimestampDataSerializer`. Raises ValueError."""
-    if not 0 <= precision <= _MOST_NANOS:
-        message = f"there is no TIMESTAMP({precision})"
+    if not 0 <= precision <= _MAX_NANOS_DIGITS:
+        message = f"TIMESTAMP({precision}) is not a valid type"
         raise ValueError(message)
-    is_millis = precision <= _MOST_MILLIS
+    is_millis = precision <= _MAX_MILLIS_DIGITS
 
     def read(data: bytes, position: int) -> tuple[int, int]:
         millis: int = _LONG.unpack_from(data, position)[0]
@@ -174,18 +176,18 @@ def timestamp_of(precision: int, zone: str | None = None) -> SqlSerializer:
 
 
 def raw_of(inner: Serializer) -> SqlSerializer:
-    """`RawValueDataSerializer`: bytes of another serializer, which stay bytes if that can't read them."""
+    """`RawValueDataSerializer`: bytes of another serializer; they are returned as bytes if it is unreadable."""
     if inner.unreadable or pa.types.is_null(inner.type):
         return BINARY
 
     def value(data: bytes) -> Any:
         content, end = inner.read(data, 0)
         if end != len(data):
-            message = f"a value has {len(data)} bytes, of which {end} are read"
+            message = f"a value of {len(data)} bytes ends after {end}"
             raise ValueError(message)
         return content
 
-    return _sized(inner.type, value)
+    return _length_prefixed(inner.type, value)
 
 
 def row_of(*fields: SqlSerializer) -> SqlSerializer:
@@ -207,26 +209,26 @@ def row_of(*fields: SqlSerializer) -> SqlSerializer:
         return values
 
     type = pa.struct([("kind", pa.string()), *zip(names, types, strict=True)])
-    return _sized(type, row)
+    return _length_prefixed(type, row)
 
 
 def array_of(element: SqlSerializer) -> SqlSerializer:
     """`ArrayDataSerializer`."""
-    return _sized(pa.list_(element.type), lambda data: _elements(data, element))
+    return _length_prefixed(pa.list_(element.type), lambda data: _elements(data, element))
 
 
 def map_of(key: SqlSerializer, value: SqlSerializer) -> SqlSerializer:
-    """`MapDataSerializer`, of maps and of multisets, whose values are how often a key is in them."""
+    """`MapDataSerializer`, of maps and of multisets, whose values are counts of keys."""
 
     def pairs(data: bytes) -> list[tuple[Any, Any]]:
         (size,) = _LITTLE_INT.unpack_from(data)
-        keys, position = sliced(data, _LITTLE_INT.size, size)
+        keys, position = read_bytes(data, _LITTLE_INT.size, size)
         names = _elements(keys, key)
         if None in names:
             raise null_key()
         return list(zip(names, _elements(data[position:], value), strict=True))
 
-    return _sized(pa.map_(key.type, value.type), pairs)
+    return _length_prefixed(pa.map_(key.type, value.type), pairs)
 
 
 def _elements(data: bytes, element: SqlSerializer) -> list[Any]:
@@ -244,17 +246,17 @@ def _elements(data: bytes, element: SqlSerializer) -> list[Any]:
     ]
 
 
-def _sized(type: pa.DataType, value: Callable[[bytes], Any]) -> SqlSerializer:
-    """The serializer of values with their size before them, or elsewhere than in their row.
+def _length_prefixed(type: pa.DataType, value: Callable[[bytes], Any]) -> SqlSerializer:
+    """Make a serializer of values with a length prefix, or in the variable part of a row.
 
     Args:
-        type: The Arrow type that they are read as.
-        value: Makes a value of its bytes.
+        type: Arrow type of the values.
+        value: Decodes a value.
     """
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
-        count, position = counted(data, position)
-        content, position = sliced(data, position, count)
+        count, position = read_count(data, position)
+        content, position = read_bytes(data, position, count)
         return value(content), position
 
     return SqlSerializer.of(type, read, lambda data, slot: value(_bytes(data, slot)))

@@ -1,6 +1,6 @@
-"""Texts as Flink writes them, one at a time and many at once.
+"""Strings in Flink's format, read one by one or many at once.
 
-    text   varint: UTF-16 units plus one, 0 for null; then a varint for each unit
+    string  varint: number of UTF-16 code units plus one, 0 for null; then a varint for each unit
 
 A varint has seven bits a byte, the low ones first.
 
@@ -19,12 +19,12 @@ from holdfast.flink.serializers.serializer import Numbers, Packed
 
 _MORE = 0x80
 _UNIT_BYTES, _LENGTH_BYTES = 3, 5
-_HIGH, _LOW, _BEHIND = 0xD800, 0xDC00, 0xE000  # where the halves of pairs begin and end
+_HIGH, _LOW, _AFTER_LOW = 0xD800, 0xDC00, 0xE000  # bounds of high and low surrogates
 _UTF_16 = "utf-16-le" if byteorder == "little" else "utf-16-be"
 
 
 def read_string(data: bytes, position: int) -> tuple[str | None, int]:
-    """Read a text, and return it with the position behind it. Raises ValueError and IndexError."""
+    """Read a string; returns it with the next position. Raises ValueError and IndexError."""
     length = data[position]
     position += 1
     if length > 0x7F:
@@ -35,21 +35,19 @@ def read_string(data: bytes, position: int) -> tuple[str | None, int]:
 
 
 def read_string_value(data: bytes, position: int) -> tuple[str, int]:
-    """Read a text that can't be null, as `StringValue` writes itself. Raises ValueError and IndexError."""
+    """Read a string of `StringValue`, which can't be null. Raises ValueError and IndexError."""
     length, position = _length(data, position)
     return _units(data, position, length)
 
 
 def _units(data: bytes, position: int, length: int) -> tuple[str, int]:
-    """So many units of UTF-16, and the position behind them."""
+    """Decode `length` UTF-16 code units; returns the string with the next position."""
     end = position + length
     units = data[position:end]
     if units.isascii() and len(units) == length:
         return units.decode("ascii"), end
     if length > len(data) - position:
-        message = (
-            f"a text of {length} characters follows, and {len(data) - position} bytes are left"
-        )
+        message = f"a string of {length} characters can't fit into {len(data) - position} bytes"
         raise ValueError(message)
     wide = array("H")
     append = wide.append
@@ -64,11 +62,11 @@ def _units(data: bytes, position: int, length: int) -> tuple[str, int]:
                 third = data[position]
                 position += 1
                 if third > 3:
-                    message = "a text has a character that doesn't fit into 16 bits"
+                    message = "a string has a character of more than 16 bits"
                     raise ValueError(message)
                 unit |= third << 14
         append(unit)
-    return wide.tobytes().decode(_UTF_16), position  # which refuses half of a pair
+    return wide.tobytes().decode(_UTF_16), position  # rejects lone surrogates
 
 
 def _length(data: bytes, position: int) -> tuple[int, int]:
@@ -79,20 +77,20 @@ def _length(data: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < _MORE:
             return value, position
-    message = "the length of a text doesn't fit into 32 bits"
+    message = "the length of a string has more than 32 bits"
     raise ValueError(message)
 
 
 def text_column(texts: Packed) -> pa.Array | None:
-    """The texts as a column; None if there is one that `read_string` has to refuse."""
+    """Decode strings to a column, or return None if `read_string` would reject one."""
     data, lengths = texts.data, texts.lengths
     ends = np.cumsum(lengths)
     starts = ends - lengths
     if not len(data) or not lengths.all():
         return None
-    is_last = data < _MORE  # byte of a varint
+    is_last = data < _MORE  # last byte of a varint
     first = data[starts]
-    if is_last.all() and (first == lengths).all():  # ASCII alone, and no null
+    if is_last.all() and (first == lengths).all():  # only ASCII, without null
         is_unit = np.ones(len(data), bool)
         is_unit[starts] = False
         return _strings(lengths - 1, data[is_unit])
@@ -109,13 +107,13 @@ def _wide_column(
     sizes = np.diff(last, prepend=-1)
     begin = last - sizes + 1
     numbers = (data[begin] & 0x7F).astype(np.int64)
-    most = int(sizes.max())
-    if most > _LENGTH_BYTES:
+    longest = int(sizes.max())
+    if longest > _LENGTH_BYTES:
         return None
-    for place in range(1, most):
+    for place in range(1, longest):
         longer = np.flatnonzero(sizes > place)
         numbers[longer] |= (data[begin[longer] + place] & 0x7F).astype(np.int64) << 7 * place
-    heads = np.searchsorted(begin, starts)  # where the length of each text is among all numbers
+    heads = np.searchsorted(begin, starts)  # index of each string's length among all numbers
     counts = np.diff(heads, append=len(numbers)) - 1
     is_null = numbers[heads] == 0
     if (numbers[heads] - 1 + is_null != counts).any():
@@ -126,23 +124,23 @@ def _wide_column(
     if len(units) and (widths.max() > _UNIT_BYTES or units.max() > 0xFFFF):
         return None
     utf8_bytes = 1 + (units >= 0x80) + (units >= 0x800)
-    is_half = (units >= _HIGH) & (units < _BEHIND)
+    is_half = (units >= _HIGH) & (units < _AFTER_LOW)
     if is_half.any():
-        if not _are_pairs(units, np.cumsum(counts), counts):
+        if not _has_whole_pairs(units, np.cumsum(counts), counts):
             return None
         utf8_bytes[is_half] = 2
-    units_behind = np.concatenate(([0], np.cumsum(utf8_bytes)))
+    next_units = np.concatenate(([0], np.cumsum(utf8_bytes)))
     edges = np.concatenate(([0], np.cumsum(counts)))
     content = units.astype(np.uint16).tobytes().decode(_UTF_16)
     utf8 = np.frombuffer(content.encode(), np.uint8)
-    return _strings(np.diff(units_behind[edges]), utf8, is_null if is_null.any() else None)
+    return _strings(np.diff(next_units[edges]), utf8, is_null if is_null.any() else None)
 
 
-def _are_pairs(units: Numbers, behind: Numbers, counts: Numbers) -> bool:
-    """Whether each high half has its low half behind it, in the same text, and there is no other low half."""
+def _has_whole_pairs(units: Numbers, followers: Numbers, counts: Numbers) -> bool:
+    """Return whether every high surrogate is followed by a low one in the same string, and vice versa."""
     is_high = (units >= _HIGH) & (units < _LOW)
-    is_low = (units >= _LOW) & (units < _BEHIND)
-    last_units = behind[counts > 0] - 1
+    is_low = (units >= _LOW) & (units < _AFTER_LOW)
+    last_units = followers[counts > 0] - 1
     if is_high[last_units].any() or is_low[0]:
         return False
     return bool((is_high[:-1] == is_low[1:]).all())
@@ -154,7 +152,7 @@ def _strings(
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] > np.iinfo(np.int32).max:
-        message = f"{offsets[-1]} bytes of texts don't fit into a column"
+        message = f"{offsets[-1]} bytes of strings can't fit into a column"
         raise OverflowError(message)
     validity = None
     if is_null is not None:

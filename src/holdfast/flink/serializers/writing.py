@@ -1,4 +1,4 @@
-"""Values as Flink's own serializers write them, by their Arrow type; and what a savepoint says of these serializers.
+"""Encoders of values in the format of Flink's serializers, by Arrow type, and snapshots of these serializers.
 
     bool, int8 … int64, float, double, string, binary   Boolean, Byte … Long, Float, Double, String, byte[]
     date, time, timestamp                               LocalDate, LocalTime, LocalDateTime
@@ -6,7 +6,7 @@
     list, map                                           List, Map
     struct                                              Tuple1 … Tuple25, field by field
 
-Java has no other classes that every job knows. A value that is null is none of theirs, but in maps.
+Java has no other classes that every job has. Null values are only supported in maps.
 
 Source:
     Flink, org.apache.flink.api.common.typeutils.base, TupleSerializer, CompositeTypeSerializerSnapshot (2.3.0).
@@ -35,24 +35,24 @@ _VOID = "org.apache.flink.runtime.state.VoidNamespaceSerializer$VoidNamespaceSer
 
 _SIMPLE_VERSION = 3
 _COMPOSITE_MAGIC, _NESTED_MAGIC, _NESTED_VERSION = 911108, 1333245, 1
-_MOST_FIELDS = 25
+_MAX_FIELDS = 25
 _SHORT, _INT, _LONG = struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">q")
 _DATE, _TIME, _SECONDS_NANOS = struct.Struct(">ibb"), struct.Struct(">bbbi"), struct.Struct(">qi")
 _TOP = 1 << 63
 _SECONDS_OF_A_DAY = 86_400
 _TICKS = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
-"""The parts of a second, by Arrow's name of the unit."""
+"""Ticks per second by Arrow's unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenType:
-    """How values of a type are written for Flink.
+    """The encoding of a type's values for Flink.
 
     Attributes:
-        snapshot: What a savepoint says of their serializer.
-        encode: Makes bytes of a value, which is as `to_pylist` gives it of a column of `plain_type`.
-        hash_codes: Java's hash codes of a column of such keys; None of what can't be a key.
-        length: What Flink takes for the length of every value, or -1 if they differ.
+        snapshot: Snapshot of their serializer.
+        encode: Encodes a value from `to_pylist` of a column of `plain_type`.
+        hash_codes: Computes Java's hash codes of a column of keys; None for types that can't be keys.
+        length: Length of every value according to Flink, or -1 if they differ.
     """
 
     snapshot: bytes
@@ -62,24 +62,24 @@ class WrittenType:
 
 
 def utf(text: str) -> bytes:
-    """A text in Java's modified UTF-8, with its length before it. Raises `InvalidRequestError` if it is too long."""
+    """Encode a string in Java's modified UTF-8 with a length prefix. Raises `InvalidRequestError` if it is too long."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
-    data = b"".join(_modified(unit) for unit in units)
+    data = b"".join(_encode_modified(unit) for unit in units)
     if len(data) > 0xFFFF:
-        raise InvalidRequestError("a name is longer than Java can write it")
+        raise InvalidRequestError("a name is too long for Java's format")
     return _SHORT.pack(len(data)) + data
 
 
-def counted(items: Sequence[bytes]) -> bytes:
-    """A count of 32 bits, and the items."""
+def encode_items(items: Sequence[bytes]) -> bytes:
+    """Encode a 32-bit count and the items."""
     return _INT.pack(len(items)) + b"".join(items)
 
 
 def written_type(type: pa.DataType) -> WrittenType:
-    """How values of a type are written.
+    """Return the encoding of a type's values.
 
     Raises:
-        InvalidRequestError: Flink has no class for it that every job knows.
+        InvalidRequestError: Flink has no class for it that every job has.
     """
     simple = _SIMPLE.get(type)
     if simple is not None:
@@ -92,19 +92,19 @@ def written_type(type: pa.DataType) -> WrittenType:
         return _list_of(written_type(type.value_type))
     if pa.types.is_map(type):
         return _map_of(written_type(type.key_type), written_type(type.item_type))
-    if pa.types.is_struct(type) and 0 < type.num_fields <= _MOST_FIELDS:
+    if pa.types.is_struct(type) and 0 < type.num_fields <= _MAX_FIELDS:
         return _tuple_of(
             [field.name for field in type], [written_type(field.type) for field in type]
         )
     message = (
-        f"values of type {type} can't be written for Flink; there are {', '.join(map(str, _SIMPLE))}, dates, "
-        f"times, timestamps, decimals, lists, maps and structs of at most {_MOST_FIELDS} fields of these"
+        f"values of type {type} can't be exported to Flink; supported are {', '.join(map(str, _SIMPLE))}, dates, "
+        f"times, timestamps, decimals, lists, maps and structs of at most {_MAX_FIELDS} fields of these"
     )
     raise InvalidRequestError(message)
 
 
 def plain_type(type: pa.DataType) -> pa.DataType:
-    """The type with whole numbers for dates and times, of which Python hasn't all."""
+    """Replace dates and times in a type by integers, because Python does not support their full range."""
     if pa.types.is_temporal(type):
         return pa.int32() if type.bit_width == 32 else pa.int64()
     if pa.types.is_list(type):
@@ -117,34 +117,34 @@ def plain_type(type: pa.DataType) -> pa.DataType:
 
 
 def window_of_time() -> WrittenType:
-    """The namespace of windows of time: pairs of start and end, in milliseconds."""
+    """Return the encoding of time windows: pairs of start and end in milliseconds."""
     return WrittenType(_snapshot(_WINDOW), lambda pair: _WINDOW_BOUNDS.pack(*pair), length=0)
 
 
 def tuple_of_columns(types: Sequence[WrittenType]) -> WrittenType:
-    """A key of several columns, given as a list of values: a tuple."""
+    """Return the encoding of a key of several columns as a tuple; values are lists."""
     return _tuple_of(list(range(len(types))), types)
 
 
 def with_last_access(value: WrittenType) -> WrittenType:
-    """Pairs of the time of the last use, in milliseconds, and a value with a time to live."""
+    """Return the encoding of pairs of the time of last use in milliseconds, and a value with a time to live."""
     encode = value.encode
     snapshot = _composite(_TTL, 2, b"", LONG, value)
     return WrittenType(snapshot, lambda pair: _LONG.pack(pair[0]) + encode(pair[1]))
 
 
 def timer_snapshot(key: WrittenType, namespace: WrittenType) -> bytes:
-    """What a savepoint says of timers."""
+    """Return the snapshot of timers."""
     return _composite(_TIMER, 2, b"", key, namespace)
 
 
 def timer_time(timestamp: int) -> bytes:
-    """A timer's time in a form that sorts as bytes."""
+    """Encode a timer's time in a form that sorts bytewise."""
     return ((timestamp + _TOP) % (_TOP << 1)).to_bytes(8, "big")
 
 
 def list_without_count(element: WrittenType) -> Encode:
-    """Makes bytes of a list as the canonical form has it: its elements, with a comma between."""
+    """Return an encoder of lists in the canonical format: elements separated by commas."""
     encode = element.encode
     return lambda values: b",".join([encode(value) for value in values])
 
@@ -154,9 +154,9 @@ def _snapshot(java_class: str, content: bytes = b"") -> bytes:
 
 
 def _composite(java_class: str, version: int, outer: bytes, *parts: WrittenType) -> bytes:
-    """A snapshot with others in it; the version is that of the class."""
+    """Return a composite snapshot; the version is that of the class."""
     nested = _INT.pack(_NESTED_MAGIC) + _INT.pack(_NESTED_VERSION)
-    snapshots = counted([part.snapshot for part in parts])
+    snapshots = encode_items([part.snapshot for part in parts])
     head = _INT.pack(_COMPOSITE_MAGIC) + _INT.pack(version)
     return _snapshot(java_class, head + outer + nested + snapshots)
 
@@ -174,7 +174,7 @@ def _number(name: str, code: str, hashes: HashCodes) -> WrittenType:
 
 
 def _of_time(type: pa.DataType) -> WrittenType | None:
-    """Dates and times, given as Arrow counts them; None for a type that Flink has no class for."""
+    """Return the encoding of dates and times in Arrow's units, or None for a type without a class in Flink."""
     if pa.types.is_date32(type):
         return _simple("LocalDate", _date, length=6)
     if pa.types.is_time(type):
@@ -200,8 +200,8 @@ def _of_time(type: pa.DataType) -> WrittenType | None:
 
 
 def _date(days: int) -> bytes:
-    """Year, month and day of a day since 1970, in the Gregorian calendar, in any year."""
-    era, of_era = divmod(days + 719_468, 146_097)  # eras of 400 years, which begin in March
+    """Encode year, month and day of days since 1970, in the Gregorian calendar, in any year."""
+    era, of_era = divmod(days + 719_468, 146_097)  # eras of 400 years, which start in March
     year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
     since_march = (5 * of_year + 2) // 153
@@ -221,7 +221,7 @@ def _decimal_of(scale: int) -> WrittenType:
     def encode(value: Decimal) -> bytes:
         sign, digits, exponent = value.as_tuple()
         unscaled = int("".join(map(str, digits)))
-        assert -scale == exponent  # as Arrow gives it
+        assert -scale == exponent  # guaranteed by Arrow
         return _big_integer(-unscaled if sign else unscaled) + _INT.pack(scale)
 
     return _simple("BigDec", encode)
@@ -237,19 +237,19 @@ def _big_integer(value: int) -> bytes:
 
 
 def list_snapshot(element: WrittenType) -> bytes:
-    """What a savepoint says of lists."""
+    """Return the snapshot of lists."""
     return _composite(f"{_BASE}ListSerializerSnapshot", 1, b"", element)
 
 
 def map_snapshot(key: WrittenType, value: WrittenType) -> bytes:
-    """What a savepoint says of maps."""
+    """Return the snapshot of maps."""
     return _composite(f"{_BASE}MapSerializerSnapshot", 1, b"", key, value)
 
 
 def _list_of(element: WrittenType) -> WrittenType:
     encode = element.encode
     return WrittenType(
-        list_snapshot(element), lambda values: counted([encode(value) for value in values])
+        list_snapshot(element), lambda values: encode_items([encode(value) for value in values])
     )
 
 
@@ -257,12 +257,12 @@ def _map_of(key: WrittenType, value: WrittenType) -> WrittenType:
     encode_key, encode_value = key.encode, nullable_value(value)
     return WrittenType(
         map_snapshot(key, value),
-        lambda pairs: counted([encode_key(name) + encode_value(item) for name, item in pairs]),
+        lambda pairs: encode_items([encode_key(name) + encode_value(item) for name, item in pairs]),
     )
 
 
 def nullable_value(value: WrittenType) -> Encode:
-    """Makes bytes of a map's value, which may be null."""
+    """Return an encoder of a map's values, which may be null."""
     encode = value.encode
     return lambda item: b"\1" if item is None else b"\0" + encode(item)
 
@@ -279,7 +279,7 @@ def _tuple_of(names: Sequence[Any], fields: Sequence[WrittenType]) -> WrittenTyp
 
 
 def _boolean(value: bool) -> bytes:  # noqa: FBT001  # encoders take a value
-    return _INT.pack(value)[-1:]  # which refuses None
+    return _INT.pack(value)[-1:]  # raises an error for None
 
 
 def _string(text: str) -> bytes:
@@ -298,7 +298,7 @@ def _varint(number: int) -> bytes:
     return bytes(data)
 
 
-def _modified(unit: int) -> bytes:
+def _encode_modified(unit: int) -> bytes:
     if 0 < unit < 0x80:
         return bytes([unit])
     if unit < 0x800:

@@ -1,22 +1,22 @@
-"""The states of an operator: which there are, and their rows, whichever backend of Flink wrote them.
+"""The states of an operator and their rows, for every backend of Flink.
 
 stored_states    all states of an operator; calls the modules below
-state_parts      what a subtask has of a state;  common_types   the types that subtasks' parts have together
-descriptions     which states a stream has, and how they were serialized
+state_parts      parts of a state by subtask, and their common types
+descriptions     descriptions of a stream's states and their serializers
 operator_state   list, union and broadcast states
 keyed_state      keyed states, in the `canonical` form or that of the `heap` backend; `entries` decodes their entries
-rocksdb_state    keyed states in files of RocksDB, which `sst` reads, many entries at once by `equal_entries`
-raw_timers       timers of old Flinks;  key_groups   keys compared with their key groups
+rocksdb_state    keyed states in RocksDB files, which `sst` reads, with `fixed_width_entries` for many entries at once
+raw_timers       timers of old Flink versions;  key_groups   checks of keys against their key groups
 """
 
 from holdfast.flink.states.descriptions import TIMERS
 from holdfast.flink.states.keyed_state import prefix_bytes
-from holdfast.flink.states.stored_states import WITH_TIMERS, StatesOfOperator, StoredState
+from holdfast.flink.states.stored_states import WITH_TIMERS, OperatorStateReader, StoredState
 
 __all__ = [
     "TIMERS",
     "WITH_TIMERS",
-    "StatesOfOperator",
+    "OperatorStateReader",
     "StoredState",
     "prefix_bytes",
 ]

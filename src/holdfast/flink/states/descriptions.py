@@ -1,11 +1,11 @@
-"""What stands before the data of operator state and keyed state: which states there are, and their serializers.
+"""Descriptions of states and their serializers, which precede the data of operator state and keyed state.
 
     operator  int version (5, 6), [6: byte compressed], short n * info (lists), short n * info (broadcast)
     keyed     int 6, byte compressed, int 2, snapshot of the key's serializer, short n * info
-    info      utf name, int kind, int n * { utf option, utf value }, int n * { utf role, int 2, snapshot }
+    info      utf name, int type, int n * { utf option, utf value }, int n * { utf role, int 2, snapshot }
 
-Behind a snapshot of a class that isn't known nothing has a known place. The next description is then searched by what
-it has to begin with: one state that can't be read is no reason not to read the others.
+After the snapshot of an unknown class, positions are unknown. The next description is then found by its expected
+beginning, so that one unreadable state does not prevent reading the others.
 
 Source:
     Flink, OperatorBackendSerializationProxy, KeyedBackendSerializationProxy, StateMetaInfoSnapshotReadersWriters (2.3.0).
@@ -14,7 +14,7 @@ Source:
 from dataclasses import dataclass, field
 
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
-from holdfast.flink.binary import DataInput, damaged
+from holdfast.flink.binary import DataInput, corrupted_error
 from holdfast.flink.serializers import (
     Serializer,
     UnknownSnapshotError,
@@ -36,11 +36,11 @@ class StateInfo:
     """The description of a state.
 
     Attributes:
-        name: As the job has named it.
-        kind: Flink's number of its kind.
-        options: Such as its type.
-        serializers: By role. A missing one can't be read.
-        unknown: A class that isn't known, or empty.
+        name: Name in the job.
+        kind: Flink's number of its type.
+        options: Flink's options, such as its type.
+        serializers: By role, without unreadable ones.
+        unknown: An unknown class, or empty.
     """
 
     name: str
@@ -51,22 +51,22 @@ class StateInfo:
 
     @property
     def is_timer(self) -> bool:
-        """Whether it holds timers."""
+        """True if it contains timers."""
         return self.kind == _TIMER_KIND
 
     @property
     def type(self) -> str:
-        """The type by Flink's name in small letters, such as `map` or `timer`."""
+        """Flink's name of the type in lower case, such as `map` or `timer`."""
         return "timer" if self.is_timer else self.options.get(_OPTIONS[0], "value").lower()
 
     def serializer(self, role: str) -> Serializer:
-        """The serializer of a role, which may be one that can't read."""
+        """Return the serializer of a role, which may be unreadable."""
         known = self.serializers.get(role)
         return unreadable(self.unknown or "an unnamed class") if known is None else known
 
     @property
     def value(self) -> Serializer:
-        """The serializer of values, of whole lists and of whole maps."""
+        """Serializer of values, of whole lists and of whole maps."""
         value = self.serializer("VALUE_SERIALIZER")
         if self.kind == _ASYNC_KIND and self.type == "list":
             return list_of(value) if not value.unreadable else value
@@ -84,7 +84,7 @@ class StateInfo:
 
     @property
     def namespace(self) -> Serializer:
-        """The serializer of namespaces; a timer has its own in it."""
+        """Serializer of namespaces; that of timers is inside the timer's serializer."""
         if self.is_timer and self.value.parts:
             return self.value.parts[1]
         return self.serializer("NAMESPACE_SERIALIZER")
@@ -92,10 +92,10 @@ class StateInfo:
 
 @dataclass(frozen=True, slots=True)
 class OperatorDescription:
-    """What stands before operator state.
+    """The description of operator state.
 
     Attributes:
-        is_compressed: Whether the data are a stream of Snappy.
+        is_compressed: Whether the data is a Snappy stream.
         lists: List and union states.
         broadcasts: Broadcast states.
     """
@@ -107,11 +107,11 @@ class OperatorDescription:
 
 @dataclass(frozen=True, slots=True)
 class KeyedDescription:
-    """What stands before keyed state.
+    """The description of keyed state.
 
     Attributes:
-        is_compressed: Whether the data are streams of Snappy.
-        key: The serializer of keys.
+        is_compressed: Whether the data consists of Snappy streams.
+        key: Serializer of keys.
         states: By their number.
     """
 
@@ -124,21 +124,21 @@ def operator_description(source: DataInput) -> OperatorDescription:
     """Read the description of operator state.
 
     Raises:
-        CheckpointCorruptedError: It is damaged.
-        UnsupportedFormatError: It is of an unknown version.
+        CheckpointCorruptedError: It is corrupted.
+        UnsupportedFormatError: Its version is unknown.
     """
     version = source.read_int()
     if version not in {5, 6}:
         raise _unknown_version("operator state", version)
     is_compressed = version == 6 and source.byte() != 0
     lists = _infos(source, source.short_count())
-    # Behind a class that isn't known there may be no further state.
+    # After an unknown class there may be no further state.
     broadcasts = _infos(source, source.short_count() if source.left >= 2 else 0)
     return OperatorDescription(is_compressed, lists, broadcasts)
 
 
 def keyed_description(source: DataInput) -> KeyedDescription:
-    """Read the description of keyed state. Raises as `operator_description`."""
+    """Read the description of keyed state. Raises like `operator_description`."""
     version = source.read_int()
     if version != 6:
         raise _unknown_version("keyed state", version)
@@ -160,14 +160,14 @@ def _infos(source: DataInput, count: int) -> tuple[StateInfo, ...]:
         infos.append(info)
         if not info.unknown:
             continue
-        behind = source.position
+        after_unknown = source.position
         _search(source)
         is_last = number == count - 1
         if not source.left and not is_last:
-            raise damaged(f"the descriptions behind state {info.name!r} are missing")
+            raise corrupted_error(f"the descriptions after state {info.name!r} are missing")
         if source.left and is_last:
-            source.position -= 2  # how many others follow stands before them
-        _read_other_roles(source.part(behind, source.position), info)
+            source.position -= 2  # back to the number of further states
+        _read_other_roles(source.part(after_unknown, source.position), info)
     return tuple(infos)
 
 
@@ -185,18 +185,18 @@ def _info(source: DataInput) -> StateInfo:
 
 
 def _head(source: DataInput) -> StateInfo:
-    """The part of a description before its serializers."""
+    """Read the part of a description before its serializers."""
     name, kind = source.utf(), source.read_int()
     if not 0 <= kind <= _ASYNC_KIND:
-        raise damaged(f"state {name!r} is of kind {kind}")
+        raise corrupted_error(f"state {name!r} has the unknown type {kind}")
     return StateInfo(name, kind, {source.utf(): source.utf() for _ in range(source.count(4))})
 
 
 def _search(source: DataInput) -> None:
-    """Go to the next description, or to the end of the bytes if there is none."""
+    """Move to the next description, or to the end of the bytes."""
     start = source.position
     for position in range(start, source.end - 12):
-        # Cheap things first: most positions are none where a description begins.
+        # Cheap checks first: few positions are the start of a description.
         length = source.data[position] << 8 | source.data[position + 1]
         kind = position + 2 + length
         if kind + 4 > source.end or source.data[kind : kind + 3] != b"\0\0\0":
@@ -225,7 +225,7 @@ def _begins_info(source: DataInput) -> bool:
 
 
 def _read_other_roles(source: DataInput, info: StateInfo) -> None:
-    """Read the serializers of a state that stand behind one that isn't known."""
+    """Read the serializers of a state after an unknown one."""
     start = source.position
     for role in _ROLES:
         name = len(role).to_bytes(2, "big") + role.encode() + _SNAPSHOT_VERSION.to_bytes(4, "big")
@@ -239,9 +239,9 @@ def _read_other_roles(source: DataInput, info: StateInfo) -> None:
             continue
 
 
-def _unknown_version(what: str, version: int) -> UnsupportedFormatError:
+def _unknown_version(subject: str, version: int) -> UnsupportedFormatError:
     message = (
-        f"{what} is stored in version {version}, which Holdfast doesn't know; what Flink before 1.8 wrote "
-        "can be restored once with a Flink from 1.8 to 1.16, and a savepoint of that be read"
+        f"{subject} is stored in version {version}, which is not supported; restore savepoints of Flink before "
+        "1.8 once with Flink 1.8 to 1.16, and read a savepoint of that"
     )
     return UnsupportedFormatError(message)

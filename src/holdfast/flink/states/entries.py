@@ -1,12 +1,12 @@
-"""Entries of a state by key group, as bytes, and the columns that are made of them.
+"""Entries of a state by key group as bytes, and their columns.
 
-All backends write them so in canonical savepoints, and RocksDB keeps them so:
+The format of all backends in canonical savepoints, and of RocksDB:
 
     key    group (1 byte for up to 128 groups, else 2), key [length], namespace [length] [map key]
-    value  the value; elements of a list with 2c between them; of a map entry a byte for null, and its value
+    value  the value; elements of a list separated by 2c; of a map entry a byte for null, and its value
 
-The lengths are there if neither key nor namespace is of a fixed one: each of what stands before it, little-endian,
-in as few bytes as it takes.
+Lengths are present if neither key nor namespace has a fixed length. Each is that of the preceding part, little-endian,
+in as few bytes as possible.
 
 Source:
     Flink, CompositeKeySerializationUtils, SerializedCompositeKeyBuilder and RocksDBMapState (2.3.0).
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.flink.binary import damaged
+from holdfast.flink.binary import corrupted_error
 from holdfast.flink.serializers import Packed, Rows, Serializer, not_readable, null_key
 from holdfast.flink.states.descriptions import StateInfo
 
@@ -30,11 +30,11 @@ _CHUNK_VALUES, _MANY_VALUES, _LONG_BYTES = 1 << 11, 1 << 4, 1 << 7
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Entries of a state in a key group; keys begin with the group, without any other bit.
+    """Entries of a state in a key group; keys start with the group without other bits.
 
     Attributes:
-        keys: One of bytes each, or rows of bytes if all are equally long.
-        values: As many.
+        keys: Byte strings, or rows of bytes if all have the same length.
+        values: Values in the order of keys.
     """
 
     keys: "list[bytes] | Rows"
@@ -42,7 +42,7 @@ class Entries:
 
 
 def column_names(info: StateInfo, key: Serializer) -> list[tuple[str, pa.DataType]]:
-    """The columns of a state and their types, without the key group."""
+    """Return the columns of a state and their types, without the key group."""
     namespace = info.namespace
     if info.is_timer and info.value.parts:
         key = info.value.parts[0]
@@ -54,12 +54,12 @@ def column_names(info: StateInfo, key: Serializer) -> list[tuple[str, pa.DataTyp
 
 
 class EntryReader:
-    """Makes columns of a state's entries.
+    """A converter of a state's entries to columns.
 
     Args:
         info: The state.
-        key: The serializer of its keys.
-        prefix: How many bytes the key group takes.
+        key: Serializer of its keys.
+        prefix: Number of bytes of the key group.
     """
 
     def __init__(self, info: StateInfo, key: Serializer, prefix: int) -> None:
@@ -84,12 +84,12 @@ class EntryReader:
 
     @property
     def key_width(self) -> int:
-        """How many bytes each key has, with its group, or 0 if they differ."""
+        """Number of bytes of each key with its group, or 0 if they differ."""
         return 0 if self._info.type == "map" else self._key_width
 
     @property
     def value_width(self) -> int:
-        """How many bytes each value has, or -1 if they differ."""
+        """Number of bytes of each value, or -1 if they differ."""
         if self._info.is_timer:
             return 0
         if self._info.type in {"list", "map"} or self._value.column is None:
@@ -97,11 +97,11 @@ class EntryReader:
         return self._value.width
 
     def columns(self, group: int, entries: Entries) -> list[pa.Array]:
-        """The columns of a key group's entries, as `column_names` has them.
+        """Return the columns of a key group's entries, in the order of `column_names`.
 
         Raises:
-            CheckpointCorruptedError: They are damaged.
-            UnreadableStateError: They hold values of a class that isn't known.
+            CheckpointCorruptedError: They are corrupted.
+            UnreadableStateError: They contain values of an unknown class.
         """
         if self._info.type == "map":
             columns = self._maps(group, entries)
@@ -136,10 +136,10 @@ class EntryReader:
             self._packed_columns(prefix, chunk) or self._read_columns(group, chunk)
             for chunk in _chunks(texts)
         ]
-        return [_joined(arrays) for arrays in zip(*parts, strict=True)]
+        return [_concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def _read_columns(self, group: int, keys: list[bytes]) -> list[pa.Array]:
-        """The columns of keys that are read by themselves."""
+        """Read keys one by one into columns."""
         prefix = group.to_bytes(self._prefix, "big")
         owners: list[Any] = []
         namespaces: list[Any] = []
@@ -152,7 +152,7 @@ class EntryReader:
                 times_of.append(time - (1 << 63))
             owner, namespace, end = self._split(key)
             if end != len(key):
-                raise damaged(f"a key has {len(key)} bytes, of which {end} are read")
+                raise corrupted_error(f"a key of {len(key)} bytes ends after {end}")
             owners.append(owner)
             namespaces.append(namespace)
         columns = [pa.array(owners, self._key.type), pa.array(namespaces, self._namespace.type)]
@@ -161,11 +161,11 @@ class EntryReader:
         return columns
 
     def _packed_columns(self, prefix: bytes, keys: list[bytes]) -> list[pa.Array] | None:
-        """The columns of keys of many widths; None if they have to be read by themselves."""
+        """Read keys of many widths at once; None if they must be read one by one."""
         key, namespace = self._key, self._namespace
         if key.packed_column is None or namespace.column is None or self._info.is_timer:
             return None
-        if not _are_many(keys):
+        if not _is_worth_packing(keys):
             return None
         parts = Packed.of(keys).split(self._prefix, namespace.width)
         if parts is None or not (parts[0] == np.frombuffer(prefix, np.uint8)).all():
@@ -174,7 +174,7 @@ class EntryReader:
         return None if owners is None else [owners, namespace.column(parts[2])]
 
     def _split(self, key: bytes) -> tuple[Any, Any, int]:
-        """Key, namespace, and where they end."""
+        """Return the key, the namespace, and the end of both."""
         start = self._before
         if self._key.unreadable:
             position = len(key) - self._namespace.width
@@ -182,18 +182,18 @@ class EntryReader:
         else:
             owner, position = self._key.read(key, start)
         if self._has_lengths:
-            position = _behind_length(key, position, position - start)
+            position = _check_length(key, position, position - start)
         start = position
         namespace, position = self._namespace.read(key, position)
         if self._has_lengths:
-            position = _behind_length(key, position, position - start)
+            position = _check_length(key, position, position - start)
         return owner, namespace, position
 
     def _values(self, values: "list[bytes] | Rows") -> pa.Array:
         value = self._value
         if self._info.type == "list" and not value.unreadable:
             return _lists(value, byte_strings(values))
-        return decoded(value, values)
+        return decode_column(value, values)
 
     def _maps(self, group: int, entries: Entries) -> list[pa.Array]:
         prefix = group.to_bytes(self._prefix, "big")
@@ -212,18 +212,18 @@ class EntryReader:
             contents.append(None if value[0] else value[1:])
         columns = self._key_columns(group, list(numbers))
         items = _decoded_or_null(user_value, contents)
-        keys = decoded(user_key, names)
+        keys = decode_column(user_key, names)
         if keys.null_count:
             raise null_key()
         order = np.argsort(owners, kind="stable")
-        if (np.diff(owners) < 0).any():  # entries of one map need not stand together
+        if (np.diff(owners) < 0).any():  # entries of one map may be apart
             keys, items = keys.take(pa.array(order)), items.take(pa.array(order))
         offsets = np.concatenate(([0], np.cumsum(np.bincount(owners)))).astype(np.int32)
         return [*columns, pa.MapArray.from_arrays(pa.array(offsets), keys, items)]
 
 
-def decoded(serializer: Serializer, values: "list[bytes] | Rows") -> pa.Array:
-    """Values that end where their bytes do, as a column."""
+def decode_column(serializer: Serializer, values: "list[bytes] | Rows") -> pa.Array:
+    """Decode values that fill their bytes exactly to a column."""
     if serializer.unreadable:
         return pa.array(byte_strings(values), pa.binary())
     column = serializer.column
@@ -231,11 +231,11 @@ def decoded(serializer: Serializer, values: "list[bytes] | Rows") -> pa.Array:
         return column(rows)
     if not len(values):
         return pa.array([], serializer.type)
-    return _joined([_read_chunk(serializer, chunk) for chunk in _chunks(byte_strings(values))])
+    return _concatenate([_read_chunk(serializer, chunk) for chunk in _chunks(byte_strings(values))])
 
 
 def _read_chunk(serializer: Serializer, values: list[bytes]) -> pa.Array:
-    if serializer.packed_column is not None and _are_many(values):
+    if serializer.packed_column is not None and _is_worth_packing(values):
         packed = serializer.packed_column(Packed.of(values))
         if packed is not None:
             return packed
@@ -245,14 +245,14 @@ def _read_chunk(serializer: Serializer, values: list[bytes]) -> pa.Array:
     for data in values:
         content, end = read(data, 0)
         if end != len(data):
-            raise damaged(f"a value has {len(data)} bytes, of which {end} are read")
+            raise corrupted_error(f"a value of {len(data)} bytes ends after {end}")
         append(content)
     return pa.array(result, serializer.type)
 
 
 def _decoded_or_null(serializer: Serializer, values: list[bytes | None]) -> pa.Array:
     there = [value for value in values if value is not None]
-    column = decoded(serializer, there)
+    column = decode_column(serializer, there)
     if len(there) == len(values):
         return column
     numbers = iter(range(len(there)))
@@ -271,17 +271,17 @@ def _value_type(info: StateInfo) -> pa.DataType:
 
 def _map_parts(value: Serializer) -> Sequence[Serializer]:
     if not value.parts:
-        return value, value  # of which nothing is known
+        return value, value  # both unknown
     return value.parts
 
 
 def _lists(value: Serializer, values: list[bytes]) -> pa.Array:
-    """Lists with a separator between their elements, as a column."""
+    """Decode lists with separated elements to a column."""
     if not value.parts:
-        raise damaged("a list has no elements of a known kind")
+        raise corrupted_error("a list has elements of an unknown class")
     [element] = value.parts
     if element.column is not None:
-        # With a separator behind the last element, too, all are rows of one width.
+        # With a separator after the last element, too, all are rows of one width.
         stride = element.width + 1
         packed = Packed.of(values)
         counts, rests = np.divmod(packed.lengths + 1, stride)
@@ -295,7 +295,7 @@ def _lists(value: Serializer, values: list[bytes]) -> pa.Array:
 
 
 def _elements(element: Serializer) -> Callable[[bytes], list[Any]]:
-    """Reads the elements of a list with a separator between them."""
+    """Return a reader of lists with separated elements."""
     read = element.read
 
     def read_elements(data: bytes) -> list[Any]:
@@ -307,38 +307,38 @@ def _elements(element: Serializer) -> Callable[[bytes], list[Any]]:
             if position == end:
                 return elements
             if data[position] != _SEPARATOR:
-                raise damaged("an element of a list ends elsewhere than it should")
+                raise corrupted_error("an element of a list has an unexpected end")
             position += 1
 
     return read_elements
 
 
-def _behind_length(key: bytes, position: int, length: int) -> int:
-    """Where the length behind a part of a key ends; it says what is known already."""
+def _check_length(key: bytes, position: int, length: int) -> int:
+    """Check the length that follows a part of a key; returns the end of the length."""
     size = max((length.bit_length() + 7) // 8, 1)
     if key[position : position + size] != length.to_bytes(size, "little"):
-        raise damaged("a part of a key has another length than is noted behind it")
+        raise corrupted_error("a part of a key differs from its stored length")
     return position + size
 
 
 def _chunks(values: list[bytes]) -> Iterator[list[bytes]]:
-    """Values in parts, since what numbers their bytes takes many times their memory."""
+    """Split values into chunks, because the index of their bytes takes many times their memory."""
     for start in range(0, len(values), _CHUNK_VALUES):
         yield values[start : start + _CHUNK_VALUES]
 
 
-def _joined(parts: Sequence[pa.Array]) -> pa.Array:
+def _concatenate(parts: Sequence[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-def _are_many(values: list[bytes]) -> bool:
-    """Whether values are so many, and so short, that they are read faster at once than by themselves."""
+def _is_worth_packing(values: list[bytes]) -> bool:
+    """Return whether values are numerous and short enough to be read faster at once than one by one."""
     count = len(values)
     return count >= _MANY_VALUES and sum(map(len, values)) <= _LONG_BYTES * count
 
 
 def _rows(keys: "list[bytes] | Rows", width: int) -> Rows | None:
-    """Bytes that are all of one width as rows; None if some are not."""
+    """Return byte strings of one width as rows, or None if widths differ."""
     if isinstance(keys, np.ndarray):
         return keys
     if not set(map(len, keys)) <= {width}:
@@ -347,9 +347,9 @@ def _rows(keys: "list[bytes] | Rows", width: int) -> Rows | None:
 
 
 def byte_strings(keys: "list[bytes] | Rows") -> list[bytes]:
-    """Keys or values as bytes each, whatever they are."""
+    """Return keys or values as byte strings."""
     return keys if isinstance(keys, list) else [row.tobytes() for row in keys]
 
 
 def _other_group(group: int) -> Exception:
-    return damaged(f"a key of another group stands in key group {group}")
+    return corrupted_error(f"key group {group} contains a key of another group")

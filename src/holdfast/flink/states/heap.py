@@ -1,11 +1,11 @@
-"""Key groups as the heap backend writes them in its own checkpoints and native savepoints.
+"""Key groups in the format of the heap backend's checkpoints and native savepoints.
 
     group  int group, then for every state: short state, int n, n * { namespace, key, value }
 
-Nothing has a length. Behind a state that can't be read the next is searched. The states stand in the same order in all groups
-of a stream; a group without entries shows it, and what then is searched is the next state that can be read: its keys have to
-belong to the group, and the states behind it to follow. Where no group shows the order, all that is left has to make
-sense up to the group's end, with every other state once. Where the state is compressed each state is a stream of its own.
+Values have no lengths, so the state after an unreadable one must be searched. All groups of a stream have the states
+in the same order, which a group without entries shows. The search then looks for the next readable state: its keys must
+belong to the group, and the states after it must follow. If no group shows the order, the rest of the group must be
+readable up to its end, with every other state once. If state is compressed, each state is a separate stream.
 
 Source:
     Flink, HeapSnapshotStrategy and CopyOnWriteStateMapSnapshot (2.3.0).
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointCorruptedError, UnreadableStateError
-from holdfast.flink.binary import damaged, decompress_streams
+from holdfast.flink.binary import corrupted_error, decompress_streams
 from holdfast.flink.serializers import Serializer, reading
 from holdfast.flink.states.descriptions import KeyedDescription, StateInfo
 from holdfast.flink.states.key_groups import KeyGroup
@@ -29,21 +29,21 @@ from holdfast.flink.states.key_groups import KeyGroup
 _INT, _SHORT = struct.Struct(">i"), struct.Struct(">H")
 _HEAD_BYTES = _SHORT.size + _INT.size
 _NO_VALUE = (struct.error, IndexError, ValueError, TypeError, pa.ArrowException)
-"""What Python raises of bytes that make no value."""
-_FIRST_ENTRIES, _MOST_ATTEMPTS, _MOST_ENTRIES = 4, 4_000, 1 << 18
+"""Python's exceptions for bytes that are not a valid value."""
+_FIRST_ENTRIES, _MAX_ATTEMPTS, _MAX_ENTRIES = 4, 4_000, 1 << 18
 
 
 def order_of_empty(data: bytes, count: int) -> tuple[int, ...]:
-    """The order in which states stand, of a key group without compression; empty if it has entries."""
-    behind_group = data[_INT.size :]
-    if len(behind_group) != _HEAD_BYTES * count:
+    """Return the order of states in an uncompressed key group; empty if the group has entries."""
+    body = data[_INT.size :]
+    if len(body) != _HEAD_BYTES * count:
         return ()
     heads = [
         (
-            _SHORT.unpack_from(behind_group, at)[0],
-            _INT.unpack_from(behind_group, at + _SHORT.size)[0],
+            _SHORT.unpack_from(body, at)[0],
+            _INT.unpack_from(body, at + _SHORT.size)[0],
         )
-        for at in range(0, len(behind_group), _HEAD_BYTES)
+        for at in range(0, len(body), _HEAD_BYTES)
     ]
     order = tuple(state for state, _ in heads)
     is_whole = sorted(order) == list(range(count)) and not any(entries for _, entries in heads)
@@ -57,22 +57,22 @@ def heap_columns(
     wanted: int,
     order: tuple[int, ...] = (),
 ) -> list[pa.Array] | None:
-    """The columns of a state in a key group, as `column_names` has them; None if it has none.
+    """Return the columns of a state in a key group, in the order of `column_names`, or None.
 
     Args:
-        data: The group.
-        group: Which it is.
-        description: Which states there are.
-        wanted: The number of the state.
-        order: The order in which the states stand, if it is known.
+        data: Bytes of the group.
+        group: The key group.
+        description: The states.
+        wanted: Number of the state.
+        order: Order of the states, if it is known.
 
     Raises:
-        CheckpointCorruptedError: The group is damaged, as far as it was looked at.
-        UnreadableStateError: This state can't be read, or one that stands before it.
+        CheckpointCorruptedError: The examined part of the group is corrupted.
+        UnreadableStateError: This state or one before it can't be read.
     """
     (number,) = _INT.unpack_from(data, 0)
     if number != group.number:
-        raise damaged(f"key group {number} stands where {group.number} should")
+        raise corrupted_error(f"expected key group {group.number}, got {number}")
     parts = [data[4:]]
     if description.is_compressed:
         parts = [stream.data for stream in decompress_streams(data[4:])]
@@ -87,7 +87,7 @@ def heap_columns(
 
 
 class _States:
-    """Where states begin in the bytes of a key group."""
+    """The positions of states in the bytes of a key group."""
 
     def __init__(
         self, description: KeyedDescription, group: KeyGroup, order: tuple[int, ...]
@@ -97,14 +97,14 @@ class _States:
         self._order = order
         self._attempts = 0
         self._entries = 0
-        self._in_vain: dict[frozenset[int], int] = {}  # from where on states were not to be found
+        self._in_vain: dict[frozenset[int], int] = {}  # positions after which states were not found
 
     def places(self, data: bytes, wanted: int) -> dict[int, int]:
-        """Where the number of entries stands of the states up to one, which may not be there.
+        """Return the positions of the entry counts of states up to `wanted`, which may be missing.
 
         Raises:
-            CheckpointCorruptedError: The states before it are damaged.
-            UnreadableStateError: One of them can't be read, and the next was not to be found.
+            CheckpointCorruptedError: The states before it are corrupted.
+            UnreadableStateError: One of them can't be read, and the next was not found.
         """
         places: dict[int, int] = {}
         position = 0
@@ -119,21 +119,21 @@ class _States:
                     position = self._reader(state).skip(data, position)
             except UnreadableStateError as error:
                 left = frozenset(range(len(self._description.states))).difference(places)
-                self._attempts, self._entries = _MOST_ATTEMPTS, len(data) + _MOST_ENTRIES
+                self._attempts, self._entries = _MAX_ATTEMPTS, len(data) + _MAX_ENTRIES
                 if self._order:
-                    behind = self._by_order(data, position + _INT.size, state)
+                    following = self._by_order(data, position + _INT.size, state)
                 else:
-                    behind = self._behind(data, position + _INT.size, left)
-                if behind is not None and wanted not in behind:  # nor can it be read itself
-                    behind = None
-                if behind is None:
-                    message = f"it stands behind another in each key group; {error.args[0]}"
+                    following = self._search_after(data, position + _INT.size, left)
+                if following is not None and wanted not in following:  # nor can it be read itself
+                    following = None
+                if following is None:
+                    message = f"it follows an unreadable state in each key group; {error.args[0]}"
                     raise UnreadableStateError(message) from error
-                return places | behind
+                return places | following
         return places
 
     def _by_order(self, data: bytes, start: int, state: int) -> dict[int, int] | None:
-        """Where those states begin, behind one, that can be told apart; None if what follows can't be known."""
+        """Return the positions of distinguishable states after one, or None if they can't be determined."""
         places: dict[int, int] = {}
         left = self._order[self._order.index(state) + 1 :]
         while True:
@@ -156,7 +156,7 @@ class _States:
     def _following(
         self, data: bytes, position: int, left: tuple[int, ...]
     ) -> dict[int, int] | None:
-        """Where states begin that follow each other from here, up to one that can't be read; None if they don't."""
+        """Return the positions of consecutive states, up to an unreadable one, or None if they are not consecutive."""
         places: dict[int, int] = {}
         try:
             for state in left:
@@ -179,14 +179,12 @@ class _States:
     def _head(self, data: bytes, position: int) -> tuple[int, int]:
         (state,) = _SHORT.unpack_from(data, position)
         if state >= len(self._description.states):
-            message = (
-                f"a key group has a state {state}, and there are {len(self._description.states)}"
-            )
-            raise damaged(message)
+            message = f"a key group has state {state} of {len(self._description.states)}"
+            raise corrupted_error(message)
         return state, position + _SHORT.size
 
-    def _behind(self, data: bytes, start: int, left: frozenset[int]) -> dict[int, int] | None:
-        """Where the states that are left begin, somewhere behind a position; None if that can't be known."""
+    def _search_after(self, data: bytes, start: int, left: frozenset[int]) -> dict[int, int] | None:
+        """Search the positions of the remaining states after a position; None if they can't be determined."""
         if start >= self._in_vain.get(left, len(data)):
             return None
         heads = b"|".join(re.escape(_SHORT.pack(state)) for state in left)
@@ -200,7 +198,7 @@ class _States:
         return None
 
     def _all(self, data: bytes, position: int, left: frozenset[int]) -> dict[int, int] | None:
-        """Where the states that are left begin if the first does here; None if they don't fill what is left of the bytes."""
+        """Return the positions of the remaining states if they fill the rest of the bytes from here, otherwise None."""
         places: dict[int, int] = {}
         try:
             while left and position + _HEAD_BYTES <= len(data) and self._attempts > 0:
@@ -218,9 +216,9 @@ class _States:
                     position = self._end(data, position, reader)
                 except UnreadableStateError:
                     if not left:
-                        return places  # all that is left is its
-                    behind = self._behind(data, position + _INT.size, left)
-                    return None if behind is None else places | behind
+                        return places  # it has all the remaining bytes
+                    following = self._search_after(data, position + _INT.size, left)
+                    return None if following is None else places | following
         except (CheckpointCorruptedError, *_NO_VALUE) as error:
             raise_shortage(error)
             self._attempts -= 1
@@ -228,7 +226,7 @@ class _States:
         return None if left or position < len(data) else places
 
     def _end(self, data: bytes, position: int, reader: "_Reader") -> int:
-        """Where a state ends that perhaps begins here: if its first entries can be, all are looked at."""
+        """Return the end of a state that may start here; reads all entries if the first ones are valid."""
         first = reader.skip(data, position, _FIRST_ENTRIES)
         (count,) = _INT.unpack_from(data, position)
         if count <= _FIRST_ENTRIES:
@@ -236,7 +234,7 @@ class _States:
         self._entries -= count
         if self._entries < 0:
             self._attempts = 0
-            raise damaged("the states of a key group can't be told apart")
+            raise corrupted_error("the states of a key group can't be distinguished")
         return reader.skip(data, position)
 
     def _reader(self, state: int) -> "_Reader":
@@ -250,17 +248,17 @@ class _Reader:
         value = info.value
         self._parts = (value,) if info.is_timer else (info.namespace, key, value)
         self._names = ("timer",) if info.is_timer else ("namespace", "key", "value")
-        # Rows of one width need not be read one by one.
+        # Rows of one width are read at once.
         all_fixed = all(part.column is not None for part in self._parts)
         self._width = sum(part.width for part in self._parts) if all_fixed else 0
 
     @property
     def unreadable(self) -> bool:
-        """Whether entries can't be read, whatever is in them."""
+        """True if entries can never be read."""
         return any(part.unreadable for part in self._parts)
 
     def belongs(self, data: bytes, position: int, group: KeyGroup) -> bool:
-        """Whether the key of the first entry that perhaps begins here, if there is one, stands in the group where it should."""
+        """Return whether the key of the first entry, if one starts here, belongs to the group."""
         count, position = self._count(data, position)
         key = self._parts[0].parts[0] if self._info.is_timer and self._parts[0].parts else self._key
         if not count or key.unreadable or key.hash_codes is None:
@@ -272,10 +270,10 @@ class _Reader:
             owner, _ = key.read(data, position)
         return group.has(key, pa.array([owner], key.type))
 
-    def skip(self, data: bytes, position: int, most: int | None = None) -> int:
-        """Where the entries end that begin here, or the first so and so many of them."""
+    def skip(self, data: bytes, position: int, max_entries: int | None = None) -> int:
+        """Return the end of the entries that start here, or of the first `max_entries`."""
         count, position = self._count(data, position)
-        count = count if most is None else min(count, most)
+        count = count if max_entries is None else min(count, max_entries)
         if self._width:
             return position + count * self._width
         self._check_readable(count)
@@ -306,15 +304,13 @@ class _Reader:
         (count,) = _INT.unpack_from(data, position)
         position += 4
         if not 0 <= count <= (len(data) - position) // max(self._width, 1):
-            raise damaged(
-                f"{count} entries are to follow, and {len(data) - position} bytes are left"
-            )
+            raise corrupted_error(f"{count} entries can't fit into {len(data) - position} bytes")
         return count, position
 
     def _check_readable(self, count: int) -> None:
         for part in self._parts:
             if part.unreadable and count:
-                part.read(b"", 0)  # which says why
+                part.read(b"", 0)  # raises the reason
 
     def _rows(self, data: bytes, position: int, count: int) -> dict[str, Any]:
         rows = np.frombuffer(data, np.uint8, count * self._width, position)

@@ -1,4 +1,4 @@
-"""Whether keys stand in the key groups where they belong: what comes nearest to a checksum in Flink's state.
+"""Checks that keys are in their key groups, the nearest thing to a checksum in Flink's state.
 
 Source:
     Flink, KeyGroupRangeAssignment.assignToKeyGroup.
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keys import flink_key_groups
-from holdfast.flink.binary import damaged
+from holdfast.flink.binary import corrupted_error
 from holdfast.flink.serializers import Serializer
 
 
@@ -19,15 +19,15 @@ class KeyGroup:
     """A key group of an operator.
 
     Attributes:
-        number: The number of the group, from 0.
-        max_parallelism: How many key groups there are.
+        number: Number of the group, from 0.
+        max_parallelism: Number of key groups.
     """
 
     number: int
     max_parallelism: int
 
     def has(self, key: Serializer, keys: pa.Array) -> bool:
-        """Whether all keys belong to it, of known hash codes."""
+        """Return whether all keys belong to the group; their hash codes must be known."""
         if key.hash_codes is None:
             return True
         groups = flink_key_groups(key.hash_codes(keys), self.max_parallelism)
@@ -35,15 +35,15 @@ class KeyGroup:
 
 
 def check_key_groups(rows: pa.RecordBatch, key: Serializer, max_parallelism: int) -> None:
-    """Refuse keys that stand in other key groups than Flink's hash says; keys of unknown hash codes are let pass.
+    """Check that keys are in the key groups of Flink's hash; keys with unknown hash codes pass.
 
     Args:
         rows: Rows of keyed state, with the columns `key_group` and `key`.
-        key: The keys' serializer.
+        key: Serializer of keys.
         max_parallelism: Number of key groups.
 
     Raises:
-        CheckpointCorruptedError: A key stands elsewhere.
+        CheckpointCorruptedError: A key is in another group.
     """
     if key.hash_codes is None or not len(rows):
         return
@@ -53,7 +53,7 @@ def check_key_groups(rows: pa.RecordBatch, key: Serializer, max_parallelism: int
     if len(misplaced):
         first = misplaced[0]
         message = (
-            f"{len(misplaced)} of {len(rows)} keys in key group {stored[first]} belong elsewhere by Flink's hash, the first of "
-            f"them to {expected[first]}"
+            f"by Flink's hash, {len(misplaced)} of {len(rows)} keys in key group {stored[first]} belong to other groups, "
+            f"the first of them to {expected[first]}"
         )
-        raise damaged(message)
+        raise corrupted_error(message)

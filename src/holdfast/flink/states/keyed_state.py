@@ -1,4 +1,4 @@
-"""Keyed state of a subtask, a key group at a time: which form it is in, and where each group is.
+"""Keyed state of a subtask, one key group at a time, in the canonical or the heap backend's format.
 
 Source:
     Flink, KeyGroupsStateHandle and what restores it (2.3.0).
@@ -21,11 +21,11 @@ from holdfast.flink.states.entries import EntryReader
 from holdfast.flink.states.heap import heap_columns, order_of_empty
 from holdfast.flink.states.key_groups import KeyGroup
 
-_LOOKED_AT = 3  # groups that say which form all are in
+_SAMPLED_GROUPS = 3  # groups whose format is checked; all have the same
 
 
 def prefix_bytes(max_parallelism: int) -> int:
-    """How many bytes of a key its group takes."""
+    """Return the number of bytes of the key group in a key."""
     return 1 if max_parallelism <= 128 else 2
 
 
@@ -34,9 +34,9 @@ class KeyGroups:
     """Keyed state of a subtask in one stream, described but not read.
 
     Attributes:
-        handle: Where its key groups are.
-        description: Which states there are.
-        max_parallelism: The operator's maximal parallelism.
+        handle: Location of its key groups.
+        description: The states.
+        max_parallelism: Maximum parallelism of the operator.
     """
 
     handle: KeyGroupsHandle
@@ -45,24 +45,24 @@ class KeyGroups:
 
     @classmethod
     def of(cls, handle: KeyGroupsHandle, files: StateFiles, max_parallelism: int) -> "KeyGroups":
-        """Read the description alone. Raises `CheckpointError`."""
+        """Read only the description. Raises `CheckpointError`."""
         with files.open(handle.stream) as stream:
             end = min([offset for offset in handle.offsets if offset > 0], default=stream.size)
             return cls(handle, keyed_description(files.input(stream, 0, end)), max_parallelism)
 
-    def described(self, description: KeyedDescription) -> Self:
-        """The same with another description."""
+    def with_description(self, description: KeyedDescription) -> Self:
+        """Return a copy with another description."""
         return replace(self, description=description)
 
     def columns(self, state: int, files: StateFiles) -> Iterator[tuple[int, list[pa.Array]]]:
-        """The columns of a state in each key group that has some.
+        """Return the columns of a state in each key group with entries.
 
         Raises:
             CheckpointError: They can't be read.
         """
         info = self.description.states[state]
         with files.open(self.handle.stream) as stream:
-            groups = self.handle.extents(stream.size, least=1)
+            groups = self.handle.extents(stream.size, min_offset=1)
             if not groups:
                 return
             if self._is_heap(stream, groups):
@@ -87,22 +87,22 @@ class KeyGroups:
                     yield group, columns
 
     def _order(self, stream: StateStream, groups: list[tuple[int, int, int]]) -> tuple[int, ...]:
-        """In which order the heap backend has written the states, as the smallest group shows; empty if it doesn't."""
+        """Return the order of states, if the smallest group of the heap backend shows it; otherwise empty."""
         if self.description.is_compressed:
             return ()
         _, start, end = min(groups, key=lambda group: group[2] - group[1])
         return order_of_empty(stream.read(start, end), len(self.description.states))
 
     def _is_heap(self, stream: StateStream, groups: list[tuple[int, int, int]]) -> bool:
-        """Whether the groups are in the form of the heap backend, which the handle doesn't say."""
+        """Detect whether the groups are in the heap backend's format, which the handle does not specify."""
         if self.handle.is_canonical or len(groups) < len(self.handle.offsets):
             return False
-        for group, start, end in groups[:_LOOKED_AT]:
+        for group, start, end in groups[:_SAMPLED_GROUPS]:
             if end - start < 4 or stream.read(start, start + 4) != group.to_bytes(4, "big"):
                 return False
         if len(groups) > 1 or groups[0][0]:
             return True
-        # Group 0 alone: its number looks like a state's, too.
+        # Not group 0, whose number looks like that of a state.
         [(_, start, end)] = groups
         try:
             data = self._canonical(stream.read(start, end))

@@ -1,9 +1,9 @@
-"""Operator state of a subtask: lists, unions and broadcast states, each element at an offset of its own.
+"""Operator state of a subtask: lists, unions and broadcast states, each element at its own offset.
 
     list, union  an element at each offset
-    broadcast    at the one offset int n, n * { key, value }
+    broadcast    at the only offset int n, n * { key, value }
 
-Where the state is compressed, the offsets are those of Snappy's chunks, of which each element begins one.
+If state is compressed, offsets are those of Snappy chunks, and each element starts a chunk.
 
 Source:
     Flink, OperatorStateRestoreOperation and PartitionableListState (2.3.0).
@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidRequestError
-from holdfast.flink.binary import damaged, decompress_streams
+from holdfast.flink.binary import corrupted_error, decompress_streams
 from holdfast.flink.metadata import OperatorHandle, StateFiles, StateStream
 from holdfast.flink.serializers import Serializer, only_as_bytes
 from holdfast.flink.states.descriptions import OperatorDescription, StateInfo, operator_description
-from holdfast.flink.states.entries import decoded
+from holdfast.flink.states.entries import decode_column
 
 _BROADCAST = 2
 _BLOCK_BYTES, _BLOCK_ELEMENTS = 4 << 20, 1 << 16
@@ -32,8 +32,8 @@ class OperatorStates:
     """Operator state of a subtask, described but not read.
 
     Attributes:
-        handle: Where its elements are.
-        description: What they are.
+        handle: Location of its elements.
+        description: The states.
     """
 
     handle: OperatorHandle
@@ -41,30 +41,30 @@ class OperatorStates:
 
     @classmethod
     def of(cls, handle: OperatorHandle, files: StateFiles) -> "OperatorStates":
-        """Read the description alone. Raises `CheckpointError`."""
+        """Read only the description. Raises `CheckpointError`."""
         with files.open(handle.stream) as stream:
             offsets = _positions(handle, stream.size)
             return cls(handle, operator_description(files.input(stream, 0, offsets[0])))
 
     def info(self, name: str) -> StateInfo:
-        """The description of a state that the handle has. Raises `CheckpointCorruptedError`."""
+        """Return the description of a state of the handle. Raises `CheckpointCorruptedError`."""
         mode, _ = self.handle.states[name]
         infos = self.description.broadcasts if mode == _BROADCAST else self.description.lists
         for info in infos:
             if info.name == name:
                 return info
-        raise damaged(f"state {name!r} has elements and no description")
+        raise corrupted_error(f"state {name!r} has elements but no description")
 
     def blocks(self, name: str, files: StateFiles, *, as_bytes: bool) -> Iterator[list[pa.Array]]:
-        """The elements of a state, as many at a time as fit into a block; at least one time.
+        """Read the elements of a state in blocks; yields at least one block.
 
         Args:
-            name: The state's name.
-            files: Where its bytes are.
-            as_bytes: Whether elements of lists are not decoded.
+            name: Name of the state.
+            files: Files of the checkpoint.
+            as_bytes: Whether to leave elements of lists undecoded.
 
         Returns:
-            The values, or keys and values of a broadcast state, which is a single block.
+            Values, or keys and values of a broadcast state, which is a single block.
 
         Raises:
             CheckpointError: They can't be read.
@@ -82,16 +82,16 @@ class OperatorStates:
                 if mode != _BROADCAST:
                     value = only_as_bytes() if as_bytes else info.value
                     places = zip(starts, ends, strict=True)
-                    yield [decoded(value, [data[start:end] for start, end in places])]
+                    yield [decode_column(value, [data[start:end] for start, end in places])]
                 elif as_bytes:
-                    raise InvalidRequestError("values of a broadcast state can't be had as bytes")
+                    raise InvalidRequestError("values of a broadcast state can't be read as bytes")
                 else:
                     yield _broadcast(data, starts, serializers)
 
     def _elements(
         self, stream: StateStream, offsets: Sequence[int]
     ) -> Iterator[tuple[bytes, list[int], list[int]]]:
-        """Bytes, and where in them elements begin and at most end."""
+        """Return the bytes with the starts and the latest possible ends of elements."""
         positions = _positions(self.handle, stream.size)
         if not self.description.is_compressed:
             ends = _ends(offsets, dict(itertools.pairwise(positions)))
@@ -101,12 +101,12 @@ class OperatorStates:
                 starts = [offset - first for offset in offsets[block]]
                 yield data, starts, [end - first for end in ends[block]]
             return
-        # Where the stream begins is not noted, but for its first chunk.
-        [whole] = decompress_streams(stream.read(positions[0], stream.size), has_begun=True)
+        # The header of the stream is not at an offset, only its first chunk.
+        [whole] = decompress_streams(stream.read(positions[0], stream.size), has_header=True)
         try:
             places = [whole.positions[offset - positions[0]] for offset in positions]
         except KeyError as error:
-            raise damaged("an element doesn't begin at a compressed chunk") from error
+            raise corrupted_error("an element doesn't start at a compressed chunk") from error
         place = dict(zip(positions, places, strict=True))
         starts = [place[offset] for offset in offsets]
         ends = _ends(starts, dict(itertools.pairwise(places)))
@@ -114,17 +114,17 @@ class OperatorStates:
             yield whole.data, starts[block], ends[block]
 
 
-def _ends(starts: Sequence[int], behind: dict[int, int]) -> list[int]:
-    """Where elements end that begin here, by the next place where something begins; some have no bytes."""
+def _ends(starts: Sequence[int], next_starts: dict[int, int]) -> list[int]:
+    """Return the ends of elements: the next start of anything. Elements may be empty."""
     nexts = [*starts[1:], -1]
     return [
-        start if start == later else behind.get(start, start)
+        start if start == later else next_starts.get(start, start)
         for start, later in zip(starts, nexts, strict=True)
     ]
 
 
 def _blocks(starts: Sequence[int], ends: Sequence[int]) -> Iterator[slice]:
-    """Which elements stand together and are read at a time; all, if they are in no order."""
+    """Group adjacent elements that are read at once; all of them if they are unordered."""
     if any(start > later for start, later in itertools.pairwise(starts)):
         yield slice(0, len(starts))
         return
@@ -138,11 +138,11 @@ def _blocks(starts: Sequence[int], ends: Sequence[int]) -> Iterator[slice]:
 
 
 def _positions(handle: OperatorHandle, size: int) -> list[int]:
-    """All offsets of the stream in order, and its end."""
+    """Return all offsets of the stream in order, and its end."""
     offsets = {offset for _, state in handle.states.values() for offset in state}
     positions = sorted({*offsets, size})
     if positions[0] < 0 or positions[-1] != size:
-        raise damaged("an element begins outside of its stream")
+        raise corrupted_error("an element starts outside of its stream")
     return positions
 
 
@@ -156,7 +156,7 @@ def _broadcast(data: bytes, starts: list[int], serializers: list[Serializer]) ->
         count = int.from_bytes(data[start : start + 4], "big")
         position = start + 4
         if count > len(data) - position:
-            raise damaged(f"{count} pairs are to follow, and {len(data) - position} bytes are left")
+            raise corrupted_error(f"{count} pairs can't fit into {len(data) - position} bytes")
         for _ in range(count):
             name, position = key.read(data, position)
             content, position = value.read(data, position)

@@ -1,4 +1,4 @@
-"""Timers that RocksDB's jobs have on the heap: in raw keyed state, beside the files of RocksDB.
+"""Timers on the heap in jobs with RocksDB: raw keyed state next to the files of RocksDB.
 
     group    f1cd859f, int 2, int n * service
     service  utf name, snapshot of the key, snapshot of the namespace, int n * event timer, int n * processing timer
@@ -28,17 +28,17 @@ _VERSION = 2
 DOMAINS = ("event", "processing")
 
 Timers = tuple[int, str, list[tuple[str, pa.Array]]]
-"""A key group, what the service would be called as a state, and columns of its timers."""
+"""A key group, the name of the timer service as a state, and columns of its timers."""
 
 
 def raw_timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[Timers]:
-    """The timers of a subtask, by key group.
+    """Read the timers of a subtask by key group.
 
     Raises:
         CheckpointError: They can't be read.
     """
     with files.open(handle.stream) as stream:
-        for group, start, end in handle.extents(stream.size, least=0):
+        for group, start, end in handle.extents(stream.size, min_offset=0):
             if start < end:
                 source = files.input(stream, start, end)
                 with reading(f"timers of key group {group}"):
@@ -50,7 +50,9 @@ def raw_timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[Timers]:
 def _services(source: DataInput) -> Iterator[tuple[str, list[tuple[str, pa.Array]]]]:
     source.expect(_MAGIC, "raw keyed state with timers")
     if (version := source.read_int()) != _VERSION:
-        message = f"timers are stored in version {version}, and Holdfast knows {_VERSION} alone"
+        message = (
+            f"timers are stored in version {version}; Holdfast supports only version {_VERSION}"
+        )
         raise UnsupportedFormatError(message)
     for _ in range(source.count(2)):
         name = source.utf()

@@ -1,7 +1,7 @@
-"""Keyed state of a subtask in files of RocksDB or ForSt: incremental checkpoints and native savepoints.
+"""Keyed state of a subtask in RocksDB or ForSt files: incremental checkpoints and native savepoints.
 
-The files hold entries as in `entries`, of each key several versions: the newest counts, elements that were added to
-a list are joined, oldest first. Keys of other key groups are left from before a rescaling.
+The files contain entries in the format of `entries`, with several versions of a key. The newest one is valid; elements
+added to a list are joined, the oldest first. Keys of other key groups remain from before a rescaling.
 
 Source:
     Flink, RocksIncrementalSnapshotStrategy (2.3.0); RocksDB, StringAppendOperator.
@@ -24,7 +24,7 @@ from holdfast.flink.serializers import reading
 from holdfast.flink.states.descriptions import KeyedDescription, keyed_description
 from holdfast.flink.states.entries import Entries, EntryReader, byte_strings
 from holdfast.flink.states.keyed_state import prefix_bytes
-from holdfast.flink.states.sst import MERGE, VALUE, Run, SstFile, compared
+from holdfast.flink.states.sst import MERGE, VALUE, Run, SstFile, as_byte_strings
 
 _FILES = ".sst"
 _SEPARATOR = b","
@@ -37,10 +37,10 @@ class RocksGroups:
     """Keyed state of a subtask in files, described but not read.
 
     Attributes:
-        handle: Which files there are.
-        description: Which states there are.
-        max_parallelism: The operator's maximal parallelism.
-        streams: The files of each state.
+        handle: Handle of the files.
+        description: The states.
+        max_parallelism: Maximum parallelism of the operator.
+        streams: Files of each state.
     """
 
     handle: IncrementalHandle
@@ -52,7 +52,7 @@ class RocksGroups:
     def of(
         cls, handle: IncrementalHandle, files: StateFiles, max_parallelism: int
     ) -> "RocksGroups":
-        """Read the description, and whose files there are. Raises `CheckpointError`."""
+        """Read the description, and the state of each file. Raises `CheckpointError`."""
         with files.open(handle.meta) as stream:
             description = keyed_description(files.input(stream, 0, stream.size))
         streams: dict[str, list[StreamHandle]] = {}
@@ -62,12 +62,12 @@ class RocksGroups:
                     streams.setdefault(SstFile(stream).column_family, []).append(content)
         return cls(handle, description, max_parallelism, streams)
 
-    def described(self, description: KeyedDescription) -> Self:
-        """The same with another description."""
+    def with_description(self, description: KeyedDescription) -> Self:
+        """Return a copy with another description."""
         return replace(self, description=description)
 
     def columns(self, state: int, files: StateFiles) -> Iterator[tuple[int, list[pa.Array]]]:
-        """The columns of a state in each key group that has some.
+        """Return the columns of a state in each key group with entries.
 
         Raises:
             CheckpointError: They can't be read.
@@ -97,7 +97,7 @@ class RocksGroups:
 
 
 class _Sorted:
-    """Entries in order, of which those with a prefix are taken off, prefix by prefix."""
+    """Sorted entries, which are consumed prefix by prefix."""
 
     def __init__(self, runs: Iterator[Run]) -> None:
         self._runs = runs
@@ -117,7 +117,7 @@ class _Sorted:
 
 
 def _within(deletions: list[_Deletion], group: int, size: int) -> list[_Deletion]:
-    """The deletions that have to do with a key group."""
+    """Return the deletions that affect a key group."""
     start, end = group.to_bytes(size, "big"), (group + 1).to_bytes(size + 1, "big")[-size:]
     is_last = group + 1 == 1 << 8 * size
     return [
@@ -126,13 +126,15 @@ def _within(deletions: list[_Deletion], group: int, size: int) -> list[_Deletion
 
 
 def _newest(runs: list[Run], deletions: list[_Deletion]) -> Entries:
-    """What is left of entries, of each key the newest."""
+    """Return the newest entry of each key, without deleted ones."""
     if not deletions and (rows := _newest_rows(runs)) is not None:
         return rows
     keys = [key for run in runs for key in byte_strings(run.keys)]
     values = [value for run in runs for value in byte_strings(run.values)]
-    are_values = not deletions and all((run.kinds == VALUE).all() for run in runs)
-    if are_values and all(map(operator.lt, keys, keys[1:])):  # of a single file, or behind others
+    has_only_values = not deletions and all((run.kinds == VALUE).all() for run in runs)
+    if has_only_values and all(
+        map(operator.lt, keys, keys[1:])
+    ):  # from a single file, or from files in order
         return Entries(keys, values)
     sequences = [-sequence for run in runs for sequence in run.sequences.tolist()]
     kinds = [kind for run in runs for kind in run.kinds.tolist()]
@@ -156,17 +158,17 @@ def _newest(runs: list[Run], deletions: list[_Deletion]) -> Entries:
 
 
 def _newest_rows(runs: list[Run]) -> Entries | None:
-    """The same of rows that are all values; None of others."""
+    """Do the same for rows that are all values; None for others."""
     keys = [run.keys for run in runs if isinstance(run.keys, np.ndarray)]
     values = [run.values for run in runs if isinstance(run.values, np.ndarray)]
     if not runs or len(keys) < len(runs) or any((run.kinds != VALUE).any() for run in runs):
         return None
     rows, contents = np.concatenate(keys), np.concatenate(values)
-    names = compared(rows)
-    if (names[:-1] < names[1:]).all():  # of a single file, or behind others
+    names = as_byte_strings(rows)
+    if (names[:-1] < names[1:]).all():  # from a single file, or from files in order
         return Entries(rows, contents)
     sequences = np.concatenate([run.sequences for run in runs])
-    # As when entries are compared by themselves, the bytes of values decide at last.
+    # As in the comparison of single entries, ties are decided by the bytes of values.
     order = np.lexsort([*contents.T[::-1], -sequences, names])
     names = names[order]
     order = order[are_new(names)]

@@ -1,4 +1,4 @@
-"""Files of RocksDB and ForSt (`*.sst`), read by themselves.
+"""A reader of RocksDB and ForSt files (`*.sst`).
 
     file    data blocks, other blocks, properties, metaindex, index, footer
     footer  byte checksum kind, metaindex and index { varint offset, varint size }, padding to 41 bytes,
@@ -23,15 +23,15 @@ import pyarrow as pa
 
 from holdfast.common import raise_shortage
 from holdfast.errors import UnsupportedFormatError
-from holdfast.flink.binary import damaged, decompress_block, masked_crc32c
+from holdfast.flink.binary import corrupted_error, decompress_block, masked_crc32c
 from holdfast.flink.metadata import StateStream
 from holdfast.flink.serializers import Rows, not_readable
-from holdfast.flink.states.equal_entries import equal_entries
+from holdfast.flink.states.fixed_width_entries import fixed_width_entries
 
 _FOOTER_BYTES, _MAGIC, _VERSIONS = 53, 0x88E241B785F4CFF7, range(2, 6)
 _TRAILER_BYTES = 5
-_MOST_OF_A_BLOCK = 1 << 28
-# So much is read at once of entries that are equally long, of each file: few enough for some hundred files.
+_MAX_BLOCK_BYTES = 1 << 28
+# Bytes of fixed-width entries read at once from each file; small enough for several hundred files.
 _PART_BYTES = 1 << 18
 _CRC32C = 1
 _TWO_LEVELS, _WITH_FIRST_KEY = 2, 3
@@ -45,10 +45,10 @@ class Run:
     """Entries in order of their keys, the newest of a key first.
 
     Attributes:
-        keys: The user's keys: bytes each, or rows of bytes if all are equally long.
-        sequences: Their sequence numbers.
-        kinds: Their kinds, such as `VALUE`.
-        values: Their values, rows if the keys are.
+        keys: User keys: byte strings, or rows of bytes if all have the same length.
+        sequences: Sequence numbers.
+        kinds: Types of the entries, such as `VALUE`.
+        values: Values, which are rows if the keys are.
     """
 
     keys: list[bytes] | Rows
@@ -62,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Where a block is."""
+    """The position of a block."""
 
     offset: int
     size: int
@@ -72,24 +72,24 @@ class SstFile:
     """A file of sorted entries.
 
     Args:
-        stream: The file's bytes, open as long as this is used.
+        stream: Bytes of the file; must be open as long as this object is used.
 
     Raises:
-        CheckpointCorruptedError: It is damaged.
-        UnsupportedFormatError: It is of a version, or has an index, that isn't known.
+        CheckpointCorruptedError: It is corrupted.
+        UnsupportedFormatError: Its version or type of index is unknown.
     """
 
     def __init__(self, stream: StateStream) -> None:
         self._stream = stream
         if stream.size < _FOOTER_BYTES:
-            raise damaged(f"a file of RocksDB has {stream.size} bytes")
+            raise corrupted_error(f"a RocksDB file has only {stream.size} bytes")
         footer = stream.read(stream.size - _FOOTER_BYTES, stream.size)
         if int.from_bytes(footer[-8:], "little") != _MAGIC:
-            raise damaged("a file of RocksDB doesn't end as it should")
+            raise corrupted_error("a RocksDB file has an unexpected end")
         version = int.from_bytes(footer[-12:-8], "little")
         if version not in _VERSIONS:
             message = (
-                f"a file of RocksDB is of version {version}, and Holdfast reads {_VERSIONS[0]} to {_VERSIONS[-1]}; "
+                f"a RocksDB file has version {version}; Holdfast reads {_VERSIONS[0]} to {_VERSIONS[-1]}; "
                 "take a canonical savepoint"
             )
             raise UnsupportedFormatError(message)
@@ -106,11 +106,11 @@ class SstFile:
 
     @property
     def column_family(self) -> str:
-        """The state whose entries it has."""
+        """Name of the state whose entries it has."""
         return self._properties.get(b"rocksdb.column.family.name", b"").decode("utf-8", "replace")
 
     def range_deletions(self) -> list[tuple[bytes, bytes, int]]:
-        """From which key to which, without the latter, all is deleted that is older than a sequence number."""
+        """Return deleted ranges: start key, exclusive end key, and the sequence number before which entries are deleted."""
         block = self._meta.get(b"rocksdb.range_del")
         if block is None:
             return []
@@ -122,30 +122,31 @@ class SstFile:
         ]
 
     def runs(self, start: bytes, key_width: int = 0, value_width: int = -1) -> Iterator[Run]:
-        """The entries from a key on, in order, a block or some at a time.
+        """Read the entries from a key in order, one or several blocks at a time.
 
         Args:
-            start: The key.
-            key_width: How many bytes every key is to have, or 0 if they differ.
-            value_width: How many bytes every value is to have, or -1 if they differ. Entries that are so long come as rows.
+            start: The first key.
+            key_width: Expected number of bytes of every key, or 0 if they differ.
+            value_width: Expected number of bytes of every value, or -1 if they differ. Entries with these widths are
+                returned as rows.
 
         Raises:
-            CheckpointCorruptedError: They are damaged.
-            UnreadableStateError: One is of a kind that isn't known.
+            CheckpointCorruptedError: They are corrupted.
+            UnreadableStateError: An entry has an unknown type.
         """
         last_keys = [key for key, _ in self._data_blocks]
         blocks = self._data_blocks[bisect.bisect_left(last_keys, start) :]
-        are_equal = key_width > 0 and value_width >= 0
-        for part in self._parts(blocks, _PART_BYTES if are_equal else 1):
-            rows = _rows(part, key_width, value_width) if are_equal else None
+        is_fixed_width = key_width > 0 and value_width >= 0
+        for part in self._parts(blocks, _PART_BYTES if is_fixed_width else 1):
+            rows = _rows(part, key_width, value_width) if is_fixed_width else None
             for run in [rows] if rows is not None else (_run(*_entries(data)) for data in part):
                 if not _IS_KIND[run.kinds].all():
                     kind = run.kinds[~_IS_KIND[run.kinds]][0]
-                    raise not_readable(f"an entry of RocksDB of kind {kind}")
+                    raise not_readable(f"a RocksDB entry of type {kind}")
                 yield run[bisect.bisect_left(run.keys, start, key=bytes) :]
 
     def _parts(self, blocks: list[tuple[bytes, _Block]], size: int) -> Iterator[list[bytes]]:
-        """Some blocks at a time, which have so many bytes."""
+        """Read blocks in groups of about `size` bytes."""
         part: list[bytes] = []
         length = 0
         for _, handle in blocks:
@@ -159,12 +160,14 @@ class SstFile:
 
     @cached_property
     def _data_blocks(self) -> list[tuple[bytes, _Block]]:
-        """A key that no key of each block is behind, and where the block is."""
+        """Return an upper bound of the keys of each block, and the block's position."""
         kind = int.from_bytes(
             self._properties.get(b"rocksdb.block.based.table.index.type", b""), "little"
         )
         if kind >= _WITH_FIRST_KEY:
-            message = f"a file of RocksDB has an index of kind {kind}; take a canonical savepoint"
+            message = (
+                f"a RocksDB file has an index of unknown type {kind}; take a canonical savepoint"
+            )
             raise UnsupportedFormatError(message)
         blocks = self._index_entries(self._index)
         if kind == _TWO_LEVELS:
@@ -186,21 +189,21 @@ class SstFile:
         return self._properties.get(name, b"\0") != b"\0"
 
     def _block(self, handle: _Block) -> bytes:
-        """A block, decompressed."""
+        """Read and decompress a block."""
         data = self._stream.read(handle.offset, handle.offset + handle.size + _TRAILER_BYTES)
         content, kind = data[: handle.size], data[handle.size]
         checksum = int.from_bytes(data[-4:], "little")
         if self._checksum == _CRC32C and masked_crc32c(data[:-4]) != checksum:
-            raise damaged("a block of RocksDB differs from its checksum")
-        return content if kind == 0 else _decompressed(content, kind)
+            raise corrupted_error("a RocksDB block differs from its checksum")
+        return content if kind == 0 else _decompress(content, kind)
 
 
-def _decompressed(data: bytes, kind: int) -> bytes:
+def _decompress(data: bytes, kind: int) -> bytes:
     if kind == 1:
-        return decompress_block(data, _MOST_OF_A_BLOCK)
+        return decompress_block(data, _MAX_BLOCK_BYTES)
     size, start = _varint(data, 0)
-    if size > _MOST_OF_A_BLOCK:
-        raise damaged(f"a block of RocksDB is to have {size} bytes")
+    if size > _MAX_BLOCK_BYTES:
+        raise corrupted_error(f"a RocksDB block has an invalid size of {size} bytes")
     data = data[start:]
     try:
         match kind:
@@ -211,18 +214,18 @@ def _decompressed(data: bytes, kind: int) -> bytes:
             case 7:
                 whole = pa.decompress(data, size, codec="zstd", asbytes=True)
             case _:
-                message = f"a block of RocksDB is compressed in a way ({kind}) that isn't known"
+                message = f"a RocksDB block has the unknown compression {kind}"
                 raise UnsupportedFormatError(message)
     except (pa.ArrowException, OSError, zlib.error) as error:
         raise_shortage(error)
-        raise damaged("a block of RocksDB can't be decompressed") from error
+        raise corrupted_error("a RocksDB block can't be decompressed") from error
     if len(whole) != size:
-        raise damaged(f"a block of RocksDB has {len(whole)} bytes and not {size}")
+        raise corrupted_error(f"a RocksDB block has {len(whole)} bytes instead of {size}")
     return bytes(whole)
 
 
 def _entries(data: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Keys and values of a block."""
+    """Return keys and values of a block."""
     keys: list[bytes] = []
     values: list[bytes] = []
     position, end = 0, _end(data)
@@ -235,65 +238,65 @@ def _entries(data: bytes) -> tuple[list[bytes], list[bytes]]:
             shared, position = _varint(data, position)
             rest, position = _varint(data, position)
             length, position = _varint(data, position)
-        behind = position + rest
-        if shared > len(key) or behind + length > end:
-            raise damaged("an entry of RocksDB ends behind its block")
-        key = key[:shared] + data[position:behind]
-        position = behind + length
+        rest_end = position + rest
+        if shared > len(key) or rest_end + length > end:
+            raise corrupted_error("a RocksDB entry ends after its block")
+        key = key[:shared] + data[position:rest_end]
+        position = rest_end + length
         keys.append(key)
-        values.append(data[behind:position])
+        values.append(data[rest_end:position])
     return keys, values
 
 
 def _run(internal: list[bytes], values: list[bytes]) -> Run:
-    """The entries of internal keys."""
+    """Return the entries of internal keys."""
     sequences, kinds = _trailers([key[-8:] for key in internal])
     return Run([key[:-8] for key in internal], sequences, kinds, values)
 
 
 def _rows(blocks: list[bytes], key_width: int, value_width: int) -> Run | None:
-    """The entries of blocks as rows; None if they have to be read one by one."""
+    """Return the entries of blocks as rows, or None if they must be read one by one."""
     parts = [(data[: (end := _end(data))], data[end:-4]) for data in blocks]
-    rows = equal_entries(parts, key_width + 8, value_width)
+    rows = fixed_width_entries(parts, key_width + 8, value_width)
     if rows is None:
         return None
     internal, values = rows
     keys = np.ascontiguousarray(internal[:, :-8])
-    names = compared(keys)
+    names = as_byte_strings(keys)
     if (
         names[:-1] > names[1:]
-    ).any():  # what is looked for among them would depend on how they are read
+    ).any():  # otherwise the result of a search would depend on the way of reading
         return None
-    sequences, kinds = _unpacked(np.ascontiguousarray(internal[:, -8:]))
+    sequences, kinds = _unpack(np.ascontiguousarray(internal[:, -8:]))
     return Run(keys, sequences, kinds, values)
 
 
-def compared(keys: Rows) -> npt.NDArray[np.bytes_]:
-    """Keys of one length as texts, which NumPy compares; it leaves out zeros at their ends, which changes nothing."""
+def as_byte_strings(keys: Rows) -> npt.NDArray[np.bytes_]:
+    """Return keys of one length as NumPy byte strings, whose order ignores trailing zeros without a change for one length."""
     return keys.view(f"S{keys.shape[1]}")[:, 0]
 
 
 def _trailers(ends: list[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Sequence numbers and kinds, from the last eight bytes of internal keys."""
+    """Return sequence numbers and types from the last eight bytes of internal keys."""
     if min(map(len, ends), default=8) < 8:
-        raise damaged("a key of RocksDB is too short")
-    return _unpacked(np.frombuffer(b"".join(ends), np.uint8))
+        raise corrupted_error("a RocksDB key is too short")
+    return _unpack(np.frombuffer(b"".join(ends), np.uint8))
 
 
-def _unpacked(ends: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+def _unpack(ends: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     packed = ends.reshape(-1).view("<u8")
     return (packed >> 8).astype(np.int64), (packed & 0xFF).astype(np.uint8)
 
 
 def _delta_entries(data: bytes) -> Iterator[tuple[bytes, _Block]]:
-    """Keys and blocks of an index that only notes how sizes differ."""
+    """Return keys and blocks of an index that stores differences of sizes."""
     position, end = 0, _end(data)
     key, block = b"", _Block(0, 0)
     while position < end:
         shared, position = _varint(data, position)
         rest, position = _varint(data, position)
         if shared > len(key) or position + rest > end:
-            raise damaged("an entry of RocksDB ends behind its block")
+            raise corrupted_error("a RocksDB entry ends after its block")
         key = key[:shared] + data[position : position + rest]
         position += rest
         if shared:
@@ -303,16 +306,16 @@ def _delta_entries(data: bytes) -> Iterator[tuple[bytes, _Block]]:
         else:
             block, position = _handle(data, position)
         if block.size < 0:
-            raise damaged("a block of RocksDB has no size")
+            raise corrupted_error("a RocksDB block has no size")
         yield key, block
 
 
 def _end(data: bytes) -> int:
-    """Where entries end, and the places begin where keys are whole."""
+    """Return the end of the entries, which is the start of the restarts."""
     restarts = int.from_bytes(data[-4:], "little")
     end = len(data) - 4 * (restarts + 1)
     if end < 0:
-        raise damaged("a block of RocksDB is shorter than it says, or has an index of hashes")
+        raise corrupted_error("a RocksDB block is shorter than its restarts, or has a hash index")
     return end
 
 
@@ -326,7 +329,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if position >= len(data) or shift > 63:
-            raise damaged("a number of RocksDB has no end")
+            raise corrupted_error("a RocksDB number has no end")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

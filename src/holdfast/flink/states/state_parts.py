@@ -1,4 +1,4 @@
-"""What a subtask has of a state, and how its rows are read."""
+"""A subtask's part of a state, and the reading of its rows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ from holdfast.flink.states.operator_state import OperatorStates
 from holdfast.flink.states.raw_timers import raw_timers
 
 BROADCAST = "broadcast"
-"""Kind of the states of which each subtask has all."""
+"""Type of states that each subtask has completely."""
 
 
 class StatePart(Protocol):
-    """What a subtask has of a state."""
+    """A subtask's part of a state."""
 
     def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
-        """The rows; with `as_bytes` values are not decoded. Raises `CheckpointError`."""
+        """Read the rows; `as_bytes` leaves values undecoded. Raises `CheckpointError`."""
         ...
 
 
@@ -37,15 +37,15 @@ class DescribedGroups(Protocol):
 
     @property
     def description(self) -> KeyedDescription:
-        """Which states there are."""
+        """The states."""
         ...
 
-    def described(self, description: KeyedDescription) -> Self:
-        """The same with another description."""
+    def with_description(self, description: KeyedDescription) -> Self:
+        """Return a copy with another description."""
         ...
 
     def columns(self, state: int, files: StateFiles) -> Iterator[tuple[int, list[pa.Array]]]:
-        """The columns of a state in each key group that has some. Raises `CheckpointError`."""
+        """Return the columns of a state in each key group with entries. Raises `CheckpointError`."""
         ...
 
 
@@ -97,15 +97,15 @@ class KeyedPart:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether its values, elements or entries are arrays of bytes."""
+        """True if its values, elements or entries are byte arrays."""
         value = self.groups.description.states[self.number].value
         parts = value.parts or (value,)
         return all(
             _without_time(part.type) == pa.binary() and not part.unreadable for part in parts
         )
 
-    def typed(self, serializers: Mapping[str, Serializer]) -> "KeyedPart":
-        """The same with values of these serializers in their bytes; see `StoredState.typed`."""
+    def with_types(self, serializers: Mapping[str, Serializer]) -> "KeyedPart":
+        """Return a copy that decodes bytes with other serializers; see `StoredState.with_types`."""
         description = self.groups.description
         info = description.states[self.number]
         is_list = info.type == "list"
@@ -116,13 +116,15 @@ class KeyedPart:
             value = map_of(in_bytes(serializers["map_key"]), value)
         elif is_list:
             value = list_of(value)
-        groups = self.groups.described(_valued(description, self.number, value))
+        groups = self.groups.with_description(
+            _with_value_serializer(description, self.number, value)
+        )
         return replace(self, groups=groups, has_lists_of_lists=is_list)
 
     def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
         groups = self.groups
         if as_bytes:
-            groups = groups.described(_as_bytes(groups.description, self.number))
+            groups = groups.with_description(_as_bytes(groups.description, self.number))
         names = [name for name, _ in self.columns]
         for group, columns in groups.columns(self.number, self.files):
             if self.has_lists_of_lists and not as_bytes:
@@ -138,7 +140,7 @@ class TimersPart:
     service: str
     files: StateFiles
 
-    def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # all are decoded
+    def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # always decoded
         for group, service, columns in raw_timers(self.handle, self.files):
             if service == self.service:
                 names, arrays = zip(*columns, strict=True)
@@ -147,7 +149,7 @@ class TimersPart:
 
 
 def has_time_to_live(info: StateInfo) -> bool:
-    """Whether values, elements or entries say when they were last used."""
+    """Return whether values, elements or entries have the time of their last use."""
     value = info.value
     if info.type in {"list", "map"} and value.parts:
         value = value.parts[-1]
@@ -155,18 +157,20 @@ def has_time_to_live(info: StateInfo) -> bool:
 
 
 def _without_time(type: pa.DataType) -> pa.DataType:
-    """The type of values, without the time of their last use."""
+    """Return the type of values without the time of their last use."""
     is_timed = pa.types.is_struct(type) and [each.name for each in type] == ["value", "last_access"]
     return type.field("value").type if is_timed else type
 
 
 def _as_bytes(description: KeyedDescription, number: int) -> KeyedDescription:
-    """The same states, but that the values of one are only had as bytes."""
-    return _valued(description, number, only_as_bytes())
+    """Return the description with the values of one state as bytes."""
+    return _with_value_serializer(description, number, only_as_bytes())
 
 
-def _valued(description: KeyedDescription, number: int, value: Serializer) -> KeyedDescription:
-    """The same states, but that the values of one have another serializer."""
+def _with_value_serializer(
+    description: KeyedDescription, number: int, value: Serializer
+) -> KeyedDescription:
+    """Return the description with another serializer for the values of one state."""
     states = list(description.states)
     info = states[number]
     states[number] = replace(info, serializers={**info.serializers, "VALUE_SERIALIZER": value})
@@ -174,7 +178,7 @@ def _valued(description: KeyedDescription, number: int, value: Serializer) -> Ke
 
 
 def _flat(lists: pa.ListArray) -> pa.Array:
-    """Lists with the elements of the lists that are in them."""
+    """Flatten lists of lists by one level."""
     parts = lists.flatten()
     offsets = parts.offsets.take(lists.offsets)
     return pa.ListArray.from_arrays(offsets, parts.values)
@@ -182,3 +186,45 @@ def _flat(lists: pa.ListArray) -> pa.Array:
 
 def _constant(number: int, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(number, pa.int32()), count)
+
+
+def common_columns(
+    columns: tuple[tuple[str, pa.DataType], ...], others: tuple[tuple[str, pa.DataType], ...]
+) -> tuple[tuple[str, pa.DataType], ...]:
+    """Merge two lists of columns: a subtask knows only the subclasses of a POJO that it has met. Raises TypeError."""
+    if [name for name, _ in columns] != [name for name, _ in others]:
+        raise TypeError
+    return tuple(
+        (name, _merged_type(type, other))
+        for (name, type), (_, other) in zip(columns, others, strict=True)
+    )
+
+
+def _merged_type(type: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if type == other:
+        return type
+    if pa.types.is_struct(type) and pa.types.is_struct(other):
+        fields = {field.name: field.type for field in type}
+        for field in other:
+            known = fields.get(field.name)
+            fields[field.name] = field.type if known is None else _merged_type(known, field.type)
+        return pa.struct(list(fields.items()))
+    if pa.types.is_list(type) and pa.types.is_list(other):
+        return pa.list_(_merged_type(type.value_type, other.value_type))
+    if pa.types.is_map(type) and pa.types.is_map(other):
+        return pa.map_(
+            _merged_type(type.key_type, other.key_type),
+            _merged_type(type.item_type, other.item_type),
+        )
+    raise TypeError
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert a batch to the common columns of all subtasks."""
+    if batch.schema.equals(schema):
+        return batch
+    columns = [
+        column if column.type == field.type else pa.array(column.to_pylist(), field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.record_batch(columns, schema=schema)

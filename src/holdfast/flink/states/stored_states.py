@@ -1,6 +1,6 @@
-"""The states of an operator over all its subtasks: what there is, of which types, and the rows of each.
+"""The states of an operator over all its subtasks: their types and rows.
 
-A state that can't be read says why, and is no reason not to read the others.
+An unreadable state has the reason in `failure`; the others can still be read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,6 @@ from holdfast.flink.metadata import (
     StateFiles,
 )
 from holdfast.flink.serializers import Serializer, not_readable, python_type, reading
-from holdfast.flink.states.common_types import common_columns, of_schema
 from holdfast.flink.states.descriptions import TIMERS, KeyedDescription, StateInfo
 from holdfast.flink.states.key_groups import check_key_groups
 from holdfast.flink.states.keyed_state import KeyGroups
@@ -41,13 +40,15 @@ from holdfast.flink.states.state_parts import (
     OperatorPart,
     StatePart,
     TimersPart,
+    common_columns,
+    conform,
     has_time_to_live,
 )
 
 _TIMERS = "keyed timer"
 _OPERATOR_STATE, _KEYED_STATE, _RAW_KEYED_STATE = "operator state", "keyed state", "raw keyed state"
 WITH_TIMERS = (_KEYED_STATE, _RAW_KEYED_STATE)
-"""Kinds of what timers are in."""
+"""Parts of a subtask that contain timers."""
 
 _OF_THIS_STATE = (
     CheckpointCorruptedError,
@@ -55,7 +56,7 @@ _OF_THIS_STATE = (
     UnreadableStateError,
     UnsupportedFormatError,
 )
-"""Errors that say nothing about other states."""
+"""Errors that do not affect other states."""
 
 
 @dataclass(slots=True)
@@ -63,14 +64,14 @@ class StoredState:
     """A state of an operator.
 
     Attributes:
-        name: As the job has named it.
+        name: Name in the job.
         kind: `list`, `union` or `broadcast`; of keyed state `keyed value`, `keyed list`, `keyed map`, `keyed
             reducing`, `keyed aggregating`, `keyed timer`.
-        columns: Names and types, as far as they are known.
-        failure: Why it can't be read, or empty.
-        parts: What reads the rows of a subtask, by its index.
-        incomplete: Why rows of a subtask can't be read, which may have some of it; or empty.
-        key: The serializer of its keys, if it is kept by key and has one.
+        columns: Known names and types.
+        failure: Reason why it can't be read, or empty.
+        parts: Parts of subtasks, by index.
+        incomplete: Reason why rows of a subtask that may have some can't be read, or empty.
+        key: Serializer of its keys, if it is keyed.
         max_parallelism: Number of key groups.
         has_ttl: Whether its values have a time to live.
     """
@@ -85,45 +86,45 @@ class StoredState:
     max_parallelism: int = 0
     has_ttl: bool = False
 
-    def typed(self, types: Mapping[str, str]) -> "StoredState":
-        """The same of values that PyFlink has written.
+    def with_types(self, types: Mapping[str, str]) -> "StoredState":
+        """Return a copy that decodes values written by PyFlink.
 
         Args:
-            types: What `value` and `map_key` are, by the names of `python_type`.
+            types: Types of `value` and `map_key`, by the names of `python_type`.
 
         Raises:
-            InvalidRequestError: There are no such types, or the state has no bytes that could be of them.
+            InvalidRequestError: A type is unknown, or the state has no bytes to decode.
         """
         serializers = {role: python_type(name) for role, name in types.items()}
         roles = {"map_key", "value"} if self.kind == "keyed map" else {"value"}
         if serializers.keys() != roles:
-            message = f"state {self.name!r} is {self.kind}; name types of {sorted(roles)}, not of {sorted(types)}"
+            message = f"types of state {self.name!r} ({self.kind}) must be of {sorted(roles)}, got {sorted(types)}"
             raise InvalidRequestError(message)
         parts: list[tuple[int, StatePart]] = []
         columns = self.columns
         for index, part in self.parts:
             if not isinstance(part, KeyedPart) or not part.has_bytes:
-                message = f"state {self.name!r} has no values of bytes, as those of PyFlink are"
+                message = f"types are only for PyFlink's byte arrays, and state {self.name!r} has other values"
                 raise InvalidRequestError(message)
-            typed = part.typed(serializers)
-            parts.append((index, typed))
-            columns = typed.columns
+            with_types = part.with_types(serializers)
+            parts.append((index, with_types))
+            columns = with_types.columns
         return replace(self, parts=parts, columns=columns)
 
     @property
     def has_known_hash(self) -> bool:
-        """Whether it can be seen that keys are in the key groups where they belong."""
+        """True if keys can be checked against their key groups."""
         return self.key is not None and self.key.hash_codes is not None
 
     def batches(
         self, subtask: int | None, *, as_bytes: bool, check_keys: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of all subtasks, or of one; of a broadcast state those of one subtask's copy.
+        """Read the rows of all subtasks, or of one; of a broadcast state those of one subtask's copy.
 
         Args:
             subtask: The subtask; None for all.
-            as_bytes: Whether values are not decoded.
-            check_keys: Whether keys of known hash codes are refused that stand in other key groups than theirs.
+            as_bytes: Whether to leave values undecoded.
+            check_keys: Whether to raise an error for keys in wrong key groups, if their hash codes are known.
 
         Raises:
             CheckpointError: They can't be read.
@@ -132,7 +133,7 @@ class StoredState:
         if self.failure and not as_bytes:
             raise UnreadableStateError(f"state {self.name!r}: {self.failure}")
         if self.incomplete and subtask is None and self.kind != BROADCAST:
-            message = f"state {self.name!r} is incomplete; subtask= or --subtask reads the others: {self.incomplete}"
+            message = f"state {self.name!r} is incomplete; read other subtasks with subtask= or --subtask: {self.incomplete}"
             raise UnreadableStateError(message)
         if self.kind == BROADCAST:
             parts = parts[:1]
@@ -143,14 +144,14 @@ class StoredState:
                     schema = schema or batch.schema
                     if check_keys and self.key is not None:
                         check_key_groups(batch, self.key, self.max_parallelism)
-                    yield of_schema(batch, schema)
+                    yield conform(batch, schema)
 
 
-class StatesOfOperator:
+class OperatorStateReader:
     """The states of an operator.
 
     Attributes:
-        states: All of them, those that can't be read too.
+        states: All states, including unreadable ones.
     """
 
     def __init__(self, operator: FlinkOperator, files: StateFiles) -> None:
@@ -159,33 +160,36 @@ class StatesOfOperator:
         self._by_name: dict[tuple[str, str], StoredState] = {}
         self._failures: dict[str, str] = {}
         for index, subtask in operator.subtasks.items():
-            with self._kept(_OPERATOR_STATE, index):
+            with self._record_failures(_OPERATOR_STATE, index):
                 if subtask.operator is not None:
                     self._add_operator(index, subtask.operator)
-            with self._kept(_KEYED_STATE, index):
+            with self._record_failures(_KEYED_STATE, index):
                 if subtask.keyed is not None:
                     self._add_keyed(index, subtask.keyed)
-            with self._kept(_RAW_KEYED_STATE, index):
+            with self._record_failures(_RAW_KEYED_STATE, index):
                 if subtask.raw_keyed is not None:
                     self._add_timers(index, subtask.raw_keyed)
         self.states = [
-            *(StoredState("", what, (), failure, []) for what, failure in self._failures.items()),
-            *(self._completed(state) for state in self._by_name.values()),
+            *(
+                StoredState("", subject, (), failure, [])
+                for subject, failure in self._failures.items()
+            ),
+            *(self._mark_incomplete(state) for state in self._by_name.values()),
         ]
 
     @contextmanager
-    def _kept(self, what: str, index: int) -> Iterator[None]:
-        """Keep why all of this can't be read of a subtask, and go on with what can be."""
+    def _record_failures(self, subject: str, index: int) -> Iterator[None]:
+        """Record the failure of a subtask's part, and continue with the rest."""
         try:
-            with reading(f"{what} of subtask {index}"):
+            with reading(f"{subject} of subtask {index}"):
                 yield
         except _OF_THIS_STATE as error:
-            self._failures.setdefault(what, str(error))
+            self._failures.setdefault(subject, str(error))
 
-    def _completed(self, state: StoredState) -> StoredState:
-        """The state, which says if a subtask may have rows of it that can't be read."""
-        what = _KEYED_STATE if state.kind.startswith("keyed") else _OPERATOR_STATE
-        state.incomplete = self._failures.get(what, "")
+    def _mark_incomplete(self, state: StoredState) -> StoredState:
+        """Return the state, marked as incomplete if a subtask may have unreadable rows of it."""
+        subject = _KEYED_STATE if state.kind.startswith("keyed") else _OPERATOR_STATE
+        state.incomplete = self._failures.get(subject, "")
         if state.kind == _TIMERS and not state.incomplete:
             state.incomplete = self._failures.get(_RAW_KEYED_STATE, "")
         return state
@@ -222,10 +226,10 @@ class StatesOfOperator:
             try:
                 state.columns = common_columns(state.columns, columns)
             except TypeError:
-                state.failure = "its subtasks say that it has different types"
+                state.failure = "its types differ between subtasks"
 
     def _add_operator(self, index: int, handle: OperatorHandle) -> None:
-        if not handle.states:  # of merged files, which has no description either
+        if not handle.states:  # a handle of merged files, which has no description
             return
         states = OperatorStates.of(handle, self._files)
         for name, (mode, _) in handle.states.items():
@@ -263,8 +267,8 @@ class StatesOfOperator:
                 return
             case _:
                 message = (
-                    "the changelog state backend has written changes since the last whole state, which only Flink "
-                    "can apply; take a canonical savepoint"
+                    "the changelog state backend has written changes since the last materialization, which only "
+                    "Flink can apply; take a canonical savepoint"
                 )
                 raise UnreadableStateError(message)
 
@@ -282,5 +286,5 @@ class StatesOfOperator:
 
 
 def _key_of(info: StateInfo, description: KeyedDescription) -> Serializer:
-    """The serializer of keys, which timers have in them."""
+    """Return the serializer of keys; that of timers is inside the timer's serializer."""
     return info.value.parts[0] if info.is_timer and info.value.parts else description.key

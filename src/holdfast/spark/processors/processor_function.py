@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from holdfast.backends.api import FunctionInitializationContext
+from holdfast.backends.api import NO_WATERMARK, FunctionInitializationContext
 from holdfast.backends.arrow import gather
 from holdfast.backends.descriptors import MapStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend
@@ -122,7 +122,7 @@ class ProcessorFunction(StatefulFunction):
             self._schemas,
             time_mode=self._mode,
             batch_time=context.batch_time,
-            watermark=max(context.watermark, 0),  # processors see Spark's
+            watermark=0 if context.watermark == NO_WATERMARK else context.watermark,  # as in Spark
             key_values=self._key_values,
         )
         self._check_timers()

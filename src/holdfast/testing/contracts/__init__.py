@@ -1,9 +1,9 @@
-"""The suites, a module each; `holdfast.testing` has them too."""
+"""The suites, one module each; `holdfast.testing` exports them."""
 
 import pytest
 
-# Before any of them is imported, so that a failing assert shows its values to third parties too.
-# This package can't be named as a whole, because it is being imported already.
+# Before any import of them, so that failing asserts show their values to third parties too.
+# The package itself can't be registered, because it is already being imported.
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"
@@ -26,7 +26,7 @@ from holdfast.testing.contracts.keyed import (  # noqa: E402
     parts_of,
 )
 from holdfast.testing.contracts.storages import CheckpointStorageContract  # noqa: E402
-from holdfast.testing.contracts.writes import Write, both_writes  # noqa: E402
+from holdfast.testing.contracts.writing import Write, both_writes  # noqa: E402
 
 __all__ = [
     "CheckpointStorageContract",

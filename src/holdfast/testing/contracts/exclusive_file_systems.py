@@ -1,4 +1,4 @@
-"""What a file system must do in addition if it tells two writers of a name apart."""
+"""Additional requirements of file systems with exclusive creation."""
 
 from contextlib import suppress
 
@@ -7,12 +7,11 @@ import pytest
 from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError
 from holdfast.locations.file_systems import ExclusiveFileSystem
 from holdfast.testing.contracts.file_systems import FileSystemContract
-from holdfast.testing.contracts.races import race
-from holdfast.testing.contracts.writes import Write, both_writes
+from holdfast.testing.contracts.writing import Write, both_writes, race
 
 
 class ExclusiveFileSystemContract(FileSystemContract):
-    """What every `ExclusiveFileSystem` must do; provide what `FileSystemContract` asks for."""
+    """Requirements of every `ExclusiveFileSystem`; provide the fixtures of `FileSystemContract`."""
 
     @pytest.fixture
     def file_system(self) -> ExclusiveFileSystem:
@@ -25,7 +24,7 @@ class ExclusiveFileSystemContract(FileSystemContract):
         assert isinstance(file_system, ExclusiveFileSystem)
 
     @pytest.mark.parametrize("data", [b"", b"1", bytes(3 << 20)])
-    def test_what_is_published_is_whole_and_alone(
+    def test_published_file_is_complete_and_the_only_one(
         self, file_system: ExclusiveFileSystem, directory: str, data: bytes
     ) -> None:
         file_system.publish(f"{directory}/x", data)
@@ -42,7 +41,7 @@ class ExclusiveFileSystemContract(FileSystemContract):
         assert self.files(directory) == {"x": b"first"}
 
     @both_writes
-    def test_a_file_of_somebody_else_is_a_conflict_too(
+    def test_publish_over_foreign_file_is_a_conflict(
         self, file_system: ExclusiveFileSystem, directory: str, write: Write
     ) -> None:
         self.put(f"{directory}/x", b"theirs")
@@ -51,7 +50,7 @@ class ExclusiveFileSystemContract(FileSystemContract):
         assert caught.value.location == f"{directory}/x"
         assert self.files(directory) == {"x": b"theirs"}
 
-    def test_of_a_file_in_the_making_and_a_published_one_the_first_to_have_the_name_stays(
+    def test_created_and_published_file_of_one_name_first_one_stays(
         self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         stream = file_system.create(f"{directory}/x")
@@ -68,7 +67,7 @@ class ExclusiveFileSystemContract(FileSystemContract):
         assert self.files(directory) == {"x": kept[0]}
 
     @both_writes
-    def test_a_directory_under_the_name_is_a_conflict_where_there_are_such(
+    def test_publish_under_name_of_directory_is_a_conflict(
         self, file_system: ExclusiveFileSystem, directory: str, write: Write
     ) -> None:
         file_system.prepare_directory(f"{directory}/x")
@@ -80,7 +79,7 @@ class ExclusiveFileSystemContract(FileSystemContract):
             write(file_system, f"{directory}/x", b"1")
             assert self.files(directory) == {"x": b"1"}
 
-    def test_a_published_file_needs_its_directory_where_there_are_such(
+    def test_publish_in_missing_directory_is_refused(
         self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         if self.has_directories:

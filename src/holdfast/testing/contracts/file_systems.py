@@ -1,4 +1,4 @@
-"""What every file system must do, written once."""
+"""Requirements of every file system."""
 
 import io
 import threading
@@ -15,21 +15,21 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations.file_systems import ExclusiveFileSystem, FileSystem
-from holdfast.testing.contracts.writes import create_and_commit
+from holdfast.testing.contracts.writing import create_and_commit
 from holdfast.testing.interleaving import Interleaved, at_every_step, code_of
 
 
 class FileSystemContract:
-    """What every `FileSystem` must do; for an `ExclusiveFileSystem` use its own suite instead.
+    """Requirements of every `FileSystem`; for an `ExclusiveFileSystem` use its own suite instead.
 
     Subclass it in a test file, under a name that pytest collects, and provide the fixtures
     `file_system` and `directory` and the accessors `files` and `put`. Test the adapter itself, not
-    what `file_system_for` puts in front of it.
+    the wrapper that `file_system_for` returns.
     """
 
     has_directories = True
-    """Whether directories exist by themselves. Not so in a store of objects, where a directory is
-    the common beginning of some names: there a file needs none, and none is in its way."""
+    """True if directories exist by themselves. In an object store, a directory is only the common prefix of
+    some names: a file does not need one, and can't conflict with one."""
 
     @pytest.fixture
     def file_system(self) -> FileSystem:
@@ -42,11 +42,11 @@ class FileSystemContract:
         raise NotImplementedError
 
     def files(self, directory: str) -> dict[str, bytes]:
-        """All files below, hidden ones too, by relative name; read behind the adapter's back."""
+        """Return all files below a directory by relative name, hidden ones too, without using the adapter."""
         raise NotImplementedError
 
     def put(self, uri: str, data: bytes) -> None:
-        """Store a file in an existing directory, behind the adapter's back."""
+        """Store a file in an existing directory, without using the adapter."""
         raise NotImplementedError
 
     def put_all(self, uris: Iterable[str], data: bytes) -> None:
@@ -77,7 +77,7 @@ class FileSystemContract:
             file_system.prepare_directory(f"{directory}/a{below}")
         assert self.files(directory) == {"a": b"mine"}
 
-    def test_delete_tree_removes_all_below_and_nothing_beside(
+    def test_delete_tree_removes_only_files_in_the_tree(
         self, file_system: FileSystem, directory: str
     ) -> None:
         file_system.prepare_directory(f"{directory}/a/b")
@@ -88,7 +88,7 @@ class FileSystemContract:
         assert self.files(directory) == {"ab/x": b"1"}
         assert [entry.uri for entry in file_system.list(directory)] == [f"{directory}/ab"]
 
-    def test_what_is_missing_counts_as_deleted(
+    def test_delete_of_missing_files_succeeds(
         self, file_system: FileSystem, directory: str
     ) -> None:
         file_system.delete_tree(f"{directory}/missing")
@@ -109,7 +109,7 @@ class FileSystemContract:
         assert left == {f"{directory}/{name}" for name in names}
         assert self.files(directory) == {"full/x": b"1"}
 
-    def test_list_tells_files_and_directories_apart(
+    def test_list_distinguishes_files_and_directories(
         self, file_system: FileSystem, directory: str
     ) -> None:
         file_system.prepare_directory(f"{directory}/inner/deeper")
@@ -139,7 +139,7 @@ class FileSystemContract:
         self.put(f"{directory}/file", b"1")
         assert list(file_system.list(f"{directory}/file")) == []
 
-    def test_bulk_delete_removes_what_is_there(
+    def test_bulk_delete_removes_existing_files(
         self, file_system: FileSystem, directory: str
     ) -> None:
         for name in "abc":
@@ -147,9 +147,9 @@ class FileSystemContract:
         file_system.delete(f"{directory}/{name}" for name in ("missing", "a", "none", "c"))
         assert self.files(directory) == {"b": b"1"}
 
-    # Files in the making
+    # Files in progress
 
-    def test_a_file_in_the_making_shows_only_where_metadata_is_not_made_this_way(
+    def test_unfinished_file_is_visible_only_in_exclusive_stores(
         self, file_system: FileSystem, directory: str
     ) -> None:
         uri = f"{directory}/x"
@@ -175,7 +175,7 @@ class FileSystemContract:
         assert self.files(directory) == {"x": b"12"}
 
     @pytest.mark.parametrize("parts", [[], [b""], [b"1"], [bytes(1 << 20), b"end", bytes(3 << 20)]])
-    def test_a_committed_file_is_whole_and_alone(
+    def test_committed_file_is_complete_and_the_only_one(
         self, file_system: FileSystem, directory: str, parts: list[bytes]
     ) -> None:
         stream = file_system.create(f"{directory}/x")
@@ -185,7 +185,7 @@ class FileSystemContract:
         stream.abort()
         assert self.files(directory) == {"x": b"".join(parts)}
 
-    def test_every_kind_of_buffer_is_written_as_bytes(
+    def test_all_buffer_types_are_written_as_bytes(
         self, file_system: FileSystem, directory: str
     ) -> None:
         longs = array("q", [1, 2, 3])
@@ -234,7 +234,7 @@ class FileSystemContract:
         assert self.files(directory) == {}
 
     @pytest.mark.parametrize("ending", ["commit", "abort"])
-    def test_a_finished_stream_refuses_to_go_on(
+    def test_finished_stream_refuses_further_calls(
         self, file_system: FileSystem, directory: str, ending: str
     ) -> None:
         stream = file_system.create(f"{directory}/x")
@@ -248,7 +248,7 @@ class FileSystemContract:
         stream.abort()
         assert self.files(directory) == ({"x": b""} if ending == "commit" else {})
 
-    def test_files_of_one_directory_can_be_in_the_making_at_once(
+    def test_several_files_of_a_directory_can_be_in_progress(
         self, file_system: FileSystem, directory: str
     ) -> None:
         streams = {name: file_system.create(f"{directory}/{name}") for name in "abc"}
@@ -260,7 +260,7 @@ class FileSystemContract:
         streams["c"].commit()
         assert self.files(directory) == {"a": b"aa", "c": b"cc"}
 
-    def test_a_file_needs_its_directory_where_there_are_such(
+    def test_create_in_missing_directory_is_refused(
         self, file_system: FileSystem, directory: str
     ) -> None:
         if self.has_directories:
@@ -320,7 +320,9 @@ class FileSystemContract:
 
     # Reading
 
-    def test_opening_what_is_missing_says_so(self, file_system: FileSystem, directory: str) -> None:
+    def test_open_of_missing_file_raises_not_found(
+        self, file_system: FileSystem, directory: str
+    ) -> None:
         for name in ("missing", "missing/x"):
             with pytest.raises(CheckpointNotFoundError) as caught:
                 file_system.open(f"{directory}/{name}")

@@ -1,27 +1,17 @@
-"""What every checkpoint storage must do, written once."""
+"""Requirements of every checkpoint storage."""
 
-import gc
 import pickle
-import sys
-import threading
-import uuid
-from array import array
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from holdfast.errors import (
     CheckpointConflictError,
-    CheckpointError,
     CheckpointNotFoundError,
     InvalidRequestError,
-    StreamClosedError,
 )
 from holdfast.locations.coordination import complete_checkpoint, load_latest_checkpoint
 from holdfast.locations.file_systems import file_system_for
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointStorage,
@@ -30,74 +20,23 @@ from holdfast.locations.storages import (
     CheckpointStorageLocationReference,
     load_checkpoint,
 )
-from holdfast.testing.contracts.races import race
-from holdfast.testing.interleaving import Interleaved, at_every_step, code_of
+from holdfast.testing.contracts.checkpoint_streams import (
+    EXCLUSIVE,
+    CheckpointStreamSuite,
+    finish,
+    read,
+    stream_of,
+)
+from holdfast.testing.contracts.writing import race
 from holdfast.testing.values import metadata_of
 
-EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
 
-SIZES = [1, 100, 20 << 10, (20 << 10) + 1, 100_000]
-"""Around the threshold below which a state travels in its handle, and well above it."""
-
-both_streams = pytest.mark.parametrize("kind", ["state", "metadata"])
-
-
-def read(handle: StreamStateHandle) -> bytes:
-    with handle.open_input_stream() as stream:
-        return stream.read()
-
-
-def stream_of(location: CheckpointStorageLocation, kind: str) -> Any:
-    if kind == "metadata":
-        return location.create_metadata_output_stream()
-    return location.create_checkpoint_state_output_stream(EXCLUSIVE)
-
-
-def succeed(stream: Any) -> Any:
-    """The one success call of either kind of stream."""
-    if hasattr(stream, "close_and_get_handle"):
-        return stream.close_and_get_handle()
-    return stream.close_and_finalize_checkpoint()
-
-
-class CheckpointStorageContract:
-    """What every `CheckpointStorage` must do.
+class CheckpointStorageContract(CheckpointStreamSuite):
+    """Requirements of every `CheckpointStorage`.
 
     Subclass it in a test file, under a name that pytest collects, and provide the fixture
     `storage` and the accessor `files`; set `resolvable` if its default doesn't suit the storage.
     """
-
-    resolvable = True
-    """Whether a pointer leads to a completed checkpoint."""
-
-    @pytest.fixture
-    def storage(self) -> CheckpointStorage:
-        """An empty storage, a new one for each test."""
-        raise NotImplementedError
-
-    def files(self, storage: CheckpointStorage) -> set[str]:
-        """URIs of all files of the storage, hidden ones too, read behind its back."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def access(self, storage: CheckpointStorage) -> CheckpointStorageAccess:
-        """The storage of a job, ready for checkpoints."""
-        access = storage.create_checkpoint_storage("job")
-        access.initialize_base_locations_for_checkpoint()
-        return access
-
-    @pytest.fixture
-    def location(self, access: CheckpointStorageAccess) -> CheckpointStorageLocation:
-        """A pending checkpoint, 1 of that job."""
-        return access.initialize_location_for_checkpoint(1)
-
-    @pytest.fixture
-    def target(self) -> Iterator[str]:
-        """URI of an empty directory for savepoints, emptied again afterwards."""
-        directory = f"memory:///{uuid.uuid4().hex}"
-        file_system_for(directory).prepare_directory(directory)
-        yield directory
-        file_system_for(directory).delete_tree(directory)
 
     # The life of a checkpoint
 
@@ -138,7 +77,7 @@ class CheckpointStorageContract:
         assert latest is not None
         assert latest.metadata.checkpoint_id == 100
 
-    def test_the_second_to_complete_a_checkpoint_is_told_and_changes_nothing(
+    def test_second_completion_of_checkpoint_is_a_conflict(
         self, access: CheckpointStorageAccess
     ) -> None:
         first, second = (access.initialize_location_for_checkpoint(1) for _ in range(2))
@@ -166,7 +105,7 @@ class CheckpointStorageContract:
         assert latest.metadata.commit_token == str(won.index(True))
 
     @pytest.mark.parametrize("scope", CheckpointedStateScope)
-    def test_a_failed_attempt_leaves_the_others_alone(
+    def test_failed_attempt_keeps_files_of_other_attempts(
         self,
         storage: CheckpointStorage,
         access: CheckpointStorageAccess,
@@ -268,7 +207,7 @@ class CheckpointStorageContract:
         factory = access.resolve_checkpoint_storage_location(1, location.location_reference)
         stream = factory.create_checkpoint_state_output_stream(EXCLUSIVE)
         stream.write(bytes(100_000))
-        for value in (storage, location.location_reference, factory, succeed(stream)):
+        for value in (storage, location.location_reference, factory, finish(stream)):
             assert pickle.loads(pickle.dumps(value)) == value
 
     def test_a_completed_location_pickles(self, location: CheckpointStorageLocation) -> None:
@@ -278,7 +217,7 @@ class CheckpointStorageContract:
 
     # Owners of a job
 
-    def test_the_last_one_who_claims_a_job_owns_it(self, access: CheckpointStorageAccess) -> None:
+    def test_last_claim_of_a_job_wins(self, access: CheckpointStorageAccess) -> None:
         first = access.claim_job()
         first.check()
         second = access.claim_job()
@@ -287,7 +226,7 @@ class CheckpointStorageContract:
         with pytest.raises(CheckpointConflictError):
             first.check()
 
-    def test_an_owner_that_was_replaced_completes_nothing(
+    def test_replaced_owner_can_not_complete_checkpoints(
         self,
         storage: CheckpointStorage,
         access: CheckpointStorageAccess,
@@ -302,7 +241,7 @@ class CheckpointStorageContract:
         complete_checkpoint(location, metadata_of(), owner)
         assert list(access.completed_checkpoints()) == [1]
 
-    def test_an_owner_is_past_what_others_completed_below_the_newest_checkpoint(
+    def test_owner_is_superseded_below_newest_checkpoint(
         self, access: CheckpointStorageAccess
     ) -> None:
         owner = access.claim_job()
@@ -313,14 +252,14 @@ class CheckpointStorageContract:
         assert not owner.is_past(5, "token")
         assert not owner.is_past(6, "token")
 
-    # Savepoints and what tasks own
+    # Savepoints and files owned by tasks
 
     def test_a_savepoint_needs_a_place(self, access: CheckpointStorageAccess) -> None:
         with pytest.raises(InvalidRequestError, match="savepoint"):
             access.initialize_location_for_savepoint(1)
 
     @pytest.mark.parametrize("size", [100, 100_000])
-    def test_a_savepoint_is_found_by_its_pointer_and_is_no_checkpoint_of_the_job(
+    def test_savepoint_resolves_but_is_not_a_job_checkpoint(
         self, storage: CheckpointStorage, access: CheckpointStorageAccess, target: str, size: int
     ) -> None:
         location = access.initialize_location_for_savepoint(3, target)
@@ -363,7 +302,7 @@ class CheckpointStorageContract:
         location.dispose_on_failure()
         assert list(file_system_for(target).list(target)) == []
 
-    def test_a_savepoint_that_was_completed_survives_its_disposal(
+    def test_completed_savepoint_survives_disposal(
         self, storage: CheckpointStorage, access: CheckpointStorageAccess, target: str
     ) -> None:
         location = access.initialize_location_for_savepoint(1, target)
@@ -371,227 +310,3 @@ class CheckpointStorageContract:
         location.dispose_on_failure()
         place = storage.resolve_checkpoint(done.location.external_pointer)
         assert load_checkpoint(place).metadata == done.metadata
-
-    # State streams
-
-    def test_flushing_a_state_changes_neither_its_bytes_nor_its_length(
-        self, location: CheckpointStorageLocation
-    ) -> None:
-        for size in (0, 100, 100_000):
-            with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
-                stream.sync()  # nothing is there yet
-                stream.write(bytes(size))
-                for flush in (stream.flush, stream.flush_to_file, stream.sync):
-                    flush()
-                    assert stream.tell() == size
-                stream.write(b"end")
-                handle = stream.close_and_get_handle()
-                for flush in (stream.flush, stream.flush_to_file, stream.sync):
-                    with pytest.raises(StreamClosedError):
-                        flush()
-            assert handle is not None
-            assert read(handle) == bytes(size) + b"end"
-
-    @pytest.mark.parametrize("size", SIZES)
-    @pytest.mark.parametrize("scope", CheckpointedStateScope)
-    def test_a_handle_leads_to_what_was_written(
-        self, location: CheckpointStorageLocation, size: int, scope: CheckpointedStateScope
-    ) -> None:
-        content = bytes(i % 251 for i in range(size))
-        with location.create_checkpoint_state_output_stream(scope) as stream:
-            assert stream.write(content[: size // 3]) == size // 3
-            stream.write(memoryview(content)[size // 3 :])
-            assert stream.tell() == size
-            handle = stream.close_and_get_handle()
-        assert handle is not None
-        assert handle.size == size
-        assert read(handle) == content
-        with handle.open_input_stream() as stored:
-            assert stored.seek(size // 2) == size // 2
-            assert stored.read() == content[size // 2 :]
-
-    def test_tell_is_exact_at_every_point(self, location: CheckpointStorageLocation) -> None:
-        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
-            expected = 0
-            for size in (0, 1, 5_000, 20_000, 1, 70_000, 65_536, 3):
-                assert stream.tell() == expected
-                stream.write(bytes(size))
-                expected += size
-            assert stream.tell() == expected
-
-    @both_streams
-    def test_writes_are_counted_in_bytes(
-        self, location: CheckpointStorageLocation, kind: str
-    ) -> None:
-        longs = array("q", range(3))
-        with stream_of(location, kind) as stream:
-            assert stream.write(memoryview(longs)) == 24
-            result = succeed(stream)
-        handle = result if kind == "state" else result.metadata_handle
-        assert read(handle) == longs.tobytes()
-
-    @pytest.mark.parametrize("writes", [[], [b""], [b"", b""]])
-    def test_a_state_of_no_bytes_has_no_handle_and_its_stream_is_closed(
-        self, storage: CheckpointStorage, location: CheckpointStorageLocation, writes: list[bytes]
-    ) -> None:
-        stream = stream_of(location, "state")
-        for part in writes:
-            assert stream.write(part) == 0
-        assert stream.close_and_get_handle() is None
-        with pytest.raises(StreamClosedError):
-            stream.close_and_get_handle()
-        assert self.files(storage) == set()
-
-    def test_handles_can_be_discarded_twice(
-        self, storage: CheckpointStorage, location: CheckpointStorageLocation
-    ) -> None:
-        stream = stream_of(location, "state")
-        stream.write(bytes(100_000))
-        handle = stream.close_and_get_handle()
-        for _ in range(2):
-            handle.discard_state()
-        assert self.files(storage) == set()
-
-    # Both kinds of streams
-
-    @both_streams
-    @pytest.mark.parametrize("size", [0, 1, 100_000])
-    def test_a_stream_without_its_success_call_leaves_nothing(
-        self, storage: CheckpointStorage, location: CheckpointStorageLocation, kind: str, size: int
-    ) -> None:
-        with stream_of(location, kind) as stream:
-            stream.write(bytes(size))
-        for _ in range(2):
-            stream.close()
-        assert self.files(storage) == set()
-        with pytest.raises(StreamClosedError):
-            stream.write(b"1")
-        with pytest.raises(StreamClosedError):
-            succeed(stream)
-
-    @both_streams
-    def test_an_error_in_the_block_discards_and_comes_through(
-        self, storage: CheckpointStorage, location: CheckpointStorageLocation, kind: str
-    ) -> None:
-        def fail() -> None:
-            with stream_of(location, kind) as stream:
-                stream.write(bytes(100_000))
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            fail()
-        assert self.files(storage) == set()
-
-    @both_streams
-    def test_success_is_final(
-        self, storage: CheckpointStorage, location: CheckpointStorageLocation, kind: str
-    ) -> None:
-        with stream_of(location, kind) as stream:
-            stream.write(bytes(100_000))
-            succeed(stream)
-        after = self.files(storage)
-        stream.close()
-        assert self.files(storage) == after
-        with pytest.raises(StreamClosedError):
-            succeed(stream)
-        with pytest.raises(StreamClosedError):
-            stream.write(b"1")
-        assert self.files(storage) == after
-
-    @both_streams
-    def test_a_forgotten_stream_warns_and_leaves_nothing(
-        self, storage: CheckpointStorage, location: CheckpointStorageLocation, kind: str
-    ) -> None:
-        streams = [stream_of(location, kind)]
-        streams[0].write(bytes(100_000))
-        with pytest.warns(ResourceWarning, match="neither kept nor closed"):
-            streams.clear()
-        assert self.files(storage) == set()
-
-    @pytest.mark.filterwarnings("error::ResourceWarning")
-    def test_a_forgotten_stream_leaves_nothing_where_warnings_are_errors(
-        self,
-        storage: CheckpointStorage,
-        location: CheckpointStorageLocation,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        raised: list[object] = []
-        monkeypatch.setattr(sys, "unraisablehook", lambda args: raised.append(args.exc_type))
-        stream = stream_of(location, "state")
-        stream.write(bytes(100_000))
-        del stream
-        gc.collect()
-        assert raised == [ResourceWarning]
-        assert self.files(storage) == set()
-
-    def test_metadata_of_no_bytes_is_a_checkpoint(
-        self, access: CheckpointStorageAccess, location: CheckpointStorageLocation
-    ) -> None:
-        completed = location.create_metadata_output_stream().close_and_finalize_checkpoint()
-        assert completed.metadata_handle.size == 0
-        assert read(completed.metadata_handle) == b""
-        assert list(access.completed_checkpoints()) == [1]
-
-    @both_streams
-    def test_close_at_any_step_of_the_success_call_discards_all_or_nothing(
-        self, storage: CheckpointStorage, access: CheckpointStorageAccess, kind: str
-    ) -> None:
-        content = bytes(50_000)
-
-        def prepare() -> tuple[Callable[[], Any], Callable[[], None]]:
-            for completed in access.completed_checkpoints().values():
-                completed.dispose_storage_location()
-            stream = stream_of(access.initialize_location_for_checkpoint(1), kind)
-            stream.write(content)
-            return (lambda: succeed(stream)), stream.close
-
-        def check(outcome: Interleaved) -> None:
-            if outcome.error is None:
-                assert outcome.result is not None, "said that there was no state"
-                handle = getattr(outcome.result, "metadata_handle", outcome.result)
-                assert read(handle) == content
-                handle.discard_state()
-            else:
-                assert isinstance(outcome.error, StreamClosedError)
-            if not access.completed_checkpoints():
-                assert self.files(storage) == set()
-
-        location = access.initialize_location_for_checkpoint(1)
-        with stream_of(location, kind) as stream:
-            code = code_of(storage, access, location, stream)
-        location.dispose_on_failure()
-        at_every_step(prepare, check, code=code)
-
-    def test_close_from_another_thread_stops_the_writer(
-        self, storage: CheckpointStorage, location: CheckpointStorageLocation
-    ) -> None:
-        # Small writes, so that a storage with a limit does not reach it before the other thread.
-        stream = stream_of(location, "state")
-        written, over = threading.Event(), threading.Event()
-
-        def write_until_stopped() -> None:
-            try:
-                while not over.is_set():
-                    stream.write(b"1")
-                    written.set()
-                stream.write(b"1")
-            finally:
-                written.set()
-
-        with ThreadPoolExecutor(1) as pool:
-            writer = pool.submit(write_until_stopped)
-            written.wait()
-            stream.close()
-            over.set()
-            with pytest.raises(StreamClosedError):
-                writer.result()
-        assert self.files(storage) == set()
-
-    def test_errors_of_a_gone_checkpoint_are_ours(
-        self, location: CheckpointStorageLocation
-    ) -> None:
-        done = complete_checkpoint(location, metadata_of())
-        done.discard()
-        if self.resolvable:
-            with pytest.raises(CheckpointError):
-                load_checkpoint(done.location)

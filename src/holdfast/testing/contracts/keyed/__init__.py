@@ -1,7 +1,7 @@
 """Suites of keyed state: tables of a backend, and states over them.
 
-state_tables     what every `StateTables` must do
-keyed_states     what states over them must do, of suites by subject
+state_tables     requirements of every `StateTables`
+keyed_states     requirements of states over them, by subject
 """
 
 import pytest
@@ -10,7 +10,7 @@ pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"
         for module in (
-            "asking_suite",
+            "lookup_suite",
             "folding_suite",
             "input_suite",
             "keyed_checkpoints",

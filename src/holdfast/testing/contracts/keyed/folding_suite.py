@@ -1,4 +1,4 @@
-"""Values and results that all added values are made one with."""
+"""Reducing and aggregating states."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ from holdfast.testing.contracts.keyed.state_suite import (
     TTL,
     Place,
     StateSuite,
-    by_user,
+    values_by_user,
 )
 
 
 def sketch_of(values: Iterable[int]) -> bytes:
-    """A sketch as Spark makes it by default."""
+    """Return a sketch with Spark's default settings."""
     sketch = hll_sketch(12, tgt_hll_type.HLL_8)
     for value in values:
         sketch.update(value)
@@ -34,8 +34,8 @@ def sketch_of(values: Iterable[int]) -> bytes:
     return data
 
 
-class Words(AggregateFunction):
-    """Counts the words of texts; the accumulator is changed where it is."""
+class WordCount(AggregateFunction):
+    """Counts the words of strings; the accumulator is changed in place."""
 
     @property
     def accumulator_type(self) -> Any:
@@ -56,7 +56,7 @@ class Words(AggregateFunction):
 
 
 class FoldingSuite(StateSuite):
-    """What reducing and aggregating states must do."""
+    """Requirements of reducing and aggregating states."""
 
     def test_columns_are_folded_by_known_functions(self, backend: KeyedStateBackend) -> None:
         keys = self.keys(backend, "a", "b", "a", "a")
@@ -79,10 +79,10 @@ class FoldingSuite(StateSuite):
                 state = backend.get_reducing_state(
                     ReducingStateDescriptor(name, function, type, ttl=ttl)
                 )
-                assert by_user(keys, state.columns.get(keys)) == {"a": None, "b": None}
+                assert values_by_user(keys, state.columns.get(keys)) == {"a": None, "b": None}
                 for _ in range(2):
                     state.columns.add(keys, values)
-                assert by_user(keys, state.columns.get(keys)) == expected, name
+                assert values_by_user(keys, state.columns.get(keys)) == expected, name
                 one_by_one = backend.get_reducing_state(
                     ReducingStateDescriptor(f"{name} by key", function, type, ttl=ttl)
                 )
@@ -92,7 +92,7 @@ class FoldingSuite(StateSuite):
                         backend.set_current_key(code)
                         one_by_one.add(value)
                         assert not reads or one_by_one.get() is not None
-                assert by_user(keys, one_by_one.columns.get(keys)) == expected, name
+                assert values_by_user(keys, one_by_one.columns.get(keys)) == expected, name
                 state.columns.clear(keys)
                 assert state.columns.get(keys).null_count == 2
 
@@ -104,19 +104,19 @@ class FoldingSuite(StateSuite):
             state = backend.get_reducing_state(descriptor)
             state.columns.add(keys, values)
             state.columns.add(keys, values)
-            self.current(backend)
+            self.select_key(backend)
             state.add(sketch_of(range(9000, 12_000)))
             backend.end_batch()
             estimates = {
                 user: hll_sketch.deserialize(data).get_estimate()
-                for user, data in by_user(keys, state.columns.get(keys)).items()
+                for user, data in values_by_user(keys, state.columns.get(keys)).items()
             }
             assert estimates == {
                 "a": pytest.approx(12_000, rel=0.06),
                 "b": pytest.approx(1, rel=0.01),
             }
 
-    def test_bytes_that_are_no_sketch_are_refused(self, backend: KeyedStateBackend) -> None:
+    def test_bytes_of_invalid_sketch_are_refused(self, backend: KeyedStateBackend) -> None:
         descriptor = ReducingStateDescriptor("s", "hll_union", pa.binary())
         state = backend.get_reducing_state(descriptor)
         with pytest.raises(InvalidRequestError, match=r"'s'.*no HLL sketch"):
@@ -131,10 +131,10 @@ class FoldingSuite(StateSuite):
         state.columns.add(keys, {"total": pa.array([1.0, 2.0, 3.0])})
         batch = pa.record_batch({"n": [7, 7, 7], "total": [1.0, 2.0, 3.0]}, ROW)
         state.columns.add(keys, batch)
-        self.current(backend)
+        self.select_key(backend)
         state.add({"n": 0, "total": 0.5})
         assert state.get() == {"n": 5, "total": 8.5}
-        assert by_user(keys, state.columns.get(keys)) == {
+        assert values_by_user(keys, state.columns.get(keys)) == {
             "a": {"n": 5, "total": 8.5},
             "b": {"n": 2, "total": 4.0},
         }
@@ -144,13 +144,13 @@ class FoldingSuite(StateSuite):
 
     @pytest.mark.parametrize("known", ["count", "sum"])
     @pytest.mark.parametrize("wrong", [5, {"n": 1, "other": 2}, Place("x", 1)], ids=repr)
-    def test_a_value_without_the_fields_of_the_struct_is_refused_when_it_is_added(
+    def test_added_value_without_struct_fields_is_refused(
         self, backend: KeyedStateBackend, known: Any, wrong: Any
     ) -> None:
         type = pa.schema([("n", pa.int64()), ("m", pa.int64())])
         descriptor = ReducingStateDescriptor("r", {"n": "max", "m": known}, type)
         state = backend.get_reducing_state(descriptor)
-        self.current(backend)
+        self.select_key(backend)
         for _ in range(2):
             with pytest.raises(InvalidRequestError, match=r"'r' adds fields \['n', 'm'\]"):
                 state.add(wrong)
@@ -181,8 +181,8 @@ class FoldingSuite(StateSuite):
         for values in (ascending, ascending[::-1]):
             pairs = pa.array(values, pair)
             by_array.add(keys, pa.StructArray.from_arrays([pairs, pairs], fields=list(row)))
-            # NaN equals itself in texts alone.
-            assert repr(sorted(by_user(keys, by_array.get(keys)).items())) == repr(expected)
+            # NaN equals itself only as text.
+            assert repr(sorted(values_by_user(keys, by_array.get(keys)).items())) == repr(expected)
         by_key = backend.get_reducing_state(ReducingStateDescriptor("k", functions, row))
         for values in (ascending, ascending[::-1]):
             backend.begin_batch(keys)
@@ -190,54 +190,56 @@ class FoldingSuite(StateSuite):
                 backend.set_current_key(code)
                 by_key.add({"first": value, "last": value})
             backend.end_batch()
-            assert repr(sorted(by_user(keys, by_key.columns.get(keys)).items())) == repr(expected)
+            assert repr(sorted(values_by_user(keys, by_key.columns.get(keys)).items())) == repr(
+                expected
+            )
 
     @pytest.mark.parametrize("function", ["sum", lambda a, b: a + b], ids=["known", "python"])
-    def test_reduced_values_are_those_that_were_added_since_the_state_was_cleared(
+    def test_reducing_state_starts_over_after_clear(
         self, backend: KeyedStateBackend, function: Any
     ) -> None:
         state = backend.get_reducing_state(ReducingStateDescriptor("r", function, int))
-        self.current(backend)
+        self.select_key(backend)
         assert state.get() is None
         state.add(1)
         state.add(2)
-        self.current(backend)
+        self.select_key(backend)
         state.add(3)
         assert state.get() == 6
         state.add(None)
         assert state.get() is None
         state.add(4)
-        self.current(backend)
+        self.select_key(backend)
         assert state.get() == 4
         state.clear()
-        self.current(backend)
+        self.select_key(backend)
         assert state.get() is None
         keys = self.keys(backend, "a", "b", "a")
         state.columns.add(keys, [1, 2, 3])
-        assert by_user(keys, state.columns.get(keys)) == {"a": 4, "b": 2}
-        with pytest.raises(InvalidRequestError, match=r"'r'.*None is no element"):
+        assert values_by_user(keys, state.columns.get(keys)) == {"a": 4, "b": 2}
+        with pytest.raises(InvalidRequestError, match=r"'r'.*None"):
             state.columns.add(keys, [1, None, 3])
 
     def test_means_and_functions_of_users_aggregate(self, backend: KeyedStateBackend) -> None:
         mean = backend.get_aggregating_state(AggregatingStateDescriptor("mean", "avg"))
-        words = backend.get_aggregating_state(AggregatingStateDescriptor("words", Words()))
+        words = backend.get_aggregating_state(AggregatingStateDescriptor("words", WordCount()))
         keys = self.keys(backend, "a", "b", "a")
-        assert by_user(keys, mean.columns.get(keys)) == {"a": None, "b": None}
+        assert values_by_user(keys, mean.columns.get(keys)) == {"a": None, "b": None}
         assert words.columns.get(keys) == [None, None]
         mean.columns.add(keys, [1, 2, 3])
         words.columns.add(keys, pa.array(["x y", "z", "x"]))
-        self.current(backend)
+        self.select_key(backend)
         mean.add(8)
         words.add("x w")
         assert mean.get() == 4.0
         assert words.get() == {"x": 3, "y": 1, "w": 1}
-        assert by_user(keys, mean.columns.get(keys)) == {"a": 4.0, "b": 2.0}
-        assert by_user(keys, words.columns.get(keys))["b"] == {"z": 1}
-        self.current(backend)
+        assert values_by_user(keys, mean.columns.get(keys)) == {"a": 4.0, "b": 2.0}
+        assert values_by_user(keys, words.columns.get(keys))["b"] == {"z": 1}
+        self.select_key(backend)
         mean.add(None)
         words.clear()
         assert mean.get() is words.get() is None
-        self.current(backend)
+        self.select_key(backend)
         assert mean.get() is words.get() is None
 
     def test_sums_of_the_current_key_have_the_digits_of_the_type(
@@ -246,7 +248,7 @@ class FoldingSuite(StateSuite):
         kind = pa.decimal128(38, 18)
         state = backend.get_reducing_state(ReducingStateDescriptor("s", "sum", kind))
         floats = backend.get_reducing_state(ReducingStateDescriptor("f", "sum", pa.float32()))
-        self.current(backend)
+        self.select_key(backend)
         for text in ("12345678901.123456789012345678", *["0.000000000000000001"] * 3):
             state.add(Decimal(text))
         assert state.get() == Decimal("12345678901.123456789012345681")

@@ -1,8 +1,11 @@
-"""Checkpoints of keyed state, for suites: a directory in memory, where files and what becomes of them can be looked at."""
+"""Checkpoints of keyed state for suites: a directory in memory whose files can be inspected."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+import pytest
+
+from holdfast.backends.keyed import StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotPart
 from holdfast.locations.file_systems import file_system_for
@@ -15,7 +18,7 @@ class KeyedCheckpoints:
     """A job's checkpoints, without a coordinator.
 
     Args:
-        inline_threshold: Streams up to this many bytes are in their handles.
+        inline_threshold: Streams up to this many bytes are stored in their handles.
     """
 
     def __init__(self, inline_threshold: int = 0) -> None:
@@ -28,11 +31,11 @@ class KeyedCheckpoints:
         self._streams: dict[str, StreamStateHandle] = {}
 
     def location(self, checkpoint_id: int) -> CheckpointStorageLocation:
-        """Where the streams of a checkpoint go."""
+        """Return the location of a checkpoint's streams."""
         return self._access.initialize_location_for_checkpoint(checkpoint_id)
 
-    def completed(self, state: StoredSubtask) -> tuple[SegmentsStateHandle, ...]:
-        """The handles that a completed checkpoint has, where a report refers to segments of earlier ones."""
+    def complete(self, state: StoredSubtask) -> tuple[SegmentsStateHandle, ...]:
+        """Return the handles of a completed checkpoint; its report may refer to segments of earlier ones."""
         handles = []
         for handle in state.managed_keyed:
             assert isinstance(handle, SegmentsStateHandle)
@@ -43,18 +46,18 @@ class KeyedCheckpoints:
         return tuple(handles)
 
     def run(self, part: SnapshotPart) -> tuple[SegmentsStateHandle, ...]:
-        """The handles of a snapshot that is written and completed."""
-        return self.completed(part.run())
+        """Write and complete a snapshot; returns its handles."""
+        return self.complete(part.run())
 
     def discard_new(self, state: StoredSubtask) -> None:
-        """Delete what an aborted snapshot has written, and no completed checkpoint refers to."""
+        """Delete files of an aborted snapshot that no completed checkpoint refers to."""
         kept = {id(stream) for stream in self._streams.values()}
         for stream in state.streams():
             if id(stream) not in kept and isinstance(stream, FileStateHandle):
                 stream.discard_state()
 
     def files(self) -> set[str]:
-        """URIs of all files."""
+        """Return the URIs of all files."""
         return set(self._below(self.directory))
 
     def delete(self) -> None:
@@ -72,7 +75,27 @@ class KeyedCheckpoints:
 def parts_of(
     handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRange
 ) -> list[SegmentsStateHandle]:
-    """What the handles lead to of some key groups."""
+    """Return the parts of handles that overlap with key groups."""
     first, last = key_groups.start_key_group, key_groups.end_key_group
     parts = (handle.intersection(first, last) for handle in handles)
     return [part for part in parts if part is not None]
+
+
+GROUPS = 16
+ALL = KeyGroupRange(0, GROUPS - 1)
+
+
+class KeyedSuite:
+    """A suite over any `StateTables`."""
+
+    def tables_of(
+        self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
+    ) -> StateTables:
+        """Return new tables of the key groups, restored from handles."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def checkpoints(self) -> Iterator[KeyedCheckpoints]:
+        checkpoints = KeyedCheckpoints()
+        yield checkpoints
+        checkpoints.delete()

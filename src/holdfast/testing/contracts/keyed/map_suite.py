@@ -1,4 +1,4 @@
-"""Maps of keys."""
+"""Map states."""
 
 import datetime as dt
 import math
@@ -14,7 +14,7 @@ from holdfast.testing.contracts.keyed.state_suite import Place, StateSuite
 
 
 class MapSuite(StateSuite):
-    """What map states must do."""
+    """Requirements of map states."""
 
     def test_entries_are_put_read_and_removed_by_arrays(self, backend: KeyedStateBackend) -> None:
         state = backend.get_map_state(MapStateDescriptor("m", str, int)).columns
@@ -40,17 +40,15 @@ class MapSuite(StateSuite):
         state.clear(self.keys(backend, "b"))
         assert len(state.items(keys)) == 1
 
-    def test_a_map_of_the_current_key_does_what_flink_s_does(
-        self, backend: KeyedStateBackend
-    ) -> None:
+    def test_map_of_current_key_matches_flink(self, backend: KeyedStateBackend) -> None:
         state = backend.get_map_state(MapStateDescriptor("m", str, int))
-        self.current(backend)
+        self.select_key(backend)
         assert state.is_empty()
         assert state.get("x") is None
         state.put("x", 1)
         state.put_all({"y": 2, "z": 3})
         assert "y" in state
-        self.current(backend)
+        self.select_key(backend)
         state.put("x", 10)
         state.remove("y")
         state.remove("never")
@@ -58,21 +56,21 @@ class MapSuite(StateSuite):
         assert sorted(state) == sorted(state.keys()) == ["x", "z"]
         assert sorted(state.values()) == [3, 10]
         assert "y" not in state
-        self.current(backend, "b")
+        self.select_key(backend, "b")
         assert state.is_empty()
-        self.current(backend)
+        self.select_key(backend)
         assert state.items() == {"x": 10, "z": 3}
         state.clear()
         state.put("w", 4)
         assert state.get("x") is None
-        self.current(backend)
+        self.select_key(backend)
         assert state.items() == {"w": 4}
         state.remove("w")
-        self.current(backend)
+        self.select_key(backend)
         assert state.is_empty()
-        with pytest.raises(InvalidRequestError, match="None is no value"):
+        with pytest.raises(InvalidRequestError, match="None"):
             state.put("x", None)
-        with pytest.raises(InvalidRequestError, match="None is no key of map state 'm'"):
+        with pytest.raises(InvalidRequestError, match=r"None.*map state 'm'"):
             state.put(None, 1)
         with pytest.raises(InvalidRequestError, match="map keys don't fit state 'm'"):
             state.get([])
@@ -80,15 +78,15 @@ class MapSuite(StateSuite):
         with pytest.raises(InvalidRequestError, match="list can't be looked up"):
             lists.get([])
 
-    def test_map_keys_may_be_of_any_type_that_is_hashed(self, backend: KeyedStateBackend) -> None:
+    def test_map_keys_may_have_any_hashable_type(self, backend: KeyedStateBackend) -> None:
         floats = backend.get_map_state(MapStateDescriptor("f", float, int))
         places = backend.get_map_state(MapStateDescriptor("p", Place, int))
         for number in range(2):
-            self.current(backend)
+            self.select_key(backend)
             floats.put(math.nan, number)
             floats.put(-0.0, number)
             places.put(Place("x", 1), number)
-        self.current(backend)
+        self.select_key(backend)
         assert floats.get(float("nan")) == floats.get(0.0) == places.get(Place("x", 1)) == 1
         assert len(floats.items()) == 2
         with pytest.raises(InvalidRequestError, match="'u': the map key"):
@@ -102,13 +100,13 @@ class MapSuite(StateSuite):
             dt.datetime(2020, 10, 25, 2, 30, fold=fold, tzinfo=berlin) for fold in (0, 1)
         )
         for _ in range(2):
-            self.current(backend)
+            self.select_key(backend)
             state.put(first, 1)
             state.put(second, 2)
             state.put(second.astimezone(dt.UTC), 3)
             assert (state.get(first), state.get(second)) == (1, 3)
             assert sorted(state.values()) == [1, 3]
             assert sorted(map(state.get, state)) == [1, 3]
-        self.current(backend)
+        self.select_key(backend)
         state.remove(first.astimezone(dt.UTC))
         assert state.values() == [3]

@@ -18,13 +18,13 @@ from holdfast.testing.contracts.keyed.state_suite import WINDOW, StateSuite
 
 
 class NamespaceSuite(StateSuite):
-    """What namespaces must do."""
+    """Requirements of namespaces."""
 
-    def test_each_namespace_has_state_of_its_own(self, backend: KeyedStateBackend) -> None:
+    def test_namespaces_have_separate_state(self, backend: KeyedStateBackend) -> None:
         value = backend.get_state(ValueStateDescriptor("v", int), WINDOW)
         entries = backend.get_map_state(MapStateDescriptor("m", str, int), WINDOW)
         plain = backend.get_state(ValueStateDescriptor("p", int))
-        self.current(backend)
+        self.select_key(backend)
         with pytest.raises(InvalidRequestError, match="set_current_namespace"):
             value.value()
         for window in (1, 2, None):
@@ -34,7 +34,7 @@ class NamespaceSuite(StateSuite):
             plain.update(window)
         backend.set_current_namespace(1)
         assert (value.value(), entries.items(), plain.value()) == (1, {"x": 1}, None)
-        self.current(backend)
+        self.select_key(backend)
         backend.set_current_namespace(2)
         assert (value.value(), entries.items()) == (2, {"x": 2})
         entries.clear()
@@ -54,24 +54,24 @@ class NamespaceSuite(StateSuite):
             value.columns.get(keys)
         with pytest.raises(InvalidRequestError, match="namespaces"):
             plain.columns.get(windows)
-        self.current(backend)
+        self.select_key(backend)
         for wrong in (("x",), (1, 2)):
             backend.set_current_namespace(*wrong)
             with pytest.raises(InvalidRequestError, match="'v'"):
                 value.value()
 
-    def test_a_namespace_of_nan_is_one_and_a_list_is_told_to_be_taken_by_arrays(
+    def test_nan_is_one_namespace_and_list_namespace_needs_arrays(
         self, backend: KeyedStateBackend
     ) -> None:
         floats, lists = (pa.schema([("n", type)]) for type in (pa.float64(), pa.list_(pa.int64())))
         total = backend.get_reducing_state(ReducingStateDescriptor("total", "sum", int), floats)
-        self.current(backend)
+        self.select_key(backend)
         for _ in range(3):
             backend.set_current_namespace(float("nan"))
             total.add(1)
         assert total.get() == 3
         state = backend.get_reducing_state(ReducingStateDescriptor("by list", "sum", int), lists)
-        self.current(backend)
+        self.select_key(backend)
         backend.set_current_namespace([1, 2])
         with pytest.raises(InvalidRequestError, match=r"'by list'.*by arrays"):
             state.get()
@@ -83,13 +83,13 @@ class NamespaceSuite(StateSuite):
         lists = backend.get_list_state(ListStateDescriptor("l", int), WINDOW)
         sums = backend.get_reducing_state(ReducingStateDescriptor("s", "sum", int), WINDOW)
         means = backend.get_aggregating_state(AggregatingStateDescriptor("a", "avg"), WINDOW)
-        self.current(backend)
+        self.select_key(backend)
         for window in (1, 2, 3):
             backend.set_current_namespace(window)
             lists.add(window)
             sums.add(window)
             means.add(window)
-        self.current(backend)
+        self.select_key(backend)
         for state in (lists, sums, means):
             state.merge_namespaces((1,), [(2,), (3,), (4,)])
             state.merge_namespaces((7,), [(8,)])
@@ -102,13 +102,13 @@ class NamespaceSuite(StateSuite):
             for window, values in expected.items():
                 backend.set_current_namespace(window)
                 assert (lists.get(), sums.get(), means.get()) == values
-            self.current(backend)
+            self.select_key(backend)
 
     def test_a_state_without_namespaces_has_none_to_merge(self, backend: KeyedStateBackend) -> None:
         elements = backend.get_list_state(ListStateDescriptor("l", int))
         total = backend.get_reducing_state(ReducingStateDescriptor("r", "sum", int))
         mean = backend.get_aggregating_state(AggregatingStateDescriptor("a", "avg"))
-        self.current(backend)
+        self.select_key(backend)
         elements.add(1)
         for merge in (elements.merge_namespaces, total.merge_namespaces, mean.merge_namespaces):
             with pytest.raises(InvalidRequestError, match="has no namespaces"):

@@ -1,4 +1,4 @@
-"""What suites of states over tables begin with: a backend, keys, and the types that their states have."""
+"""The base of suites of states over tables: a backend, keys, and types of states."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import pytest
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.backends.keyed import KeyedStateBackend, Keys
 from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing.contracts.keyed.keyed_suite import ALL, GROUPS, KeyedSuite
+from holdfast.testing.contracts.keyed.keyed_checkpoints import ALL, GROUPS, KeyedSuite
 
 KEY = pa.schema([("user", pa.string())])
 WINDOW = pa.schema([("window", pa.int64())])
@@ -21,14 +21,14 @@ TTL = StateTtlConfig(timedelta(milliseconds=100))
 
 @dataclass(frozen=True)
 class Place:
-    """A class that values can be of."""
+    """A class of values."""
 
     name: str
     size: int
 
 
-def by_user(keys: Keys, column: Any) -> dict[Any, Any]:
-    """A column of values by key, as Python objects."""
+def values_by_user(keys: Keys, column: Any) -> dict[Any, Any]:
+    """Return a column of values by key, as Python objects."""
     rows = column.to_pylist() if isinstance(column, pa.Array) else column
     return dict(zip(keys.columns[0].to_pylist(), rows, strict=True))
 
@@ -38,12 +38,12 @@ class StateSuite(KeyedSuite):
 
     @pytest.fixture
     def backend(self) -> Iterator[KeyedStateBackend]:
-        backend = self.restored(())
+        backend = self.restore_backend(())
         yield backend
         backend.close()
         backend.close()
 
-    def restored(
+    def restore_backend(
         self, handles: Sequence[SegmentsStateHandle], now_ms: int = 1000
     ) -> KeyedStateBackend:
         backend = KeyedStateBackend(self.tables_of(ALL, handles), KEY, GROUPS)
@@ -53,8 +53,8 @@ class StateSuite(KeyedSuite):
     def keys(self, backend: KeyedStateBackend, *users: str | None) -> Keys:
         return backend.keys([pa.array(users, pa.string())])
 
-    def current(self, backend: KeyedStateBackend, user: str | None = "a") -> None:
-        """Begin a batch whose current key is that of a user, among others."""
+    def select_key(self, backend: KeyedStateBackend, user: str | None = "a") -> None:
+        """Start a batch of several keys, and make that of a user current."""
         users = list(dict.fromkeys([user, "b", None]))
         keys = self.keys(backend, *users)
         backend.begin_batch(keys)

@@ -1,4 +1,4 @@
-"""Timers of keys."""
+"""Timers."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from holdfast.testing.contracts.keyed.state_suite import WINDOW, StateSuite
 
 
 class TimerSuite(StateSuite):
-    """What timers must do."""
+    """Requirements of timers."""
 
     def test_timers_fire_once_in_order_of_time(self, backend: KeyedStateBackend) -> None:
         timers = backend.event_time_timers()
         other = backend.processing_time_timers()
         keys = self.keys(backend, "a", "b", "a")
         timers.columns.register(keys, [5000, 2000, 5000])
-        self.current(backend, None)
+        self.select_key(backend, None)
         for time_ms in (-5, 2000, 1 << 50, 7):
             timers.register(time_ms)
         timers.delete(7)
@@ -36,19 +36,17 @@ class TimerSuite(StateSuite):
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         timers = backend.processing_time_timers("windows", WINDOW)
-        self.current(backend)
+        self.select_key(backend)
         for window in (1, 2):
             backend.set_current_namespace(window)
             timers.register(10)
         handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        restored = self.restored(handles)
+        restored = self.restore_backend(handles)
         fired = restored.processing_time_timers("windows", WINDOW).fire(10)
         assert sorted(fired.namespace[0].to_pylist()) == [1, 2]
         assert restored.state_names() == frozenset()
 
-    def test_timers_that_are_due_are_there_until_they_are_deleted(
-        self, backend: KeyedStateBackend
-    ) -> None:
+    def test_due_timers_remain_until_deleted(self, backend: KeyedStateBackend) -> None:
         timers = backend.processing_time_timers()
         keys = self.keys(backend, "a", "b")
         timers.columns.register(keys, [5, 7], indices=[0, 0])
@@ -59,18 +57,18 @@ class TimerSuite(StateSuite):
         backend.begin_batch(current)
         for code, time_ms in zip(current.codes.tolist(), due.times_ms.tolist(), strict=True):
             backend.set_current_key(code)
-            timers.register(time_ms)  # it is there already
+            timers.register(time_ms)  # already registered
             timers.register(time_ms - 3)
             timers.delete(time_ms)
         assert timers.due(7).times_ms.tolist() == [2, 3, 7]
 
-    def test_the_earliest_timers_that_are_left_are_told(
+    def test_earliest_remaining_timers_are_reported(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         assert backend.next_timers() == (None, None)
         timers = backend.event_time_timers()
         windows = backend.processing_time_timers("windows", WINDOW)
-        self.current(backend)
+        self.select_key(backend)
         backend.set_current_namespace(1)
         windows.register(500)
         for time_ms in (-7, 10, 20_000, 90_000, 1 << 61):
@@ -82,7 +80,7 @@ class TimerSuite(StateSuite):
         assert (timers.earliest(), timers.columns.earliest()) == (20_000, 20_000)
         timers.columns.delete(keys, [20_000])
         handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        restored = self.restored(handles)
+        restored = self.restore_backend(handles)
         for each in (backend, restored):
             assert each.next_timers() == (30_000, 500)
             each.event_time_timers().fire(30_000)
@@ -103,7 +101,9 @@ class TimerSuite(StateSuite):
         backend.event_time_timers().columns.register(
             self.keys(backend, "a", "a", "a"), [first, first + 1, last]
         )
-        restored = self.restored(checkpoints.run(backend.snapshot(1, checkpoints.location(1))))
+        restored = self.restore_backend(
+            checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        )
         for each in (backend, restored):
             timers = each.event_time_timers()
             for until_ms, due in ((first, [first]), (first + 1, [first + 1]), (last, [last])):

@@ -26,36 +26,36 @@ SHOWN_TTL = StateTtlConfig(
 
 
 class TtlSuite(StateSuite):
-    """What time to live must do."""
+    """Requirements of time to live."""
 
     def test_values_and_entries_expire_one_by_one(self, backend: KeyedStateBackend) -> None:
         value = backend.get_state(ValueStateDescriptor("v", int, ttl=TTL))
         entries = backend.get_map_state(MapStateDescriptor("m", str, int, ttl=TTL))
         elements = backend.get_list_state(ListStateDescriptor("l", str, ttl=TTL))
         total = backend.get_reducing_state(ReducingStateDescriptor("r", "sum", int, ttl=TTL))
-        self.current(backend)
+        self.select_key(backend)
         value.update(1)
         entries.put("x", 1)
         elements.add("x")
         total.add(1)
         backend.advance_time(1050)
-        self.current(backend)
+        self.select_key(backend)
         entries.put("y", 2)
         elements.add("y")
         total.add(2)
         backend.advance_time(1099)
-        self.current(backend)
+        self.select_key(backend)
         assert (value.value(), entries.items()) == (1, {"x": 1, "y": 2})
         assert (elements.get(), total.get()) == (["x", "y"], 3)
         keys = self.keys(backend, "a")
         assert elements.columns.get(keys).to_pylist() == [["x", "y"]]
         backend.advance_time(1100)
-        self.current(backend)
+        self.select_key(backend)
         assert (value.value(), entries.items(), entries.get("x")) == (None, {"y": 2}, None)
         assert (elements.get(), total.get()) == (["y"], 3)
         assert elements.columns.get(keys).to_pylist() == [["y"]]
         backend.advance_time(1150)
-        self.current(backend)
+        self.select_key(backend)
         assert (value.value(), entries.items(), elements.get(), total.get()) == (None, {}, [], None)
         total.add(5)
         assert total.get() == 5
@@ -63,7 +63,7 @@ class TtlSuite(StateSuite):
 
     @pytest.mark.parametrize("by_arrays", [False, True])
     @pytest.mark.parametrize("ttl", [TTL, READ_TTL], ids=["writing", "reading"])
-    def test_reading_starts_the_time_anew_only_if_it_should(
+    def test_read_renews_ttl_only_if_configured(
         self, backend: KeyedStateBackend, ttl: StateTtlConfig, *, by_arrays: bool
     ) -> None:
         value = backend.get_state(ValueStateDescriptor("v", int, ttl=ttl))
@@ -85,7 +85,7 @@ class TtlSuite(StateSuite):
                     elements.columns.get(a).to_pylist()[0],
                     total.columns.get(a).to_pylist()[0],
                 ]
-            self.current(backend)
+            self.select_key(backend)
             values = [value.value(), entries.get("x"), elements.get() or None, total.get()]
             backend.end_batch()
             return values
@@ -100,7 +100,7 @@ class TtlSuite(StateSuite):
         assert elements.columns.get(b).to_pylist() == [None]
         assert total.columns.get(b).to_pylist() == [None]
 
-    def test_what_is_over_may_be_shown_while_it_is_there(self, backend: KeyedStateBackend) -> None:
+    def test_expired_value_is_returned_if_configured(self, backend: KeyedStateBackend) -> None:
         value = backend.get_state(ValueStateDescriptor("v", int, ttl=SHOWN_TTL))
         elements = backend.get_list_state(ListStateDescriptor("l", str, ttl=SHOWN_TTL))
         entries = backend.get_map_state(MapStateDescriptor("m", str, int, ttl=SHOWN_TTL))
@@ -114,12 +114,12 @@ class TtlSuite(StateSuite):
         assert entries.columns.items(keys).values.to_pylist() == ([shown] if shown else [])
         assert value.columns.get(keys).to_pylist()[0] in {1, None}
         assert elements.columns.get(keys).to_pylist()[0] in (["x"], None)
-        self.current(backend)
+        self.select_key(backend)
         assert value.value() in {1, None}
         assert elements.get() in (["x"], [])
         assert entries.get("x") == shown
         entries.clear()
-        self.current(backend)
+        self.select_key(backend)
         assert entries.columns.get(keys, ["x"]).to_pylist() == [None]
         assert entries.items() == {}
         disabled = StateTtlConfig(timedelta(milliseconds=1), UpdateType.DISABLED)
@@ -133,12 +133,12 @@ class TtlSuite(StateSuite):
         backend.advance_time(1060)
         elements.append(keys, ["y"])
         handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        restored = self.restored(handles, 1110)
+        restored = self.restore_backend(handles, 1110)
         longer = StateTtlConfig(timedelta(milliseconds=105))
         state = restored.get_list_state(ListStateDescriptor("l", str, ttl=longer)).columns
         assert state.get(keys).to_pylist() == [["y"]]
 
-    def test_a_map_that_was_cleared_stays_so_when_its_entries_live_longer(
+    def test_cleared_map_stays_empty_after_longer_ttl(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         entries = backend.get_map_state(MapStateDescriptor("m", str, int, ttl=TTL)).columns
@@ -147,19 +147,19 @@ class TtlSuite(StateSuite):
         backend.advance_time(1100)
         entries.clear(keys)
         handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        restored = self.restored(handles, 1100)
+        restored = self.restore_backend(handles, 1100)
         longer = StateTtlConfig(timedelta(milliseconds=500))
         state = restored.get_map_state(MapStateDescriptor("m", str, int, ttl=longer)).columns
         assert len(state.items(keys)) == 0
 
-    def test_a_state_that_was_stored_without_times_gets_none(
+    def test_state_stored_without_ttl_can_not_get_one(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         backend.get_state(ValueStateDescriptor("v", int))
         backend.get_list_state(ListStateDescriptor("l", int))
         backend.get_map_state(MapStateDescriptor("m", str, int))
         handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        restored = self.restored(handles)
+        restored = self.restore_backend(handles)
         for _ in range(2):
             with pytest.raises(StateMigrationError, match="'v' was stored without a time to live"):
                 restored.get_state(ValueStateDescriptor("v", int, ttl=TTL))
@@ -173,7 +173,7 @@ class TtlSuite(StateSuite):
     def test_no_element_expires_early_when_the_clock_goes_back(
         self, start_ms: int, checkpoints: KeyedCheckpoints
     ) -> None:
-        backend = self.restored((), start_ms)
+        backend = self.restore_backend((), start_ms)
         keys = self.keys(backend, "a")
         states = [
             backend.get_list_state(ListStateDescriptor(name, int, ttl=TTL)).columns
@@ -185,7 +185,7 @@ class TtlSuite(StateSuite):
                 state.append(keys, [element])
             assert states[0].get(keys).to_pylist() == [list(range(element + 1))]
         handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        restored = self.restored(handles, start_ms + 35)
+        restored = self.restore_backend(handles, start_ms + 35)
         for each in (backend, restored):
             each.advance_time(start_ms + 35)
             for name in ("l", "never read"):

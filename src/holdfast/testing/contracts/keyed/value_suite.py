@@ -1,4 +1,4 @@
-"""Values of keys."""
+"""Value states."""
 
 from typing import Any
 
@@ -18,62 +18,58 @@ from holdfast.testing.contracts.keyed.state_suite import (
     TTL,
     Place,
     StateSuite,
-    by_user,
+    values_by_user,
 )
 
 
 class ValueSuite(StateSuite):
-    """What value states must do."""
+    """Requirements of value states."""
 
     def test_values_are_put_read_and_removed_by_arrays(self, backend: KeyedStateBackend) -> None:
         state = backend.get_state(ValueStateDescriptor("v", int)).columns
         keys = self.keys(backend, "a", "b", "a", None)
-        assert by_user(keys, state.get(keys)) == {"a": None, "b": None, None: None}
+        assert values_by_user(keys, state.get(keys)) == {"a": None, "b": None, None: None}
         users = keys.columns[0].to_pylist()
         values = {"a": 1, "b": None, None: 3}
         state.put(keys, pa.array([values[user] for user in users]))
-        assert by_user(keys, state.get(keys)) == values
+        assert values_by_user(keys, state.get(keys)) == values
         state.put(keys, [4 if user == "b" else None for user in users])
-        assert by_user(keys, state.get(keys)) == {"a": None, "b": 4, None: None}
+        assert values_by_user(keys, state.get(keys)) == {"a": None, "b": 4, None: None}
         state.clear(keys)
         assert state.get(keys).null_count == len(keys)
 
-    def test_a_value_of_the_current_key_is_what_was_set_last(
-        self, backend: KeyedStateBackend
-    ) -> None:
+    def test_value_of_current_key_is_last_update(self, backend: KeyedStateBackend) -> None:
         state = backend.get_state(ValueStateDescriptor("v", str))
-        self.current(backend)
+        self.select_key(backend)
         assert state.value() is None
         state.update("x")
         assert state.value() == "x"
-        self.current(backend, "b")
+        self.select_key(backend, "b")
         assert state.value() is None
         state.update("y")
-        self.current(backend)
+        self.select_key(backend)
         assert state.value() == "x"
         state.update(None)
         assert state.value() is None
-        self.current(backend)
+        self.select_key(backend)
         assert state.value() is None
-        self.current(backend, "b")
+        self.select_key(backend, "b")
         state.clear()
         assert state.value() is None
 
-    def test_a_default_is_given_as_a_copy_where_there_is_no_value(
-        self, backend: KeyedStateBackend
-    ) -> None:
+    def test_missing_value_returns_copy_of_default(self, backend: KeyedStateBackend) -> None:
         lists = backend.get_state(ValueStateDescriptor("v", pa.list_(pa.int64()), default=[1]))
-        self.current(backend)
+        self.select_key(backend)
         lists.value().append(2)
         assert lists.value() == [1]
         keys = self.keys(backend, "a", "b")
         assert lists.columns.get(keys).to_pylist() == [[1], [1]]
         number = backend.get_state(ValueStateDescriptor("n", int, default=10**15))
-        self.current(backend)
+        self.select_key(backend)
         assert number.value() == 10**15
-        assert number.value() is number.value()  # nobody can change it: to copy it takes time
+        assert number.value() is number.value()  # immutable, so it is not copied
         alive = backend.get_state(ValueStateDescriptor("w", int, default=5, ttl=TTL))
-        self.current(backend)
+        self.select_key(backend)
         assert alive.value() is None
 
     @pytest.mark.parametrize(
@@ -94,20 +90,20 @@ class ValueSuite(StateSuite):
         ],
         ids=str,
     )
-    def test_values_of_every_kind_of_type_come_back(
+    def test_values_of_all_types_are_restored(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints, type: Any, value: Any
     ) -> None:
         descriptor = ValueStateDescriptor("v", type)
         state = backend.get_state(descriptor)
-        self.current(backend)
+        self.select_key(backend)
         state.update(value)
-        self.current(backend)
+        self.select_key(backend)
         assert state.value() == value
         handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        other = self.restored(handles)
-        self.current(other)
+        other = self.restore_backend(handles)
+        self.select_key(other)
         assert other.get_state(descriptor).value() == value
-        self.current(other, "b")
+        self.select_key(other, "b")
         assert other.get_state(descriptor).value() is None
 
     def test_texts_in_views_are_values_elements_and_entries(
@@ -120,12 +116,12 @@ class ValueSuite(StateSuite):
         assert sorted(value.get(keys).to_pylist()) == ["none", "x"]
         elements = backend.get_list_state(ListStateDescriptor("l", type, ttl=TTL)).columns
         elements.append(keys, pa.array(["x", "y", "z"], type))
-        assert by_user(keys, elements.get(keys)) == {"a": ["x", "z"], "b": ["y"]}
+        assert values_by_user(keys, elements.get(keys)) == {"a": ["x", "z"], "b": ["y"]}
         entries = backend.get_map_state(MapStateDescriptor("m", str, type)).columns
         entries.put(keys, ["k", "k", "l"], pa.array(["x", "y", "z"], type))
         assert entries.get(keys, ["l", "l", "k"]).to_pylist() == ["z", None, "x"]
 
-    def test_what_is_written_by_key_shows_by_arrays_and_the_other_way_round(
+    def test_writes_by_key_and_by_arrays_are_mutually_visible(
         self, backend: KeyedStateBackend
     ) -> None:
         state = backend.get_state(ValueStateDescriptor("v", int))

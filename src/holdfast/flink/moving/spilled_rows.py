@@ -1,10 +1,10 @@
-"""Rows dealt to key groups anew, by another hash than the one they come in order of: on disk, unless they are few.
+"""Rows routed to key groups by another hash than that of their input order; large states are sorted on disk.
 
-    run      rows sorted by group: all that came until there were `RUN_BYTES` of them
-    piece    some of a run, as they lie in the file: an Arrow record batch with the column `group` before the others
+    run      rows sorted by group, up to `RUN_BYTES` of input
+    piece    a part of a run in the file: an Arrow record batch with the column `group` before the others
 
-Groups are asked for in ascending order. So of each run only the piece is in memory that is read right now, and whoever
-reads has a key group, or as many small ones as there are in `_BLOCK_BYTES`, at a time.
+Groups are read in ascending order. So only the current piece of each run is in memory, and a reader gets one key
+group, or several small ones up to `_BLOCK_BYTES`, at a time.
 """
 
 import itertools
@@ -24,23 +24,23 @@ from holdfast.errors import StorageFullError
 Groups = npt.NDArray[np.int64]
 
 Place = tuple[int, int]
-"""Where bytes begin, and how many they are."""
+"""Start and number of bytes."""
 
 _GROUP = "group"
 RUN_BYTES, _PIECE_BYTES, _BLOCK_BYTES = 8 << 20, 64 << 10, 4 << 20
 _FEW_BYTES = 1 << 20
-"""So much of a state stays in memory."""
+"""States up to this size stay in memory."""
 
 
 class SpillFile:
-    """A file without a name in the directory of temporary files, made when it is needed and gone with this object."""
+    """An unnamed temporary file, created on the first write and deleted with this object."""
 
     def __init__(self) -> None:
         self._file: BinaryIO | None = None
         self._size = 0
 
     def append(self, data: pa.Buffer) -> Place:
-        """Write some bytes behind the others; returns where they begin and how many they are.
+        """Append bytes; returns their place.
 
         Raises:
             StorageFullError: They could not be written.
@@ -48,19 +48,19 @@ class SpillFile:
         place = self._size, data.size
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # it ends with this object
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed with this object
                 weakref.finalize(self, self._file.close)
             left = memoryview(data)
             while left:
                 left = left[self._file.write(left) :]
         except OSError as error:
-            message = f"rows on their way don't fit into the temporary files; TMPDIR says where these are: {error.strerror}"
+            message = f"rows don't fit into temporary files; set TMPDIR to another directory: {error.strerror}"
             raise StorageFullError(message, tempfile.gettempdir()) from error
         self._size += data.size
         return place
 
     def read(self, place: Place) -> pa.Buffer:
-        """The bytes at a place."""
+        """Read the bytes at a place."""
         assert self._file is not None
         start, size = place
         data = bytearray(size)
@@ -77,9 +77,9 @@ class _Run:
     """Rows in the order of their groups.
 
     Attributes:
-        pieces: The first group of each piece, and where it is: in the file, or here.
-        read: How many of the pieces were read.
-        rows: The rows of the last piece that was read that were not asked for yet.
+        pieces: The first group of each piece, and its place in the file, or the piece itself.
+        read: Number of pieces read.
+        rows: Rows of the last read piece that were not returned yet.
     """
 
     pieces: list[tuple[int, Place | pa.RecordBatch]]
@@ -87,14 +87,14 @@ class _Run:
     rows: pa.RecordBatch | None = None
 
 
-class DealtRows:
-    """Rows of a state by the key groups that they go to.
+class SpilledRows:
+    """Rows of a state, sorted by their new key groups.
 
     Args:
-        schema: The schema of the rows.
-        groups: How many groups there are.
-        file: Where they go that are many.
-        run_bytes: How many bytes of rows are in memory at most before they are sorted and written.
+        schema: Schema of the rows.
+        groups: Number of groups.
+        file: File for states that do not fit into memory.
+        run_bytes: Maximum bytes of rows in memory before they are sorted and written.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class DealtRows:
             self._end_run(on_disk=True)
 
     def finish(self) -> None:
-        """Say that there are no more rows.
+        """Finish the input; no more rows can be added.
 
         Raises:
             StorageFullError: The last ones could not be written.
@@ -139,13 +139,13 @@ class DealtRows:
             self._end_run(on_disk=self._waiting_bytes > min(_FEW_BYTES, self._run_bytes))
 
     def blocks(self, first: int, end: int) -> Iterator[tuple[Groups, pa.Table]]:
-        """The rows of some groups, of several small groups or one at a time, and the group of each; ascending.
+        """Read the rows of a range of groups in ascending order, with the group of each row.
 
-        Whoever asks for groups before those that were asked for last begins anew.
+        Each table has one group, or several small ones. Reading an earlier group than before starts from the beginning.
 
         Args:
-            first: The first group.
-            end: The first group behind them.
+            first: First group.
+            end: Exclusive end of the range.
         """
         if first < self._position:
             for run in self._runs:
@@ -153,21 +153,21 @@ class DealtRows:
         self._rows_before(first)
         while first < end:
             sizes = np.cumsum(self._bytes_of[first:end])
-            behind = first + max(1, int(np.searchsorted(sizes, _BLOCK_BYTES, "right")))
-            rows = self._rows_before(behind)
+            stop = first + max(1, int(np.searchsorted(sizes, _BLOCK_BYTES, "right")))
+            rows = self._rows_before(stop)
             if len(rows):
                 groups = rows.column(_GROUP).to_numpy()
                 order = np.argsort(groups, kind="stable")
                 rows = rows.take(pa.array(order)).combine_chunks()
                 yield groups[order].astype(np.int64), rows.drop_columns([_GROUP])
-            first = behind
+            first = stop
 
     def by_group(self, first: int, end: int) -> Iterator[tuple[int, pa.Table]]:
-        """The same, a group at a time; groups without rows are left out."""
+        """Read one group at a time; groups without rows are omitted."""
         for groups, rows in self.blocks(first, end):
             edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
-            for start, behind in itertools.pairwise(edges):
-                yield int(groups[start]), rows.slice(start, behind - start)
+            for start, stop in itertools.pairwise(edges):
+                yield int(groups[start]), rows.slice(start, stop - start)
 
     def _end_run(self, *, on_disk: bool) -> None:
         rows = pa.Table.from_batches(self._waiting, self._with_group)
@@ -175,9 +175,9 @@ class DealtRows:
         order = np.argsort(rows.column(_GROUP).to_numpy(), kind="stable")
         batches = rows.take(pa.array(order)).combine_chunks().to_batches()
         for batch in batches:
-            self._runs.append(self._stored(batch) if on_disk else _Run([(0, batch)]))
+            self._runs.append(self._store(batch) if on_disk else _Run([(0, batch)]))
 
-    def _stored(self, rows: pa.RecordBatch) -> _Run:
+    def _store(self, rows: pa.RecordBatch) -> _Run:
         step = max(1, int(len(rows) * _PIECE_BYTES / max(1, rows.nbytes)))
         pieces = []
         for start in range(0, len(rows), step):
@@ -186,12 +186,12 @@ class DealtRows:
         return _Run(pieces)
 
     def _rows_before(self, end: int) -> pa.Table:
-        """The rows of groups before one that were not asked for before."""
+        """Return the rows of groups before `end` that were not returned before."""
         self._position = end
-        batches = [rows for run in self._runs for rows in self._taken(run, end)]
+        batches = [rows for run in self._runs for rows in self._take(run, end)]
         return pa.Table.from_batches(batches, self._with_group)
 
-    def _taken(self, run: _Run, end: int) -> Iterator[pa.RecordBatch]:
+    def _take(self, run: _Run, end: int) -> Iterator[pa.RecordBatch]:
         while True:
             if run.rows is None:
                 if run.read == len(run.pieces) or run.pieces[run.read][0] >= end:

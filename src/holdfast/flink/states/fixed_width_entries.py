@@ -1,6 +1,6 @@
-"""Entries of RocksDB's blocks whose keys and values are all equally long, read many at a time.
+"""Entries of RocksDB blocks whose keys and values all have the same length, read many at a time.
 
-A key is whole at each restart, and has a part in common with the key before it elsewhere. So the first entries behind
+A key is complete at each restart and shares a prefix with the previous key elsewhere. So the first entries after
 all restarts are read at once, then the second ones, and so on.
 """
 
@@ -13,28 +13,28 @@ from holdfast.flink.serializers import Rows
 
 _Numbers = npt.NDArray[np.int64]
 
-_HEAD_BYTES, _MOST_OF_A_BYTE = 3, 0x7F
-# More entries behind a restart are read faster one by one, unless there are many restarts.
-_MOST_BEHIND_A_RESTART = 64
+_HEAD_BYTES, _MAX_SINGLE_BYTE = 3, 0x7F
+# More entries per restart are read faster one by one, unless there are many restarts.
+_MAX_ENTRIES_PER_RESTART = 64
 
 
-def equal_entries(
+def fixed_width_entries(
     blocks: Sequence[tuple[bytes, bytes]], width: int, value_width: int
 ) -> tuple[Rows, Rows] | None:
-    """Keys and values of blocks, in order, as rows.
+    """Return keys and values of blocks, in order, as rows.
 
     Args:
         blocks: Entries and restarts of each block.
-        width: How many bytes each key has, with what RocksDB adds.
-        value_width: How many bytes each value has.
+        width: Number of bytes of each key with RocksDB's suffix.
+        value_width: Number of bytes of each value.
 
     Returns:
-        None if some entry has other lengths, if a length takes more than a byte, or a restart isn't where an entry
-        begins: then the entries have to be read one by one, which also says what is damaged.
+        None if an entry has other lengths, a length takes more than a byte, or a restart isn't the start of an
+        entry. Then the entries must be read one by one, which also reports corruption.
     """
-    if max(width, value_width) > _MOST_OF_A_BYTE:
+    if max(width, value_width) > _MAX_SINGLE_BYTE:
         return None
-    # What a key has in common with others may be more than what stands before its first byte.
+    # The shared prefix of a key may be longer than the bytes before its first own byte.
     data = np.frombuffer(b"".join([bytes(width), *(entries for entries, _ in blocks)]), np.uint8)
     starts = _starts(blocks)
     if starts is None:
@@ -47,10 +47,10 @@ def equal_entries(
     keys: Rows = np.empty((0, width), np.uint8)
     steps: list[tuple[_Numbers, Rows, _Numbers]] = []
     while len(active):
-        if len(steps) == _MOST_BEHIND_A_RESTART or (at + _HEAD_BYTES > ends).any():
+        if len(steps) == _MAX_ENTRIES_PER_RESTART or (at + _HEAD_BYTES > ends).any():
             return None
         shared = data[at]
-        # Their sum is less than 128: so is each, and takes a byte.
+        # Their sum is less than 128, so each of them is and takes a byte.
         if (shared.astype(np.int64) + data[at + 1] != width).any():
             return None
         if (data[at + 2] != value_width).any() or (not steps and shared.any()):
@@ -66,14 +66,14 @@ def equal_entries(
         steps.append((active, rows, value_at))
         counts[active] += 1
         keys = rows
-        goes_on = at < ends
-        if not goes_on.all():
-            active, at, ends, keys = active[goes_on], at[goes_on], ends[goes_on], keys[goes_on]
+        has_more = at < ends
+        if not has_more.all():
+            active, at, ends, keys = active[has_more], at[has_more], ends[has_more], keys[has_more]
     return _in_order(data, counts, steps, value_width)
 
 
 def _starts(blocks: Sequence[tuple[bytes, bytes]]) -> _Numbers | None:
-    """Where entries with whole keys begin in the entries of all blocks; None if they don't follow each other."""
+    """Return the starts of entries with complete keys in all blocks, or None if they are not in order."""
     lengths = np.array([len(entries) for entries, _ in blocks])
     counts = np.array([len(restarts) // 4 for _, restarts in blocks])
     if not counts.all():
@@ -90,7 +90,7 @@ def _starts(blocks: Sequence[tuple[bytes, bytes]]) -> _Numbers | None:
 def _in_order(
     data: Rows, counts: _Numbers, steps: list[tuple[_Numbers, Rows, _Numbers]], value_width: int
 ) -> tuple[Rows, Rows]:
-    """Keys and values in the order of the file, of which `counts` stand behind each restart."""
+    """Return keys and values in the order of the file; `counts` has their number per restart."""
     firsts = np.cumsum(counts) - counts
     keys = np.empty((counts.sum(), steps[0][1].shape[1]), np.uint8)
     values_at = np.empty(len(keys), np.int64)
@@ -102,7 +102,7 @@ def _in_order(
 
 
 def _windows(data: Rows, starts: _Numbers, width: int) -> Rows:
-    """So many bytes from each of some places on."""
+    """Return `width` bytes from each start."""
     if not width:
         return np.empty((len(starts), 0), np.uint8)
     windows = np.ndarray(len(data) - width + 1, f"V{width}", data, strides=(1,))

@@ -1,4 +1,4 @@
-"""What states are asked for as, and what they were stored as."""
+"""Lookup of states: requested descriptors compared with stored ones."""
 
 import math
 from collections.abc import Callable
@@ -18,9 +18,8 @@ from holdfast.backends.descriptors import (
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing.contracts.keyed.folding_suite import Words
-from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
-from holdfast.testing.contracts.keyed.keyed_suite import ALL, GROUPS
+from holdfast.testing.contracts.keyed.folding_suite import WordCount
+from holdfast.testing.contracts.keyed.keyed_checkpoints import ALL, GROUPS, KeyedCheckpoints
 from holdfast.testing.contracts.keyed.state_suite import (
     KEY,
     ROW,
@@ -30,12 +29,12 @@ from holdfast.testing.contracts.keyed.state_suite import (
 )
 
 
-class _OtherWords(Words):
+class _OtherWordCount(WordCount):
     pass
 
 
-class AskingSuite(StateSuite):
-    """What asking for states must do."""
+class LookupSuite(StateSuite):
+    """Requirements of the lookup of states."""
 
     def test_a_state_is_the_same_object_each_time_and_of_the_same_type(
         self, backend: KeyedStateBackend
@@ -81,11 +80,11 @@ class AskingSuite(StateSuite):
             ):
                 reducing(other)
         for _ in range(2):
-            backend.get_aggregating_state(AggregatingStateDescriptor("a", Words()))
-        with pytest.raises(StateMigrationError, match=r"function Words, .* before"):
-            backend.get_aggregating_state(AggregatingStateDescriptor("a", _OtherWords()))
+            backend.get_aggregating_state(AggregatingStateDescriptor("a", WordCount()))
+        with pytest.raises(StateMigrationError, match=r"function WordCount, .* before"):
+            backend.get_aggregating_state(AggregatingStateDescriptor("a", _OtherWordCount()))
 
-    def test_a_closed_backend_refuses_all_that_it_is_asked(
+    def test_closed_backend_refuses_every_call(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         keys = self.keys(backend, "a")
@@ -116,7 +115,7 @@ class AskingSuite(StateSuite):
             with pytest.raises(InvalidRequestError, match="the backend is closed"):
                 call()
 
-    def test_values_are_migrated_and_what_cannot_be_is_refused_when_it_is_asked_for(
+    def test_values_are_migrated_or_refused_on_request(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         keys = self.keys(backend, "a", "b")
@@ -135,7 +134,7 @@ class AskingSuite(StateSuite):
             keys, [1, 2]
         )
         handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        other = self.restored(handles)
+        other = self.restore_backend(handles)
         assert other.state_names() == {"v", "row", "l", "t", "m", "r"}
         refused: list[Callable[[], object]] = [
             lambda: other.get_state(ValueStateDescriptor("v", pa.int16())),
@@ -176,10 +175,10 @@ class AskingSuite(StateSuite):
             assert entries.get(keys, ["x", "x"]).to_pylist() == [1, 2]
             checkpoints.run(other.snapshot(2, checkpoints.location(2)))
 
-    def test_fields_are_renamed_and_dropped_on_purpose_alone(
+    def test_fields_are_renamed_and_dropped_only_on_request(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
-        """Once that is stored, it need not be said again, and a dropped name may stand for something new."""
+        """A stored rename need not be repeated, and the name of a dropped field is free."""
         keys, late = self.keys(backend, "a", "b"), self.keys(backend, "c")
         value = {"n": 1, "total": 2.0}
 
@@ -209,7 +208,7 @@ class AskingSuite(StateSuite):
             assert of[4].get(keys, ["x"] * len(keys)).to_pylist() == values
 
         def next_run(of: KeyedStateBackend) -> KeyedStateBackend:
-            return self.restored(checkpoints.run(of.snapshot(1, checkpoints.location(1))))
+            return self.restore_backend(checkpoints.run(of.snapshot(1, checkpoints.location(1))))
 
         write(states(backend, ROW), keys, value)
         backend = next_run(backend)  # two runs of rows, where there are runs
@@ -232,7 +231,7 @@ class AskingSuite(StateSuite):
         backend = next_run(backend)
         check(states(backend, orders), keys, {"amount": None, "orders": 1})
 
-    def test_a_struct_of_one_field_does_not_become_that_field_nor_the_other_way_round(
+    def test_struct_of_one_field_and_its_field_are_incompatible(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         number, struct = pa.int64(), pa.struct([("value", pa.int64())])
@@ -240,19 +239,19 @@ class AskingSuite(StateSuite):
         backend.get_state(ValueStateDescriptor("n", number)).columns.put(keys, [1])
         backend.get_state(ValueStateDescriptor("s", struct)).columns.put(keys, [{"value": 1}])
         handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        restored = self.restored(handles)
+        restored = self.restore_backend(handles)
         for name, type in (("n", struct), ("s", number)):
             with pytest.raises(StateMigrationError, match=f"'{name}' is stored with type"):
                 restored.get_state(ValueStateDescriptor(name, type))
         assert restored.get_state(ValueStateDescriptor("n", number)).columns.get(keys)[0].as_py()
 
-    def test_a_state_that_is_dropped_is_empty_when_it_is_asked_for_again(
+    def test_dropped_state_is_empty_when_requested_again(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         state = backend.get_state(ValueStateDescriptor("v", int))
         keys = self.keys(backend, "a", "b")
         state.columns.put(keys, [1, 2])
-        self.current(backend)
+        self.select_key(backend)
         state.update(5)
         backend.drop_state("v")
         backend.drop_state("unknown")
@@ -269,9 +268,11 @@ class AskingSuite(StateSuite):
         texts = backend.get_list_state(ListStateDescriptor("v", str))
         assert texts.get() == []
         texts.add("x")
-        restored = self.restored(checkpoints.run(backend.snapshot(1, checkpoints.location(1))))
+        restored = self.restore_backend(
+            checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        )
         restored.drop_state("v")
-        self.current(restored)
+        self.select_key(restored)
         assert restored.get_state(ValueStateDescriptor("v", int)).value() is None
 
     def test_other_keys_are_refused(
@@ -287,7 +288,7 @@ class AskingSuite(StateSuite):
             with pytest.raises(InvalidRequestError, match="key"):
                 KeyedStateBackend(self.tables_of(ALL), wrong, GROUPS)
 
-    def test_what_a_schema_says_of_nulls_and_metadata_makes_no_other_key(
+    def test_nullability_and_metadata_of_schema_keep_the_key(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         value = ValueStateDescriptor("v", int)
@@ -307,10 +308,10 @@ class AskingSuite(StateSuite):
             tables = self.tables_of(ALL, handles)
             backend = KeyedStateBackend(tables, (KEY, key)[number % 2], GROUPS)
 
-    def test_a_key_is_the_same_wherever_nulls_may_be_inside_of_it(
+    def test_key_is_the_same_for_any_nullability_inside(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
-        """Spark infers that anew for each query."""
+        """Spark infers nullability for each query."""
         value = ValueStateDescriptor("v", int)
         inner = [pa.field("x", pa.int64(), nullable=False), ("n", pa.list_(pa.null()))]
         never = pa.schema([("user", pa.list_(pa.field("item", pa.struct(inner), nullable=False)))])
@@ -325,7 +326,7 @@ class AskingSuite(StateSuite):
             state.put(keys, [number + 1] * 2)
             handles = checkpoints.run(backend.snapshot(number, checkpoints.location(number)))
 
-    def test_handles_that_have_rows_of_one_key_group_are_refused(
+    def test_handles_with_overlapping_key_groups_are_refused(
         self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
     ) -> None:
         backend.get_state(ValueStateDescriptor("v", int)).columns.put(self.keys(backend, "a"), [1])
