@@ -45,6 +45,18 @@ def test_no_checkpoint_directory_is_refused(job: Job) -> None:
     refused(job, operator, "InvalidRequestError", "set spark.holdfast.checkpoint.dir")
 
 
+def test_an_error_of_holdfast_comes_in_few_lines_and_not_from_py4j(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    job.feed(files=1)
+    job.settings = {}
+    with pytest.raises(StreamingQueryException) as caught:
+        job.run(job.operator(Groups(70)))
+    assert [record for record in caplog.records if record.name.startswith("py4j")] == []
+    assert "InvalidRequestError" in str(caught.value)
+    assert "query_run.py" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

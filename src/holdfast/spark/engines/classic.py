@@ -14,7 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.common import Clock
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.spark.engines.engine import RunningQuery
-from holdfast.spark.engines.stopping import QueryStoppedError, is_interruption, quiet_error
+from holdfast.spark.engines.stopping import (
+    QueryStoppedError,
+    is_interruption,
+    keep_py4j_quiet,
+)
 from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import Shipment, name_in_plans
 
@@ -120,13 +124,14 @@ class ClassicEngine:
             broadcast.destroy()
 
     def stopped(self, query: RunningQuery, error: BaseException) -> QueryStoppedError | None:
+        keep_py4j_quiet()
         try:
             execution = self._execution(query.query_id)
             is_stopped = execution is not None and not execution.isActive()
             is_quiet = is_stopped and is_interruption(error, query.run_id)
         except Py4JError:
             return None  # Spark is gone: the error itself says more
-        return quiet_error() if is_quiet else None
+        return QueryStoppedError() if is_quiet else None
 
     def jobs(self, run_id: str) -> "ClassicJobs":
         jobs = ClassicJobs(self.session, run_id, self.clock)

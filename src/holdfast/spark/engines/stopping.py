@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from pyspark.errors.exceptions.captured import CapturedException
 
+from holdfast.errors import CheckpointError
+
 _INTERRUPTIONS = (
     "java.lang.InterruptedException",
     "java.io.InterruptedIOException",
@@ -38,11 +40,10 @@ def is_interruption(error: BaseException, run_id: str) -> bool:
     )
 
 
-def quiet_error() -> QueryStoppedError:
-    """An error to raise to Spark, of which py4j's log is silent."""
-    # The same filter a second time changes nothing.
-    logging.getLogger("py4j.clientserver").addFilter(_is_no_stop)
-    return QueryStoppedError()
+def keep_py4j_quiet() -> None:
+    """Keep py4j from logging errors of Holdfast with a traceback: Spark logs and raises them anyway."""
+    # Adding the same filter a second time changes nothing.
+    logging.getLogger("py4j.clientserver").addFilter(_is_of_others)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -62,5 +63,6 @@ def _text(error: BaseException) -> str:
     return str(error)
 
 
-def _is_no_stop(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], QueryStoppedError))
+def _is_of_others(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, QueryStoppedError | CheckpointError)

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.common import SYSTEM_CLOCK, Clock
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.spark import sessions
 from holdfast.spark.engines import Engine, RunningQuery, engine_of
 from holdfast.spark.event_time import WakeUps
@@ -222,6 +222,9 @@ class StatefulQuery:
             stopped = engine.stopped(query, error)
             if stopped is not None:
                 raise stopped from None
+            if isinstance(error, CheckpointError):
+                # Spark's log and Spark's own error would show the traceback above the message.
+                raise error.with_traceback(None) from error.__cause__
             raise
 
     def _take(self, batch: DataFrame, batch_id: int, engine: Engine, query: RunningQuery) -> None:
