@@ -128,6 +128,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
             "spark_version": "4.3.0",
             "watermark": 0,
             "query_name": "",
+            "batch_time": 0,
             "sources": [{"logOffset": 2}],
         },
         "spark_files": None,
