@@ -96,12 +96,6 @@ PLANTED: Mapping[str, Planted] = {
         "",
         "states",
     ),
-    "an element that is appended by the current key replaces the list": Planted(
-        "backends/keyed/states/list_state.py",
-        "            self._values[index].extend(values)",
-        "            self._values[index] = values",
-        "states",
-    ),
 }
 """Each fault, by what it does."""
 
