@@ -129,7 +129,6 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
             "watermark": 0,
             "batch_time": 0,
             "query_name": "",
-            "batch_time": 0,
             "sources": [{"logOffset": 2}],
         },
         "spark_files": None,
