@@ -92,6 +92,18 @@ PLANTED: Mapping[str, Planted] = {
         "(starts[1:] >= furthest[:-1])",
         "windows",
     ),
+    "a timer that registers itself fires again": Planted(
+        "src/holdfast/spark/operators/turns_of_keys.py",
+        "self._turns.get(timer, -1) >= self._turn",
+        "self._turns.get(timer, -1) > self._turn",
+        "functions",
+    ),
+    "a processor does not see what it has appended to a stored list": Planted(
+        "src/holdfast/spark/processors/state/list_variable.py",
+        "return stored + appended if appended else stored",
+        "return stored or appended or []",
+        "processors",
+    ),
     "state never expires": Planted(
         "backends/keyed/backend.py",
         "        self._tables.advance_time(now_ms)\n",
