@@ -104,6 +104,12 @@ PLANTED: Mapping[str, Planted] = {
         "return stored or appended or []",
         "processors",
     ),
+    "each subtask keeps all of a union list that was not asked for": Planted(
+        "backends/assignment/redistribution.py",
+        "is_copy=before % parallelism != subtask",
+        "is_copy=False",
+        "operator state",
+    ),
     "state never expires": Planted(
         "backends/keyed/backend.py",
         "        self._tables.advance_time(now_ms)\n",
