@@ -110,6 +110,12 @@ PLANTED: Mapping[str, Planted] = {
         "is_copy=False",
         "operator state",
     ),
+    "a list that was read does not show what is appended": Planted(
+        "backends/keyed/states/list_state.py",
+        "self._values[index].extend(values)",
+        "pass",
+        "functions",
+    ),
     "state never expires": Planted(
         "backends/keyed/backend.py",
         "        self._tables.advance_time(now_ms)\n",

@@ -21,6 +21,7 @@ from holdfast.backends.descriptors import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateTtlConfig,
+    UpdateType,
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed import BackendName, KeyedStateBackend, Keys
@@ -44,6 +45,7 @@ class StateKind:
         map_key: The type of a map's keys.
         function: The function of a reducing state.
         ttl_ms: How long values live; None for ever.
+        is_refreshed_by_reading: Whether reads make values live that long again.
     """
 
     name: str
@@ -51,11 +53,17 @@ class StateKind:
     map_key: pa.DataType | None = None
     function: str = ""
     ttl_ms: int | None = None
+    is_refreshed_by_reading: bool = False
 
     @property
     def ttl(self) -> StateTtlConfig | None:
         """The product's time to live."""
-        return None if self.ttl_ms is None else StateTtlConfig(timedelta(milliseconds=self.ttl_ms))
+        if self.ttl_ms is None:
+            return None
+        update_type = UpdateType.ON_CREATE_AND_WRITE
+        if self.is_refreshed_by_reading:
+            update_type = UpdateType.ON_READ_AND_WRITE
+        return StateTtlConfig(timedelta(milliseconds=self.ttl_ms), update_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +214,13 @@ class StateModel:
                 held[:] = [(value, step.now_ms) for value, _ in held] + [(argument, step.now_ms)]
             else:
                 held.append((argument, step.now_ms))
+
+    def read(self, key: Any, now_ms: int) -> Expected:
+        """Return what a key has, and let it live longer if reads do that."""
+        self._expire(now_ms)
+        if self.kind.is_refreshed_by_reading:
+            self.held[key] = [(value, now_ms) for value, _ in self.held.get(key, [])]
+        return self.expected(key)
 
     def _expire(self, now: int) -> None:
         if self.kind.ttl_ms is not None:
