@@ -46,9 +46,10 @@ class Operation:
 
     Attributes:
         name: An operation of a state (put, append, remove, clear, read), of a timer (register, delete, list),
-            or emit, which yields a row.
+            or emit, which yields a row, or column, which reads the column `v` of its own row.
         state: The number of the state.
-        argument: The argument of the state's operation, the time of a timer, or the number of the row.
+        argument: The argument of the state's operation, the time of a timer, the number of the row, or the
+            value of the column.
         domain: The time that the timer uses.
     """
 
@@ -81,6 +82,21 @@ class CallBatch:
     replays: int = 0
     is_lazy: bool = True
 
+    def values(self) -> list[Any]:
+        """Return the value of each row in the column `v`."""
+        return [
+            next((each.argument for each in script if each.name == "column"), None)
+            for _, script in self.rows
+        ]
+
+    def script_of_rows(self, numbers: Sequence[int], values: Sequence[Any]) -> list[Operation]:
+        """Return what rows do, with the values that they have in the column `v`."""
+        return [
+            replace(each, argument=value) if each.name == "column" else each
+            for number, value in zip(numbers, values, strict=True)
+            for each in self.rows[number][1]
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class CallCase:
@@ -91,6 +107,7 @@ class CallCase:
         kinds: The states.
         time_mode: none, event or processing.
         fired: The scripts of timers; the time of a timer chooses one.
+        column: The type of the column `v` of rows.
     """
 
     operator: str
@@ -99,6 +116,7 @@ class CallCase:
     time_mode: str
     fired: tuple[Script, ...]
     batches: tuple[CallBatch, ...]
+    column: pa.DataType = field(default_factory=pa.int64)
 
     def script_of_timer(self, time_ms: int) -> Script:
         """Return what a timer does."""
@@ -166,14 +184,19 @@ def draw_case(random: Random) -> CallCase:
         if kind.name != "reducing" or is_exact:  # a sum that does not fit ends a case
             refreshes = kind.ttl_ms is not None and drawer.chance(0.5)
             kinds.append(replace(kind, is_refreshed_by_reading=refreshes))
-    return draw_calls(drawer, "function", tuple(kinds), random.choice(["none", *_TIMED]))
+    time_mode = random.choice(["none", *_TIMED])
+    return draw_calls(drawer, "function", tuple(kinds), time_mode, drawer.arrow_type())
 
 
 _TIMED = ("processing", "event", "event")
 
 
 def draw_calls(
-    drawer: Drawer, operator: str, kinds: tuple[StateKind, ...], time_mode: str
+    drawer: Drawer,
+    operator: str,
+    kinds: tuple[StateKind, ...],
+    time_mode: str,
+    column: pa.DataType,
 ) -> CallCase:
     """Draw the key, the scripts and the batches for an operator with these states."""
     random = drawer.random
@@ -192,6 +215,11 @@ def draw_calls(
         count = random.randint(0, max_operations)
         return tuple(_draw_operation(drawer, operator, kinds, domains, times) for _ in range(count))
 
+    def script_of_row() -> Script:
+        if operator == "pandas" or drawer.chance(0.5):  # frames have values in forms of their own
+            return script(4)
+        return (Operation("column", argument=drawer.value(column)), *script(4))
+
     fired = tuple(script(4) for _ in range(random.randint(0, 3)))
     has_ttl = any(kind.ttl_ms is not None for kind in kinds)
     now, watermark = _NOW_MS, _NOW_MS
@@ -204,7 +232,7 @@ def draw_calls(
         count = random.choice([0, 1, 2, 3, 6])
         batches.append(
             CallBatch(
-                tuple((random.choice(keys), script(4)) for _ in range(count)),
+                tuple((random.choice(keys), script_of_row()) for _ in range(count)),
                 now if operator == "function" else max(now, 0),
                 watermark if operator == "function" else max(watermark, 0),
                 random.randint(1, 3),
@@ -217,7 +245,7 @@ def draw_calls(
     last = CallBatch(tuple((each, reads) for each in keys), now, watermark)
     if operator != "function":
         last = replace(last, now_ms=max(now, 0), watermark=max(watermark, 0))
-    return CallCase(operator, key, kinds, time_mode, fired, (*batches, last))
+    return CallCase(operator, key, kinds, time_mode, fired, (*batches, last), column)
 
 
 def _without_nulls(drawer: Drawer, key: pa.Schema) -> PlainTuple:
@@ -316,6 +344,8 @@ class CallModel:
                 timers.discard(timer)
             elif operation.name == "list":
                 call.reads.append(Expected(sorted(time for _, time in timers)))
+            elif operation.name == "column":
+                call.reads.append(Expected(operation.argument))
             elif operation.name == "emit":
                 value = self._read(0, name, batch) if self.case.has_value else Expected()
                 emitted.append((operation.argument, value))
@@ -360,7 +390,7 @@ class Calls(KeyedProcessFunction):
 
     def process_key(self, key: Any, rows: pa.RecordBatch) -> Iterable[Any] | None:
         numbers = rows.column("row").to_pylist()
-        script = [each for number in numbers for each in self._batch.rows[number][1]]
+        script = self._batch.script_of_rows(numbers, from_arrow(rows.column("v")))
         return self._run("rows", key, None, numbers, script)
 
     def on_timer(self, key: Any, time_ms: int, domain: Domain) -> Iterable[Any] | None:
@@ -390,6 +420,8 @@ class Calls(KeyedProcessFunction):
                 yield self._row(key, operation.argument)
             elif operation.name == "read":
                 call.reads.append(read_state(state, kind))
+            elif operation.name == "column":
+                call.reads.append(operation.argument)
             elif operation.name in {"register", "delete"}:
                 self._change_timer(operation)
             else:
@@ -442,10 +474,11 @@ def compare_calls(
     model = CallModel(case)
     current: list[CallBatch] = []
     subtasks = KeyedSubtasks(lambda: make(current[0]), case.key, output=case.output)
-    schema = pa.schema([*case.key, ("row", pa.int64())])
+    schema = pa.schema([*case.key, ("row", pa.int64()), ("v", case.column)])
     for number, batch in enumerate(case.batches):
         current[:] = [batch]
-        rows = [(*key, row) for row, (key, _) in enumerate(batch.rows)]
+        pairs = zip(batch.rows, batch.values(), strict=True)
+        rows = [(*key, row, value) for row, ((key, _), value) in enumerate(pairs)]
         table = pa.Table.from_arrays(columns_of(rows, schema, to_arrow), schema=schema)
         subtasks.parallelism, subtasks.backend = batch.parallelism, batch.backend
         expected = model.run(batch)

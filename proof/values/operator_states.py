@@ -60,7 +60,7 @@ class OperatorStep:
     Attributes:
         asked: The numbers of the states that the operator asks for.
         changes: The changes of each subtask. Those of broadcast states are in each.
-        is_changed_later: Whether states are cleared after they were captured, before they are written.
+        is_changed_later: Whether states change after they were captured, before they are written.
         is_compressed: Whether the checkpoint is compressed.
     """
 
@@ -179,8 +179,8 @@ class _Runner:
             compression: Compression | None = "zstd" if step.is_compressed else None
             snapshot = backend.snapshot(memory_factory(), compression=compression)
             if step.is_changed_later:
-                for state in states.values():
-                    state.clear()
+                for number, state in states.items():
+                    _change_later(state, self._case.kinds[number])
             self._handles.append(snapshot.run().handles)
         for change in step.changes[0]:
             if self._case.kinds[change.state].mode == "broadcast":
@@ -308,6 +308,15 @@ def _state_of(backend: OperatorStateBackend, number: int, kind: OperatorStateKin
     if kind.mode == "list":
         return backend.get_list_state(descriptor)
     return backend.get_union_list_state(descriptor)
+
+
+def _change_later(state: Any, kind: OperatorStateKind) -> None:
+    """Change a state in place, which its snapshot must not show."""
+    if kind.mode == "broadcast":
+        for key in list(state):
+            state.remove(key)
+    else:
+        state.add_all(state.get()[:1])
 
 
 def _elements(values: Sequence[Any], kind: pa.DataType, form: int) -> Any:

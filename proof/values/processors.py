@@ -43,7 +43,7 @@ def draw_case(random: Random) -> CallCase:
         ttl_ms = 10 if time_mode == "processing" and drawer.chance(0.3) else None
         map_key = pa.struct([("k", drawer.key_type())]) if name == "map" else None
         kinds.append(StateKind(name, _draw_type(drawer), map_key, ttl_ms=ttl_ms))
-    return draw_calls(drawer, operator, tuple(kinds), time_mode)
+    return draw_calls(drawer, operator, tuple(kinds), time_mode, _draw_type(drawer))
 
 
 def _draw_type(drawer: Drawer) -> pa.DataType:
@@ -98,10 +98,11 @@ class Processor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
         del timerValues
         if self._case.operator == "row":
-            numbers = [row.row for row in rows]
+            pairs = [(row.row, plain_value(row.v, self._case.column)) for row in rows]
         else:
-            numbers = [number for frame in rows for number in frame["row"].tolist()]
-        script = [each for number in numbers for each in self._batch.rows[number][1]]
+            pairs = [(number, None) for frame in rows for number in frame["row"].tolist()]
+        numbers = [number for number, _ in pairs]
+        script = self._batch.script_of_rows(numbers, [value for _, value in pairs])
         return self._run(Call("rows", key, None, numbers), script)
 
     def handleExpiredTimer(
@@ -130,6 +131,8 @@ class Processor(StatefulProcessor):
                 yield self._row(operation.argument)
             elif operation.name == "read":
                 call.reads.append(_read_state(state, kind))
+            elif operation.name == "column":
+                call.reads.append(operation.argument)
             elif operation.name == "list":
                 call.reads.append(list(self._handle.listTimers()))
             elif operation.name == "register":
