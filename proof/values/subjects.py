@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from proof.values import aggregates, fields, seeds, states, stored, windows
+from proof.values import aggregates, fields, histories, seeds, states, stored, windows
 from proof.values.checking import Comparisons, Tally
 
 MAX_REDUCTIONS = 150
@@ -48,6 +48,9 @@ SUBJECTS: dict[str, Subject] = {
     "fields of structs": Subject(fields.draw_case, fields.run_case, fields.smaller_cases),
     "states from outside": Subject(
         stored.draw_case, stored.run_case, stored.smaller_cases, seeds.STATES_WITHOUT_TTL
+    ),
+    "histories of a job": Subject(
+        histories.draw_case, histories.run_case, histories.smaller_cases, seeds.HISTORIES
     ),
 }
 """Those that need no Spark, by name."""
