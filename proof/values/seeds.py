@@ -170,8 +170,16 @@ HISTORIES = (
     # A fork, and the original after it.
     _history(("batch", 0), ("fork", 1), ("batch", 0)),
     # A clock that goes back by a minute after state has expired.
-    _history(
-        ("batch", 6), ("batch", 0), ("batch", 0), ("the clock goes back", 6), expires=True
+    HistoryCase(
+        {"s": Spec("sum", "n")},
+        None,
+        expires=True,
+        num_retained=3,
+        events=(
+            Event("batch", 6, _ROWS),
+            Event("batch", 0, ()),  # 12 s later
+            Event("the clock goes back", 6, _ROWS),
+        ),
     ),
     # Windows of another size under the same uid.
     _history(("batch", 0), ("windows", 7), window=Kind("tumbling", 10)),

@@ -10,7 +10,7 @@ Row = Mapping[str, Any]
 class Sink(Protocol):
     """A table that a query writes to."""
 
-    def write(self, batch_id: int, rows: Sequence[Row], application: str) -> None:
+    def write(self, batch_id: int, rows: Sequence[Row], application: str, /) -> None:
         """Write the output of a batch. Spark may repeat a batch after a crash."""
         ...
 
@@ -32,7 +32,7 @@ class ReplacingSink:
 
     batches: dict[int, Sequence[Row]] = field(default_factory=dict)
 
-    def write(self, batch_id: int, rows: Sequence[Row], application: str) -> None:
+    def write(self, batch_id: int, rows: Sequence[Row], _application: str, /) -> None:
         self.batches[batch_id] = rows
 
     def go_back(self, batch_id: int) -> None:
@@ -61,7 +61,7 @@ class TransactionalSink:
     marks: dict[str, int]
     batches: list[tuple[int, Sequence[Row]]] = field(default_factory=list)
 
-    def write(self, batch_id: int, rows: Sequence[Row], application: str) -> None:
+    def write(self, batch_id: int, rows: Sequence[Row], application: str, /) -> None:
         if self.marks.get(application, -1) < batch_id:
             self.marks[application] = batch_id
             self.batches.append((batch_id, rows))
@@ -87,7 +87,7 @@ class MergingSink:
     rows: dict[Any, Row] = field(default_factory=dict)
     versions: dict[int, dict[Any, Row]] = field(default_factory=dict)
 
-    def write(self, batch_id: int, rows: Sequence[Row], application: str) -> None:
+    def write(self, batch_id: int, rows: Sequence[Row], _application: str, /) -> None:
         self.rows = {**self.rows, **_by_key(rows)}
         self.versions[batch_id] = self.rows
 

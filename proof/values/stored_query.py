@@ -57,7 +57,7 @@ class Program:
     may_drop: bool
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """The driver dies here."""
 
 
@@ -130,7 +130,7 @@ class StoredQuery:
             The output; None if the batch was completed before.
 
         Raises:
-            Crash: The driver has died.
+            CrashError: The driver has died.
             CheckpointError: The program is refused.
         """
         log = f"{self.location}/offsets/{batch_id}"
@@ -183,8 +183,9 @@ class StoredQuery:
             driver.abort(pending, error)
             raise
         _die_if(dies, "before the sink")
+        application = application_id(self.location)
         for sink in self.sinks:
-            sink.write(batch_id, output, application_id(self.location))
+            sink.write(batch_id, output, application)
         _die_if(dies, "after the sink")
         driver.complete(pending, {program.uid: reports}, progress)
         CLEANER.wait()
@@ -252,4 +253,4 @@ def _partitions(rows: pa.Table, program: Program, max_parallelism: int) -> list[
 
 def _die_if(dies: str, here: str) -> None:
     if dies == here:
-        raise Crash(here)
+        raise CrashError(here)
