@@ -6,7 +6,7 @@ changes nothing itself. After a history the sinks must have the output of the ba
 
 import copy
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
@@ -56,7 +56,7 @@ _TYPES: Mapping[str, pa.DataType] = {
 }
 _KEEP_VALUES = frozenset({"min", "max", "first", "last"})
 """The aggregates whose state has the type of the column."""
-_NOT_TAKEN = {"text": {"sum", "avg"}, "array": {"sum", "avg", *_KEEP_VALUES}}
+_NOT_TAKEN: Mapping[str, Set[str]] = {"text": {"sum", "avg"}, "array": {"sum", "avg", *_KEEP_VALUES}}
 """The aggregates that do not take a type."""
 _WINDOWS = (
     Kind("tumbling", 10),
@@ -228,7 +228,7 @@ class Moment:
             return Refusal("another uid", (before.uid, plan.uid), self.is_stored)
         if plan.key != before.key:
             return Refusal("another key", (before.key, plan.key), self.is_stored)
-        not_taken = _NOT_TAKEN.get(plan.number_type, frozenset())
+        not_taken = _NOT_TAKEN.get(plan.number_type, set())
         for each in plan.counted.values():
             if each.spec.kind in not_taken:
                 return Refusal(f"an aggregate of {plan.number_type}s", ("'n'",))
@@ -677,7 +677,8 @@ _EVENTS = (
 
 def draw_change(random: Random, counted: Mapping[str, Counted], number: int) -> Change:
     """Draw a change of aggregates."""
-    renamed, dropped, added = [], [], []
+    renamed, added = [], []
+    dropped: list[str] = []
     for name in counted:
         chance = random.random()
         if chance < 0.3:
