@@ -174,7 +174,11 @@ def _quick_time(type_: pa.DataType) -> QuickType | None:
 
     if zone is None:
         return QuickType(dt.datetime, convert_local)
-    return QuickType(dt.datetime, convert_instant) if isinstance(zone, ZoneInfo | dt.timezone) else None
+    return (
+        QuickType(dt.datetime, convert_instant)
+        if isinstance(zone, ZoneInfo | dt.timezone)
+        else None
+    )
 
 
 @lru_cache(4096)

@@ -6,7 +6,8 @@ changes nothing itself. After a history the sinks must have the output of the ba
 
 import copy
 import uuid
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
@@ -56,7 +57,10 @@ _TYPES: Mapping[str, pa.DataType] = {
 }
 _KEEP_VALUES = frozenset({"min", "max", "first", "last"})
 """The aggregates whose state has the type of the column."""
-_NOT_TAKEN: Mapping[str, Set[str]] = {"text": {"sum", "avg"}, "array": {"sum", "avg", *_KEEP_VALUES}}
+_NOT_TAKEN: Mapping[str, AbstractSet[str]] = {
+    "text": {"sum", "avg"},
+    "array": {"sum", "avg", *_KEEP_VALUES},
+}
 """The aggregates that do not take a type."""
 _WINDOWS = (
     Kind("tumbling", 10),

@@ -34,7 +34,9 @@ class ValueForm:
         self.serializer = serializer
         quick = serializer.quick
         self.native = None if quick is None or quick.convert else quick.kind
-        self.own: Callable[[Any], Any] = self.round_trip if quick is None else convert_or(quick, self.round_trip)
+        self.own: Callable[[Any], Any] = (
+            self.round_trip if quick is None else convert_or(quick, self.round_trip)
+        )
         self.copied = None if serializer.is_immutable else serializer.copied
         self.type = serializer.storage_type
         field = serializer.field("value")
