@@ -122,6 +122,24 @@ PLANTED: Mapping[str, Planted] = {
         "",
         "states",
     ),
+    "a roll back keeps the application id": Planted(
+        "src/holdfast/spark/savepoints/application.py",
+        "    if APPLICATION_FILE not in names_in(location):",
+        "    if True:",
+        "histories of a job",
+    ),
+    "state lives again when the clock goes back": Planted(
+        "src/holdfast/spark/event_time/batch_times.py",
+        "max(batch_time, batch_time_before), _known",
+        "batch_time, _known",
+        "histories of a job",
+    ),
+    "other windows under the same uid are not noticed": Planted(
+        "src/holdfast/spark/windows/operators.py",
+        "            if (windows, kept) != (now[0], self.kept):",
+        "            if False:",
+        "histories of a job",
+    ),
 }
 """Each fault, by what it does."""
 

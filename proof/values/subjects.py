@@ -13,6 +13,7 @@ from proof.values import (
     aggregates,
     calls,
     fields,
+    histories,
     operator_states,
     processors,
     seeds,
@@ -63,6 +64,9 @@ SUBJECTS: dict[str, Subject] = {
     "fields of structs": Subject(fields.draw_case, fields.run_case, fields.smaller_cases),
     "states from outside": Subject(
         stored.draw_case, stored.run_case, stored.smaller_cases, seeds.STATES_WITHOUT_TTL
+    ),
+    "histories of a job": Subject(
+        histories.draw_case, histories.run_case, histories.smaller_cases, seeds.HISTORIES
     ),
 }
 """Those that need no Spark, by name."""
