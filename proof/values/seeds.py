@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from proof.values.aggregates import AggregateCase, Batch, Change
+from proof.values.calls import CallBatch, CallCase, Operation
 from proof.values.histories import Event, HistoryCase
 from proof.values.model import Spec
 from proof.values.states import StateCase, StateKind, Step
@@ -130,6 +131,28 @@ STATES = (
 )
 
 STATES_WITHOUT_TTL = tuple(case for case in STATES if case.kind.ttl_ms is None)
+
+_FIRST_MS = -(2**63)
+
+FUNCTIONS = (
+    # A timer of the first time that there is fired twice.
+    CallCase(
+        "function",
+        _KEY,
+        (StateKind("value", pa.int64()),),
+        "event",
+        (),
+        (
+            CallBatch(
+                (((1,), (Operation("register", argument=_FIRST_MS, domain="event"),)),),
+                1_000,
+                _FIRST_MS,
+            ),
+            CallBatch((), 1_000, _FIRST_MS),
+            CallBatch((), 1_000, 0),
+        ),
+    ),
+)
 
 WINDOWS = (
     # A row at the end of the calendar.

@@ -56,7 +56,7 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "windows": Subject(windows.draw_case, windows.run_case, windows.smaller_cases, seeds.WINDOWS),
     "states": Subject(states.draw_case, states.run_case, states.smaller_cases, seeds.STATES),
-    "functions": Subject(calls.draw_case, calls.run_case, calls.smaller_cases),
+    "functions": Subject(calls.draw_case, calls.run_case, calls.smaller_cases, seeds.FUNCTIONS),
     "processors": Subject(processors.draw_case, processors.run_case, calls.smaller_cases),
     "operator state": Subject(
         operator_states.draw_case, operator_states.run_case, operator_states.smaller_cases
