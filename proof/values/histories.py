@@ -56,7 +56,10 @@ _TYPES: Mapping[str, pa.DataType] = {
 }
 _KEEP_VALUES = frozenset({"min", "max", "first", "last"})
 """The aggregates whose state has the type of the column."""
-_NOT_TAKEN: Mapping[str, Set[str]] = {"text": {"sum", "avg"}, "array": {"sum", "avg", *_KEEP_VALUES}}
+_NOT_TAKEN: Mapping[str, Set[str]] = {
+    "text": {"sum", "avg"},
+    "array": {"sum", "avg", *_KEEP_VALUES},
+}
 """The aggregates that do not take a type."""
 _WINDOWS = (
     Kind("tumbling", 10),
@@ -229,9 +232,10 @@ class Moment:
         if plan.key != before.key:
             return Refusal("another key", (before.key, plan.key), self.is_stored)
         not_taken = _NOT_TAKEN.get(plan.number_type, set())
-        for each in plan.counted.values():
+        for name, each in plan.counted.items():
             if each.spec.kind in not_taken:
-                return Refusal(f"an aggregate of {plan.number_type}s", ("'n'",))
+                column_or_aggregate = "'n'" if each.spec.kind in {"sum", "avg"} else repr(name)
+                return Refusal(f"an aggregate of {plan.number_type}s", (column_or_aggregate,))
         if plan.key_type != before.key_type:
             types = str(_TYPES[before.key_type]), str(_TYPES[plan.key_type])
             return Refusal("another type of the key", (plan.key, *types), self.is_stored)
