@@ -450,8 +450,9 @@ class History:
             return replace(plan, number_type=random.choice([*_TYPES]))
         if name == "aggregates":
             number = self.branch.moments[-1].number + 1
-            change = draw_change(random, plan.counted, number)
-            counted = change.applied(plan.counted, number)
+            stored = self.branch.moments[-1].plan.counted
+            change = draw_change(random, stored, number)
+            counted = change.applied(stored, number)
             return replace(plan, counted=counted, change=change)
         if name == "uid":
             uid = f"u{self.branch.moments[-1].number}x{random.randint(0, 99)}"
@@ -596,7 +597,19 @@ class History:
         self.compared.check(
             batch_id == checkpoint - 1, "a roll back to another batch", batch_id, checkpoint
         )
+        later = [moment.plan for moment in branch.moments[checkpoint + 1 :]]
         branch.go_back(checkpoint)
+        self._keep_change(later, random)
+
+    def _keep_change(self, later: Sequence[Plan], random: Random) -> None:
+        """Go on after a roll back with the first change of aggregates that was rolled back, or without it."""
+        branch = self.branch
+        plan = branch.plan
+        changed = next((each for each in later if each.change != plan.change), None)
+        if changed is None or changed.uid != plan.uid or random.random() < 0.5:
+            return
+        counted = changed.change.applied(plan.counted, branch.moments[-1].number + 1)
+        branch.plan = replace(plan, counted=counted, change=changed.change)
 
     def take_savepoint(self, random: Random) -> None:
         """Take a savepoint."""
