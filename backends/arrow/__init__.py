@@ -36,9 +36,10 @@ from holdfast.backends.arrow.python_keys import dictionary_key
 from holdfast.backends.arrow.python_objects import named_conversion, no_object_error
 from holdfast.backends.arrow.quick_values import (
     NotQuickError,
-    Quick,
+    QuickType,
+    convert_or,
     is_valid_text,
-    quick_value,
+    quick_type,
 )
 from holdfast.backends.arrow.sketches import (
     check_sketches,
@@ -51,7 +52,7 @@ __all__ = [
     "Elements",
     "MisfitError",
     "NotQuickError",
-    "Quick",
+    "QuickType",
     "are_new",
     "blocks_of",
     "cast",
@@ -65,6 +66,7 @@ __all__ = [
     "compacted",
     "conformed",
     "conformed_column",
+    "convert_or",
     "dictionary_key",
     "equal_numbers",
     "equal_rows",
@@ -89,7 +91,7 @@ __all__ = [
     "plain_array",
     "plain_floats",
     "plain_type",
-    "quick_value",
+    "quick_type",
     "refuse_compressed",
     "scalar_of",
     "size_of",

@@ -3,7 +3,6 @@
 import builtins
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
 from types import NoneType
 from typing import Any
 
@@ -11,14 +10,13 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import (
     Elements,
-    NotQuickError,
-    Quick,
+    QuickType,
     chunks_of,
     fields_of,
     is_valid_text,
     no_object_error,
     plain_type,
-    quick_value,
+    quick_type,
     scalar_of,
     types_in,
 )
@@ -59,7 +57,9 @@ class ArrowSerializer(Serializer):
         self._type = type
         self.rules = rules
         self._native = _NATIVE.get(type)
-        self._is_nested = bool(fields_of(plain_type(type)))
+        parts = fields_of(plain_type(type))
+        self._is_nested = bool(parts)
+        self._is_flat = not any(fields_of(plain_type(part.type)) for part in parts)
         self._may_be_changed = any(map(_may_be_changed, types_in(type)))
 
     @property
@@ -71,12 +71,16 @@ class ArrowSerializer(Serializer):
         return False
 
     @property
-    def native(self) -> builtins.type | None:
-        return self._native
+    def quick(self) -> QuickType | None:
+        return quick_type(self._type)
 
     @property
     def is_immutable(self) -> bool:
         return not self._is_nested
+
+    @property
+    def is_flat(self) -> bool:
+        return self._is_flat
 
     @property
     def stored(self) -> StoredSerializer:
@@ -113,22 +117,10 @@ class ArrowSerializer(Serializer):
             return value  # a hundred times faster, and a column of nothing but these is, too
         return scalar_of(value, self._type).as_py()
 
-    @cached_property
-    def _quick(self) -> Quick | None:
-        return quick_value(self._type)
-
-    def own(self, value: Any) -> Any:
-        if type(value) is self._native and _arrow_takes(value):
-            return value
-        if self._quick is not None:
-            try:
-                return self._quick(value)
-            except NotQuickError:
-                pass  # the column says what becomes of it
-        return super().own(value)
-
     def copied(self, element: Any) -> Any:
-        return _copied(element) if self._is_nested else element
+        if self._is_flat and isinstance(element, dict | list):
+            return element.copy()
+        return _copied(element)
 
     def decode_one(self, encoded: Any) -> Any:
         if self._native is not None:

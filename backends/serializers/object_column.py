@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import offsets_of, paths_in
+from holdfast.backends.arrow import QuickType, offsets_of, paths_in
 from holdfast.backends.serializers.arrow_migration import Default
 
 
@@ -38,6 +38,9 @@ class ObjectColumn(ABC):
         has_classes: Whether rows are other than the objects.
         row_type: The type that msgspec decodes rows to, which are objects' values without their classes; Arrow stores all of
             them. None if there is more to look at.
+        is_plain: Whether all objects of the class come back as they are, and can't be changed.
+        quick: Objects that need no row to be checked and copied; None if there are none.
+        is_frozen: Whether these can't be changed, and need no copy.
     """
 
     def __init__(
@@ -50,6 +53,9 @@ class ObjectColumn(ABC):
         self.default: Default | None = None
         self.has_classes: bool = any(part.has_classes for part in parts)
         self.row_type: Any = None
+        self.is_plain = False
+        self.quick: QuickType | None = None
+        self.is_frozen = False
 
     def row(self, value: Any) -> Any:
         """The object with tuples in the place of classes, of which msgspec makes a row. Raises `UnlikeError` for others."""
@@ -58,6 +64,10 @@ class ObjectColumn(ABC):
     def of_row(self, row: Any) -> Any:
         """An object of its row; a new one, unless it can't change."""
         return row
+
+    def copied(self, value: Any) -> Any:
+        """A copy of an object that is quick."""
+        return value
 
     @abstractmethod
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:

@@ -50,6 +50,7 @@ def object_column(described: Any, outer: _Outer = ()) -> ObjectColumn:
     if _is_bounded(described):  # msgspec has to look at each object
         column.kinds = frozenset()
         column.row_type = None
+        column.is_plain = False
     return column
 
 
@@ -100,6 +101,13 @@ def _plain(described: Any, _outer: _Outer) -> ObjectColumn:
     type_, kind, row_type = _PLAIN[type(described)]
     column = PlainColumn(type_, kind)
     column.row_type = row_type
+    column.is_plain = row_type is not None
+    return column
+
+
+def _text(kind: type, _described: Any, _outer: _Outer) -> ObjectColumn:
+    column = ConvertedColumn(pa.string(), kind)
+    column.is_plain = True
     return column
 
 
@@ -166,8 +174,8 @@ _COLUMNS: dict[type[inspect.Type], Callable[[Any, _Outer], ObjectColumn]] = {
     inspect.UnionType: _optional,
     inspect.DateTimeType: _time,
     inspect.TimeType: _time,
-    inspect.DecimalType: lambda *_: ConvertedColumn(pa.string(), Decimal),
-    inspect.UUIDType: lambda *_: ConvertedColumn(pa.string(), uuid.UUID),
+    inspect.DecimalType: partial(_text, Decimal),
+    inspect.UUIDType: partial(_text, uuid.UUID),
     inspect.EnumType: _enum,
     inspect.LiteralType: lambda described, _: LiteralColumn(list(described.values)),
     inspect.TupleType: _tuple,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError, missing_in
+from holdfast.backends.arrow import Elements, MisfitError, QuickType, missing_in
 from holdfast.backends.serializers.arrow_migration import NoWayError, Rules, change_of
 from holdfast.backends.serializers.bytes_serializer import objects_in
 from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
@@ -82,6 +82,21 @@ class ObjectSerializer(Serializer):
         return StoredSerializer(
             "arrow", self._objects.name, self._objects.form, self._objects.fields
         )
+
+    @property
+    def quick(self) -> QuickType | None:
+        return self._column.quick
+
+    @property
+    def is_immutable(self) -> bool:
+        return self._column.is_frozen
+
+    @property
+    def is_flat(self) -> bool:
+        return self._column.quick is not None
+
+    def copied(self, element: Any) -> Any:
+        return self._column.copied(element) if self.is_flat else super().copied(element)
 
     def encode(self, values: Elements) -> list[pa.Array]:
         objects = objects_in(values)

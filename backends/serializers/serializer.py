@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError
+from holdfast.backends.arrow import Elements, MisfitError, QuickType
 from holdfast.backends.serializers.arrow_migration import Rules
 from holdfast.backends.serializers.compatibility import Compatibility
 from holdfast.backends.serializers.stored_form import StoredSerializer, column
@@ -88,16 +88,18 @@ class Serializer(ABC):
         """
 
     @property
-    def native(self) -> type | None:
-        """The immutable Python type whose objects are elements as they are; None if there is no such type.
-
-        A few of its objects are refused later: integers of more than 64 bits, and texts that are not valid Unicode.
-        """
+    def quick(self) -> QuickType | None:
+        """Objects for which `own` has a quicker way; None if there are none."""
         return None
 
     @property
     def is_immutable(self) -> bool:
         """Whether no decoded element can be changed."""
+        return False
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether nothing inside of a decoded element can be changed, so that `copied` takes little time."""
         return False
 
     def own(self, value: Any) -> Any:

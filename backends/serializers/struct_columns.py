@@ -3,13 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
+from types import NoneType
 from typing import Any, get_origin
 
 import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
-from holdfast.backends.arrow import children_of
+from holdfast.backends.arrow import NotQuickError, QuickType, children_of
 from holdfast.backends.serializers.constructors import constructor_of
 from holdfast.backends.serializers.leaf_columns import TagColumn
 from holdfast.backends.serializers.object_column import ObjectColumn, UnlikeError
@@ -139,6 +140,30 @@ class ClassColumn(StructColumn):
                 "Row", list(zip(names, types, strict=True)), array_like=True, frozen=True, gc=False
             )
 
+        if self.kinds and not any(self._unset) and all(part.is_plain for part in self._columns):
+            self.quick = QuickType(cls, self._quick_conversion())
+            self.is_frozen = _is_frozen(cls)
+
+    def _quick_conversion(self) -> Callable[[Any], Any]:
+        """Returns the function that copies an object whose fields have objects of their own classes, and raises for others."""
+        kinds = [
+            column.kinds | {NoneType} if column.may_be_none else column.kinds
+            for column in self._columns
+        ]
+        values_of, make, is_frozen = self._values_of, self._make, _is_frozen(self._class)
+
+        def convert(value: Any) -> Any:
+            values = values_of(value)
+            for item, allowed in zip(values, kinds):  # noqa: B905  # `strict` takes time
+                if type(item) not in allowed:
+                    raise NotQuickError
+            return value if is_frozen else make(*values)
+
+        return convert
+
+    def copied(self, value: Any) -> Any:
+        return self._make(*self._values_of(value))
+
     def row(self, value: Any) -> Any:
         if type(value) is not self._class:
             if value is None and self.may_be_none:
@@ -179,6 +204,12 @@ class ClassColumn(StructColumn):
                 )  # a tag is left out
             ),
         )
+
+
+def _is_frozen(cls: Any) -> bool:
+    """Whether the fields of a class's objects can't be set."""
+    settings = getattr(cls, "__dataclass_params__", None) or getattr(cls, "__struct_config__", None)
+    return issubclass(cls, tuple) or bool(settings and settings.frozen)
 
 
 def _replaced(values: list[Any], old: Any, new: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import pyarrow as pa
@@ -617,7 +617,8 @@ class History:
         branch.query.stop()
         if not branch.kept:
             return
-        form = random.choice(["native", "canonical"])
+        formats: list[Literal["native", "canonical"]] = ["native", "canonical"]
+        form = random.choice(formats)
         of_query = [each for each, _, _ in self.savepoints if branch.query.query_id in each]
         base = of_query[-1] if of_query and form == "native" else None
         pointer = take_savepoint(

@@ -121,8 +121,8 @@ class MapState(OfCurrentKey["MapPage", MapColumns]):
         except TypeError:
             message = f"a map key of type {kind} can't be looked up in state {self.name!r}"
             raise InvalidRequestError(message) from None
-        if self._key_form.copied is not None:
-            copy = self._key_form.copied(key)
+        if self._key_form.serializer.makes_objects:
+            copy = self._key_form.round_trip(key)
             if copy != key or hash(copy) != hash(key):
                 message = (
                     f"a map key of type {kind} differs from its own copy, and can't be looked up in state "

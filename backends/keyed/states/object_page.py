@@ -35,12 +35,12 @@ class ObjectPage:
         self._column: pa.Array | None = None
 
     def give(self, index: int) -> Any:
-        """The value of a key, or None, for a caller that may change the object: the page has it no longer."""
+        """The value of a key, or None, for a caller that may change the object: a copy, or the page has it no longer."""
         value = self.read(index)
         copied = self.rows.form.copied
         if value is None or copied is None:
             return value
-        if self.changed[index]:
+        if self.changed[index] or self.rows.form.serializer.is_flat:
             return copied(value)
         self.values[index] = UNREAD
         return value

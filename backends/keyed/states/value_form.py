@@ -1,12 +1,12 @@
 """How values of a state lie in the columns of its table, and how they get there and back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError
+from holdfast.backends.arrow import Elements, MisfitError, convert_or
 from holdfast.backends.keyed.columns import from_arrow, side_by_side, take_arrow, take_or_null
 from holdfast.backends.keyed.table import Flags, TableSpec
 from holdfast.backends.serializers import Serializer, migrated_column
@@ -22,7 +22,9 @@ class ValueForm:
         what: What the values are, for errors.
 
     Attributes:
-        native: The immutable Python type whose objects are values as they are; None if there is no such type.
+        native: The immutable Python type whose objects are values as they are; None if there is no such type. A few of its
+            objects are refused later: integers of more than 64 bits, and text that is not valid Unicode.
+        own: Returns a value as the state gives it back. Raises `InvalidRequestError`, also for None.
         copied: Copies a value that is given to whoever could change it; None if nobody can.
     """
 
@@ -30,7 +32,11 @@ class ValueForm:
         self.name = name
         self._what = what
         self.serializer = serializer
-        self.native = serializer.native
+        quick = serializer.quick
+        self.native = None if quick is None or quick.convert else quick.kind
+        self.own: Callable[[Any], Any] = (
+            self.round_trip if quick is None else convert_or(quick, self.round_trip)
+        )
         self.copied = None if serializer.is_immutable else serializer.copied
         self.type = serializer.storage_type
         field = serializer.field("value")
@@ -64,8 +70,12 @@ class ValueForm:
         except MisfitError as error:
             raise self._refused(error) from None
 
-    def own(self, value: Any) -> Any:
-        """A value as the state gives it back. Raises `InvalidRequestError`, also for None."""
+    def round_trip(self, value: Any) -> Any:
+        """Return what a value is once it is stored, which shares nothing with it that can change.
+
+        Raises:
+            InvalidRequestError: It can't be stored; also for None.
+        """
         try:
             return self.serializer.own(value)
         except MisfitError as error:

@@ -22,9 +22,12 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
     def __init__(self, columns: ValueColumns, context: KeyContext) -> None:
         super().__init__(columns, context, partial(ObjectPage, columns.rows))
         self._form = columns.rows.form
-        self._native = self._form.native
-        is_changeable = self._form.copied is not None
-        self._is_read_by_page = columns.rows.is_refreshed_by_reading or is_changeable
+        self._native, self._own = self._form.native, self._form.own
+        is_flat = self._form.serializer.is_flat
+        self._copied = self._form.copied if is_flat else None
+        self._is_read_by_page = columns.rows.is_refreshed_by_reading or not (
+            is_flat or self._form.copied is None
+        )
 
     def value(self) -> Any:
         """The value of the current key; a copy of the default, or None, if there is none.
@@ -39,6 +42,8 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
         if value is UNREAD or self._is_read_by_page:
             page, index = self._current()
             value = page.give(index)
+        elif self._copied is not None and value is not None:
+            value = self._copied(value)
         if value is None and self._columns.default is not None:
             return self._default()
         return value
@@ -53,7 +58,7 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
             InvalidRequestError: No key is current, or the value is of another type.
         """
         if type(value) is not self._native and value is not None:
-            value = self._form.own(value)
+            value = self._own(value)
         try:
             index = self._context.index
             self._values[index] = value  # type: ignore[index]

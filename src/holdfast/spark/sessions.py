@@ -97,12 +97,23 @@ def register_source(session: SparkSession, source: type[DataSource]) -> None:
     registered = _registered.setdefault(session, set())
     if source in registered:
         return
+    active = SparkSession.getActiveSession()
     try:
+        _activate(session)  # whether it has the source, Spark asks the active session
         session.dataSource.register(source)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    finally:
+        if active is not None:
+            _activate(active)
     registered.add(source)
+
+
+def _activate(session: SparkSession) -> None:
+    if hasattr(session, "_jsparkSession"):  # Spark Connect has one session
+        jvm: Any = session._jvm
+        jvm.SparkSession.setActiveSession(session._jsparkSession)
 
 
 _registered: WeakKeyDictionary[SparkSession, set[type[DataSource]]] = WeakKeyDictionary()
