@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import pyarrow as pa
@@ -205,6 +205,7 @@ class Moment:
 
     Attributes:
         plan: What ran.
+        number: The number of the batch, which grows on even if a query begins with a savepoint.
         rows: The rows of each key, with the numbers of their batches, and the time of the last.
         windows: The windows.
         types: The types in which aggregates keep values of the column, by the aggregate's name.
@@ -215,6 +216,7 @@ class Moment:
     """
 
     plan: Plan
+    number: int = -1
     rows: dict[Any, tuple[list[tuple[int, Row]], int]] = field(default_factory=dict)
     windows: WindowModel | None = None
     types: dict[str, str] = field(default_factory=dict)
@@ -233,9 +235,11 @@ class Moment:
         if plan.key != before.key:
             return Refusal("another key", (before.key, plan.key), self.is_stored)
         not_taken = _NOT_TAKEN.get(plan.number_type, set())
-        for each in plan.counted.values():
-            if each.spec.kind in not_taken:
-                return Refusal(f"an aggregate of {plan.number_type}s", ("'n'",))
+        wrong = [name for name, each in plan.counted.items() if each.spec.kind in not_taken]
+        if wrong:
+            are_sums = any(plan.counted[name].spec.kind in {"sum", "avg"} for name in wrong)
+            name = "'n'" if are_sums else repr(wrong[0])
+            return Refusal(f"an aggregate of {plan.number_type}s", (name,))
         if plan.key_type != before.key_type:
             types = str(_TYPES[before.key_type]), str(_TYPES[plan.key_type])
             return Refusal("another type of the key", (plan.key, *types), self.is_stored)
@@ -261,7 +265,6 @@ class Moment:
     def after(
         self,
         plan: Plan,
-        batch_id: int,
         rows: Sequence[tuple[Any, ...]],
         times: tuple[int, int],
         *,
@@ -271,7 +274,6 @@ class Moment:
 
         Args:
             plan: What runs.
-            batch_id: The batch.
             rows: Its rows.
             times: What the driver's clock says, and the watermark.
             expires: As of the case.
@@ -280,8 +282,10 @@ class Moment:
         is_new = plan.uid != self.plan.uid
         names = plan.schema.names
         cells = [dict(zip(names, row, strict=True)) for row in rows]
+        number = self.number + 1
         moment = Moment(
             plan,
+            number,
             {} if is_new else dict(self.rows),
             None,
             {},
@@ -298,9 +302,9 @@ class Moment:
             is_kept = self.windows is not None and not is_new
             model = copy.deepcopy(self.windows) if is_kept else None
             moment.windows = model or WindowModel(plan.window, 0, "append")
-            keyed = [(row[plan.key], {**row, "batch": batch_id}) for row in cells]
+            keyed = [(row[plan.key], {**row, "number": number}) for row in cells]
             for key, window in moment.windows.batch(keyed, self.watermark_ms, watermark_ms):
-                numbered = [(row["batch"], row) for row in window.rows]
+                numbered = [(row["number"], row) for row in window.rows]
                 bounds = {"window_start": window.start * 1000, "window_end": window.end * 1000}
                 moment.output.append(_result(plan, {plan.key: key, **bounds}, numbered))
             return moment
@@ -309,7 +313,7 @@ class Moment:
             held, written_ms = moment.rows.get(key, ([], time_ms))
             if expires and written_ms + _TTL_MS <= time_ms:
                 held = []
-            moment.rows[key] = [*held, (batch_id, row)], time_ms
+            moment.rows[key] = [*held, (number, row)], time_ms
         for key in dict.fromkeys(row[plan.key] for row in cells):
             moment.output.append(_result(plan, {plan.key: key}, moment.rows[key][0]))
         return moment
@@ -319,7 +323,7 @@ def _result(plan: Plan, key: Row, rows: Sequence[tuple[int, Row]]) -> Row:
     """Return a row of the output."""
     cells = {}
     for name, each in plan.counted.items():
-        counted = [row for batch_id, row in rows if batch_id >= each.since]
+        counted = [row for number, row in rows if number >= each.since]
         cells[name] = aggregate(each.spec, counted, plan.columns).value
     return {**key, **cells}
 
@@ -422,8 +426,8 @@ class History:
             self.roll_back(random)
         elif event.name == "savepoint":
             self.take_savepoint(random)
-        elif event.name in {"fork", "move"}:
-            self.restore(random, moves=event.name == "move")
+        elif event.name in {"fork", "move", "new query"}:
+            self.restore(random, event.name)
         else:
             if event.name == "the clock goes back":
                 self.clock_ms -= random.choice([5_000, 60_000])
@@ -445,11 +449,13 @@ class History:
         if name == "type":
             return replace(plan, number_type=random.choice([*_TYPES]))
         if name == "aggregates":
-            change = draw_change(random, plan.counted, self.branch.next_batch)
-            counted = change.applied(plan.counted, self.branch.next_batch)
+            number = self.branch.moments[-1].number + 1
+            stored = self.branch.moments[-1].plan.counted
+            change = draw_change(random, stored, number)
+            counted = change.applied(stored, number)
             return replace(plan, counted=counted, change=change)
         if name == "uid":
-            uid = f"u{self.branch.next_batch}x{random.randint(0, 99)}"
+            uid = f"u{self.branch.moments[-1].number}x{random.randint(0, 99)}"
             window = plan.window and random.choice(_WINDOWS)
             may_drop = random.random() < 0.7
             return replace(plan, uid=uid, window=window, may_drop=may_drop, change=_NO_CHANGE)
@@ -478,7 +484,7 @@ class History:
         refusal = before.refusal(plan)
         moment = Moment(plan)
         if refusal is None or not refusal.is_certain:
-            moment = before.after(plan, batch_id, cells, times, expires=self.case.expires)
+            moment = before.after(plan, cells, times, expires=self.case.expires)
         stored, in_sinks = self._files(branch), copy.deepcopy(branch.query.sinks)
         table = pa.Table.from_arrays(
             [
@@ -591,7 +597,19 @@ class History:
         self.compared.check(
             batch_id == checkpoint - 1, "a roll back to another batch", batch_id, checkpoint
         )
+        later = [moment.plan for moment in branch.moments[checkpoint + 1 :]]
         branch.go_back(checkpoint)
+        self._keep_change(later, random)
+
+    def _keep_change(self, later: Sequence[Plan], random: Random) -> None:
+        """Go on after a roll back with the first change of aggregates that was rolled back, or without it."""
+        branch = self.branch
+        plan = branch.plan
+        changed = next((each for each in later if each.change != plan.change), None)
+        if changed is None or changed.uid != plan.uid or random.random() < 0.5:
+            return
+        counted = changed.change.applied(plan.counted, branch.moments[-1].number + 1)
+        branch.plan = replace(plan, counted=counted, change=changed.change)
 
     def take_savepoint(self, random: Random) -> None:
         """Take a savepoint."""
@@ -599,29 +617,39 @@ class History:
         branch.query.stop()
         if not branch.kept:
             return
+        formats: list[Literal["native", "canonical"]] = ["native", "canonical"]
+        form = random.choice(formats)
+        of_query = [each for each, _, _ in self.savepoints if branch.query.query_id in each]
+        base = of_query[-1] if of_query and form == "native" else None
         pointer = take_savepoint(
             branch.query.location,
             f"{self.root}/savepoints",
-            format=random.choice(["native", "canonical"]),
+            base=base,
+            format=form,
             configuration={},
         )
         self.savepoints.append((pointer, [*branch.moments], branch.is_noted))
 
-    def restore(self, random: Random, *, moves: bool) -> None:
-        """Fork the query, or move it: by the last savepoint, or by any."""
+    def restore(self, random: Random, name: str) -> None:
+        """Fork the query, move it, or begin a new one with its state: by the last savepoint, or by any."""
         if not self.savepoints or random.random() < 0.4:
             self.take_savepoint(random)
         if not self.savepoints:
             return
         branch = self.branch
         pointer, moments, is_noted = random.choice(self.savepoints)
+        moves = name == "move"
         if moves and moments != branch.moments[: len(moments)]:
             return  # it is of a history that does not count any more
-        name = uuid.uuid4().hex
+        place = uuid.uuid4().hex
+        if name == "new query":
+            if moments[-1].is_stored:  # without state it is refused
+                self._begin_with(pointer, moments[-1], place)
+            return
         restored = restore_savepoint(
             pointer,
-            f"{self.root}/{name}",
-            checkpoint_dir=f"{self.root}/jobs-{name}",
+            f"{self.root}/{place}",
+            checkpoint_dir=f"{self.root}/jobs-{place}",
             keep_query_id=moves,
             configuration={},
         )
@@ -633,7 +661,7 @@ class History:
         )
         query = StoredQuery(
             restored.checkpoint_location,
-            f"{self.root}/jobs-{name}",
+            f"{self.root}/jobs-{place}",
             self.case.num_retained,
             branch.query.sinks if moves else self._sinks(),
             query_id=restored.query_id,
@@ -650,6 +678,18 @@ class History:
             self.branches.append(new)
         else:
             self.branches.insert(0, new)
+
+    def _begin_with(self, pointer: str, moment: Moment, place: str) -> None:
+        """Begin a new query with the state of a savepoint. Its batches are counted from 0."""
+        query = StoredQuery(
+            f"{self.root}/{place}",
+            f"{self.root}/jobs-{place}",
+            self.case.num_retained,
+            self._sinks(),
+            start=pointer,
+        )
+        query.create()
+        self.branches.append(Branch(query, [moment], moment.plan))
 
     def end(self) -> None:
         """Run another batch of each query, and compare its sinks with what came out of the batches that count."""
@@ -674,7 +714,7 @@ _EVENTS = (
     *["aggregates"] * 4,
     *["uid", "windows", "windows"],
     *["roll back"] * 3,
-    *["savepoint", "fork", "fork", "move", "move"],
+    *["savepoint", "fork", "fork", "move", "move", "new query", "new query"],
     *["the clock goes back"] * 2,
 )
 

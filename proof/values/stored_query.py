@@ -78,9 +78,10 @@ class StoredQuery:
     Attributes:
         location: Its checkpointLocation.
         checkpoint_dir: Where its operator's checkpoints are.
-        query_id: Spark's id of it.
         num_retained: How many checkpoints are kept.
         sinks: Its sinks.
+        query_id: Spark's id of it.
+        start: The savepoint that its operator begins with.
     """
 
     location: str
@@ -88,6 +89,7 @@ class StoredQuery:
     num_retained: int
     sinks: Sequence[Sink]
     query_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    start: str | None = None
     _driver: CheckpointCoordinator | None = None
 
     @property
@@ -160,6 +162,7 @@ class StoredQuery:
                 key=program.key.names,
                 parallelism=program.parallelism,
                 num_retained=self.num_retained,
+                start=self.start,
                 allow_non_restored_state=program.may_drop,
             )
         driver = self._driver
