@@ -92,11 +92,8 @@ class ObjectSerializer(Serializer):
         return self._column.is_frozen
 
     @property
-    def is_flat(self) -> bool:
-        return self._column.quick is not None
-
-    def copied(self, element: Any) -> Any:
-        return self._column.copied(element) if self.is_flat else super().copied(element)
+    def quick_copy(self) -> Callable[[Any], Any] | None:
+        return None if self._column.quick is None else self._column.copied
 
     def encode(self, values: Elements) -> list[pa.Array]:
         objects = objects_in(values)
