@@ -38,6 +38,7 @@ class QuickType(NamedTuple):
         return frozenset([self.kind, NoneType] if may_be_none else [self.kind])
 
 
+@lru_cache(256)  # a state is opened for each batch
 def quick_type(type: pa.DataType) -> QuickType | None:
     """Return the objects of an Arrow type that need no column; None if all do.
 
