@@ -89,11 +89,11 @@ class ObjectSerializer(Serializer):
 
     @property
     def is_immutable(self) -> bool:
-        return self._column.is_frozen
+        return self._column.quick is not None and self._column.quick_copy is None
 
     @property
     def quick_copy(self) -> Callable[[Any], Any] | None:
-        return None if self._column.quick is None else self._column.copied
+        return self._column.quick_copy
 
     def encode(self, values: Elements) -> list[pa.Array]:
         objects = objects_in(values)

@@ -51,7 +51,6 @@ CALLED_FROM_ELSEWHERE = {
     "handle_one_request": "http.server calls it",
     "initialOffset": "Spark calls it",
     "latestOffset": "Spark calls it",
-    "listTimers": "processors of PySpark call it",
     "log_message": "http.server calls it",
     "missing_host_key": "paramiko calls it",
     "parse_known_args": "argparse calls it",

@@ -57,10 +57,12 @@ class Drawer:
     Attributes:
         random: The source of chance.
         has_void: Whether types may have void inside; PySpark can't make DataFrames of all of those.
+        days: The first and the last day of timestamps, counted from 1970-01-01.
     """
 
     random: Random
     has_void: bool = True
+    days: tuple[int, int] = (FIRST_DAY, LAST_DAY)
 
     def chance(self, probability: float) -> bool:
         """Return True with this probability."""
@@ -206,6 +208,7 @@ class Drawer:
             longest = 10**15 if kind.unit == "us" else 10**12
             return choose.choice([0, 1, -1, 1_000_000, -DAY_US, longest, choose.randint(0, 10**12)])
         micros = choose.choice([*_MICROS, choose.randint(_MICROS[0], _MICROS[1])])
+        micros = min(max(micros, self.days[0] * DAY_US), (self.days[1] + 1) * DAY_US - 1)
         if kind.tz not in {None, "UTC"}:  # Python has no first and last hours there
             micros = min(max(micros, _MICROS[0] + DAY_US), _MICROS[1] - DAY_US)
         return {"s": micros // 10**6, "ms": micros // 1000, "us": micros}.get(

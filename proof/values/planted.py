@@ -14,6 +14,8 @@ from proof.values.subjects import SUBJECTS, compare
 _ROOT = Path(__file__).parents[2]
 _PARTS = ("src", "backends", "locations", "proof", "tests", "examples")
 _MAX_CASES = 1_500
+_DIFFERS = 3
+"""The status of a process that has found a difference; Python itself ends with 1 or 2 on errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,53 @@ PLANTED: Mapping[str, Planted] = {
         "(starts[1:] >= furthest[:-1])",
         "windows",
     ),
+    "a timer that registers itself fires again": Planted(
+        "src/holdfast/spark/operators/turns_of_keys.py",
+        "self._turns.get(timer, -1) >= self._turn",
+        "self._turns.get(timer, -1) > self._turn",
+        "functions",
+    ),
+    "a processor does not see what it has appended to a stored list": Planted(
+        "src/holdfast/spark/processors/state/list_variable.py",
+        "return stored + appended if appended else stored",
+        "return stored or appended or []",
+        "processors",
+    ),
+    "each subtask keeps all of a union list that was not asked for": Planted(
+        "backends/assignment/redistribution.py",
+        "is_copy=before % parallelism != subtask",
+        "is_copy=False",
+        "operator state",
+    ),
+    "a list that was read does not show what is appended": Planted(
+        "backends/keyed/states/list_state.py",
+        "self._values[index].extend(values)",
+        "pass",
+        "functions",
+    ),
     "state never expires": Planted(
         "backends/keyed/backend.py",
         "        self._tables.advance_time(now_ms)\n",
         "",
         "states",
+    ),
+    "a roll back keeps the application id": Planted(
+        "src/holdfast/spark/savepoints/application.py",
+        "    if APPLICATION_FILE not in names_in(location):",
+        "    if True:",
+        "histories of a job",
+    ),
+    "state lives again when the clock goes back": Planted(
+        "src/holdfast/spark/event_time/batch_times.py",
+        "max(batch_time, batch_time_before), _known",
+        "batch_time, _known",
+        "histories of a job",
+    ),
+    "other windows under the same uid are not noticed": Planted(
+        "src/holdfast/spark/windows/operators.py",
+        "            if (windows, kept) != (now[0], self.kept):",
+        "            if False:",
+        "histories of a job",
     ),
 }
 """Each fault, by what it does."""
@@ -106,10 +150,10 @@ def misses(seed: int) -> list[str]:
 
 
 def finds(name: str, seed: int) -> bool:
-    """Whether the comparison finds a fault.
+    """Check whether the comparison finds a fault, and finds nothing in the same cases without it.
 
     Raises:
-        ValueError: The file has no such text any more.
+        ValueError: The file does not have this text exactly once.
     """
     planted = PLANTED[name]
     with tempfile.TemporaryDirectory() as directory:
@@ -122,20 +166,42 @@ def finds(name: str, seed: int) -> bool:
             message = f"{planted.file} has {text.count(planted.right)} times {planted.right!r}"
             raise ValueError(message)
         file.write_text(text.replace(planted.right, planted.wrong))
-        path = os.pathsep.join(str(copy / part) for part in ("src", "tests", ""))
-        command = [sys.executable, "-m", "proof.values.planted", planted.subject, str(seed)]
-        ran = subprocess.run(command, cwd=copy, env={**os.environ, "PYTHONPATH": path}, check=False)
-    return ran.returncode == 1
+        cases = _cases_until_difference(copy, planted.subject, seed, _MAX_CASES)
+        if cases is None:
+            return False
+        # Without this control, a difference that is always there would count as the fault.
+        file.write_text(text)
+        return _cases_until_difference(copy, planted.subject, seed, cases) is None
+
+
+def _cases_until_difference(copy: Path, subject: str, seed: int, max_cases: int) -> int | None:
+    """Run cases with a copy of Holdfast. Return the number of cases up to the first that differs.
+
+    Raises:
+        RuntimeError: The process failed, so nothing is known.
+    """
+    path = os.pathsep.join(str(copy / part) for part in ("src", "tests", ""))
+    command = [sys.executable, "-m", "proof.values.planted", subject, str(seed), str(max_cases)]
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run(
+        command, cwd=copy, env=environment, check=False, stdout=subprocess.PIPE, text=True
+    )
+    print(ran.stdout)
+    if ran.returncode not in {0, _DIFFERS}:
+        raise RuntimeError(f"{' '.join(command)} ended with status {ran.returncode}")
+    return int(ran.stdout.split(maxsplit=1)[0]) if ran.returncode else None
 
 
 def main() -> int:
-    """Run cases until one has a problem; the status is 1 if one has."""
-    subject, seed = replace(SUBJECTS[sys.argv[1]], max_reductions=0), int(sys.argv[2])
-    for number in range(seed, seed + _MAX_CASES):
+    """Run cases until one has a problem. Print how many were run, and the problem."""
+    name, seed, max_cases = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    subject = replace(SUBJECTS[name], max_reductions=0)
+    for number in range(seed, seed + max_cases):
         tally = compare(subject, number, cases=1)
         if tally.found:
-            print(next(iter(tally.found.values())))
-            return 1
+            print(number - seed + 1, next(iter(tally.found.values())))
+            return _DIFFERS
+        subject = replace(subject, seeds=())  # they have run
     return 0
 
 

@@ -1,8 +1,11 @@
 """Inputs that once gave wrong results; each comparison begins with its own."""
 
+from typing import Any
+
 import pyarrow as pa
 
 from proof.values.aggregates import AggregateCase, Batch, Change
+from proof.values.histories import Event, HistoryCase
 from proof.values.model import Spec
 from proof.values.states import StateCase, StateKind, Step
 from proof.values.windows import Kind, WindowBatch, WindowCase
@@ -149,4 +152,37 @@ WINDOWS = (
         {"c": Spec("count")},
         (WindowBatch(((1, 1_000, 1), (1, 19_000, 1)), 20), WindowBatch(((1, 18_000, 1),), 24)),
     ),
+)
+
+_ROWS = ((1, 5, 1), (2, 6, 7))
+
+
+def _history(*events: tuple[str, int], **options: Any) -> HistoryCase:
+    """Return a history of a sum; an event's number chooses what happens."""
+    made = tuple(Event(name, number, _ROWS) for name, number in events)
+    usual: dict[str, Any] = {"window": None, "expires": False, "num_retained": 3}
+    return HistoryCase({"s": Spec("sum", "n")}, events=made, **{**usual, **options})
+
+
+HISTORIES = (
+    # A roll back to the first batch: a sink by application and batch ids skipped what came again.
+    _history(("batch", 0), ("batch", 0), ("batch", 0), ("roll back", 2), ("batch", 0)),
+    # A fork, and the original after it.
+    _history(("batch", 0), ("fork", 1), ("batch", 0)),
+    # A clock that goes back by a minute after state has expired.
+    HistoryCase(
+        {"s": Spec("sum", "n")},
+        None,
+        expires=True,
+        num_retained=3,
+        events=(
+            Event("batch", 6, _ROWS),
+            Event("batch", 0, ()),  # 12 s later
+            Event("the clock goes back", 6, _ROWS),
+        ),
+    ),
+    # Windows of another size under the same uid.
+    _history(("batch", 0), ("windows", 7), window=Kind("tumbling", 10)),
+    # A column that becomes an array.
+    *(_history(("batch", 0), ("type", number)) for number in range(4)),
 )

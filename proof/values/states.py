@@ -2,7 +2,7 @@
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Context, Decimal
@@ -21,9 +21,10 @@ from holdfast.backends.descriptors import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateTtlConfig,
+    UpdateType,
     ValueStateDescriptor,
 )
-from holdfast.backends.keyed import BackendName, Keys
+from holdfast.backends.keyed import BackendName, KeyedStateBackend, Keys
 from holdfast.spark import StatefulFunction
 from proof.values.aggregates import BACKENDS
 from proof.values.checking import Comparisons, is_clear, without_each
@@ -44,6 +45,7 @@ class StateKind:
         map_key: The type of a map's keys.
         function: The function of a reducing state.
         ttl_ms: How long values live; None for ever.
+        is_refreshed_by_reading: Whether reads make values live that long again.
     """
 
     name: str
@@ -51,11 +53,17 @@ class StateKind:
     map_key: pa.DataType | None = None
     function: str = ""
     ttl_ms: int | None = None
+    is_refreshed_by_reading: bool = False
 
     @property
     def ttl(self) -> StateTtlConfig | None:
         """The product's time to live."""
-        return None if self.ttl_ms is None else StateTtlConfig(timedelta(milliseconds=self.ttl_ms))
+        if self.ttl_ms is None:
+            return None
+        update_type = UpdateType.ON_CREATE_AND_WRITE
+        if self.is_refreshed_by_reading:
+            update_type = UpdateType.ON_READ_AND_WRITE
+        return StateTtlConfig(timedelta(milliseconds=self.ttl_ms), update_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,7 @@ def draw_case(random: Random) -> StateCase:
     """Draw a case."""
     drawer = Drawer(random)
     key = pa.schema([(f"k{i}", drawer.key_type()) for i in range(random.choice([1, 1, 2]))])
-    kind = _draw_kind(drawer)
+    kind = draw_kind(drawer)
     keys = drawer.distinct_keys(key, random.randint(1, 4))
     steps = []
     now = 1_000_000
@@ -112,7 +120,7 @@ def draw_case(random: Random) -> StateCase:
         now += random.choice([0, 1, 4, 6])
         operation = random.choice(_OPERATIONS[kind.name])
         rows = tuple(
-            (random.choice(keys), _draw_argument(drawer, kind, operation))
+            (random.choice(keys), draw_argument(drawer, kind, operation))
             for _ in range(random.choice([1, 2, 3, 6]))
         )
         if operation in {"put", "clear"} and kind.name != "map":  # one value for each key
@@ -139,7 +147,8 @@ _OPERATIONS = {
 }
 
 
-def _draw_kind(drawer: Drawer) -> StateKind:
+def draw_kind(drawer: Drawer) -> StateKind:
+    """Draw a state."""
     random = drawer.random
     name = random.choice(["value", "list", "map", "reducing", "reducing"])
     ttl = 10 if drawer.chance(0.25) else None
@@ -162,7 +171,8 @@ def _draw_kind(drawer: Drawer) -> StateKind:
     return StateKind(name, kind, function=function, ttl_ms=ttl)
 
 
-def _draw_argument(drawer: Drawer, kind: StateKind, operation: str) -> Any:
+def draw_argument(drawer: Drawer, kind: StateKind, operation: str) -> Any:
+    """Draw the argument of an operation: a value, a list, an entry, or None."""
     if operation == "clear":
         return None
     if kind.name == "map":
@@ -205,6 +215,13 @@ class StateModel:
             else:
                 held.append((argument, step.now_ms))
 
+    def read(self, key: Any, now_ms: int) -> Expected:
+        """Return what a key has, and let it live longer if reads do that."""
+        self._expire(now_ms)
+        if self.kind.is_refreshed_by_reading:
+            self.held[key] = [(value, now_ms) for value, _ in self.held.get(key, [])]
+        return self.expected(key)
+
     def _expire(self, now: int) -> None:
         if self.kind.ttl_ms is not None:
             for key, held in self.held.items():
@@ -235,22 +252,8 @@ class Steps(StatefulFunction):
         self._case, self._step, self._seen = case, step, seen
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
-        kind, store = self._case.kind, context.keyed_state_store
-        self._store = store
-        if kind.name == "value":
-            self._state: Any = store.get_state(ValueStateDescriptor("s", kind.type, ttl=kind.ttl))
-        elif kind.name == "list":
-            self._state = store.get_list_state(ListStateDescriptor("s", kind.type, ttl=kind.ttl))
-        elif kind.name == "map":
-            assert kind.map_key is not None
-            self._state = store.get_map_state(
-                MapStateDescriptor("s", kind.map_key, kind.type, ttl=kind.ttl)
-            )
-        else:
-            function: Any = kind.function
-            self._state = store.get_reducing_state(
-                ReducingStateDescriptor("s", function, kind.type, ttl=kind.ttl)
-            )
+        self._store = context.keyed_state_store
+        self._state: Any = open_state(self._store, "s", self._case.kind)
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = [batch for batch in batches if batch.num_rows]
@@ -289,25 +292,11 @@ class Steps(StatefulFunction):
             getattr(columns, operation)(keys, to_arrow(arguments, kind.type))
 
     def _change_by_key(self, keys: Keys, arguments: list[Any]) -> None:
-        kind, state, operation = self._case.kind, self._state, self._step.operation
-        form = self._step.form
+        step = self._step
         self._store.begin_batch(keys)
         for code, argument in zip(keys.codes.tolist(), arguments, strict=True):
             self._store.set_current_key(code)
-            if operation == "clear":
-                state.clear()
-            elif kind.name == "map":
-                map_key = _object(argument[0], kind.map_key, form)
-                if operation == "remove":
-                    state.remove(map_key)
-                else:
-                    state.put(map_key, _object(argument[1], kind.type, form))
-            elif kind.name == "list" and operation == "put":
-                state.update([_object(each, kind.type, form) for each in argument])
-            elif operation == "put":
-                state.update(_object(argument, kind.type, form))
-            else:
-                state.add(_object(argument, kind.type, form))
+            change_state(self._state, self._case.kind, step.operation, argument, step.form)
         self._store.end_batch()
 
     def _read_by_columns(self, keys: Keys) -> list[Any]:
@@ -325,26 +314,63 @@ class Steps(StatefulFunction):
         )
 
     def _read_by_key(self, keys: Keys) -> list[Any]:
-        kind, state = self._case.kind, self._state
-        read: dict[str, Callable[[], Any]] = {
-            "value": lambda: _plain(state.value(), kind.type),
-            "list": lambda: [_plain(each, kind.type) for each in state.get()],
-            "map": lambda: [
-                [_plain(key, kind.map_key), _plain(value, kind.type)]
-                for key, value in state.items().items()
-            ],
-            "reducing": lambda: _plain(state.get(), kind.type),
-        }
         values = []
         self._store.begin_batch(keys)
         for index in range(len(keys)):
             self._store.set_current_key(index)
-            values.append(read[kind.name]())
+            values.append(read_state(self._state, self._case.kind))
         self._store.end_batch()
         return values
 
 
-def _object(value: Any, kind: Any, form: int) -> Any:
+def open_state(store: KeyedStateBackend, name: str, kind: StateKind) -> Any:
+    """Return the state of this kind and name."""
+    if kind.name == "value":
+        return store.get_state(ValueStateDescriptor(name, kind.type, ttl=kind.ttl))
+    if kind.name == "list":
+        return store.get_list_state(ListStateDescriptor(name, kind.type, ttl=kind.ttl))
+    if kind.name == "map":
+        assert kind.map_key is not None
+        return store.get_map_state(MapStateDescriptor(name, kind.map_key, kind.type, ttl=kind.ttl))
+    function: Any = kind.function
+    return store.get_reducing_state(
+        ReducingStateDescriptor(name, function, kind.type, ttl=kind.ttl)
+    )
+
+
+def change_state(state: Any, kind: StateKind, operation: str, argument: Any, form: int = 0) -> None:
+    """Do an operation to the state of the current key."""
+    if operation == "clear":
+        state.clear()
+    elif kind.name == "map":
+        map_key = python_object(argument[0], kind.map_key, form)
+        if operation == "remove":
+            state.remove(map_key)
+        else:
+            state.put(map_key, python_object(argument[1], kind.type, form))
+    elif kind.name == "list" and operation == "put":
+        state.update([python_object(each, kind.type, form) for each in argument])
+    elif operation == "put":
+        state.update(python_object(argument, kind.type, form))
+    else:
+        state.add(python_object(argument, kind.type, form))
+
+
+def read_state(state: Any, kind: StateKind) -> Any:
+    """Return the plain value of the state of the current key."""
+    if kind.name == "value":
+        return plain_value(state.value(), kind.type)
+    if kind.name == "list":
+        return [plain_value(each, kind.type) for each in state.get()]
+    if kind.name == "map":
+        return [
+            [plain_value(key, kind.map_key), plain_value(value, kind.type)]
+            for key, value in state.items().items()
+        ]
+    return plain_value(state.get(), kind.type)
+
+
+def python_object(value: Any, kind: Any, form: int = 0) -> Any:
     """Return an object of Python that stands for a plain value."""
     usual = to_arrow([value], kind)[0].as_py()
     return _other_object(usual, kind, form) if form else usual
@@ -381,7 +407,8 @@ def _other_object(usual: Any, kind: pa.DataType, form: int) -> Any:
 _EXACT = Context(prec=100)
 
 
-def _plain(value: Any, kind: Any) -> Any:
+def plain_value(value: Any, kind: Any) -> Any:
+    """Return the plain value that an object of Python stands for."""
     return from_arrow(pa.array([value], kind))[0]
 
 

@@ -9,7 +9,18 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from proof.values import aggregates, fields, seeds, states, stored, windows
+from proof.values import (
+    aggregates,
+    calls,
+    fields,
+    histories,
+    operator_states,
+    processors,
+    seeds,
+    states,
+    stored,
+    windows,
+)
 from proof.values.checking import Comparisons, Tally
 
 MAX_REDUCTIONS = 150
@@ -45,9 +56,17 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "windows": Subject(windows.draw_case, windows.run_case, windows.smaller_cases, seeds.WINDOWS),
     "states": Subject(states.draw_case, states.run_case, states.smaller_cases, seeds.STATES),
+    "functions": Subject(calls.draw_case, calls.run_case, calls.smaller_cases),
+    "processors": Subject(processors.draw_case, processors.run_case, calls.smaller_cases),
+    "operator state": Subject(
+        operator_states.draw_case, operator_states.run_case, operator_states.smaller_cases
+    ),
     "fields of structs": Subject(fields.draw_case, fields.run_case, fields.smaller_cases),
     "states from outside": Subject(
         stored.draw_case, stored.run_case, stored.smaller_cases, seeds.STATES_WITHOUT_TTL
+    ),
+    "histories of a job": Subject(
+        histories.draw_case, histories.run_case, histories.smaller_cases, seeds.HISTORIES
     ),
 }
 """Those that need no Spark, by name."""

@@ -3,6 +3,7 @@
 Here are those that Spark has a part in; `test_continuation.py` and `test_subtask.py` have the others.
 """
 
+import re
 import threading
 from typing import cast
 
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import Settings, StatefulFunction, StatefulOperator, checkpointed
+from holdfast.spark_progress import past_of
 
 
 def refused(job: Job, operator: StatefulOperator, *words: str) -> None:
@@ -150,9 +152,20 @@ def test_columns_that_cannot_be_used_are_refused(job: Job) -> None:
     assert job.completed() == [1]
 
 
-def test_rows_that_do_not_fit_the_schema_are_refused(job: Job) -> None:
+def test_rows_of_another_schema_are_refused_in_one_line(job: Job) -> None:
     job.feed(files=1)
-    refused(job, job.operator(WrongColumns(1)), "'operator'", "['name']", "output schema")
+    with pytest.raises(StreamingQueryException) as caught:
+        job.run(job.operator(WrongColumns(1)))
+    text = str(caught.value)
+    error = r"^holdfast\.errors\.InvalidRequestError: rows of operator 'operator' don't fit its output schema"
+    assert re.search(error, text, re.MULTILINE)
+    assert text.count("InvalidRequestError") == 1
+    assert "subtask.py" not in text  # the task's own traceback is in the log of its executor
+    assert job.ids_written() == []
+
+    job.run(job.operator(Groups(70)))
+    (failed,) = past_of([job.latest()]).given_up
+    assert failed.reason.startswith("InvalidRequestError: rows of operator 'operator'")
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,12 @@ def test_an_aggregate_of_a_narrower_type_is_refused_with_its_column() -> None:
     assert subtasks.batch(table([2])) == [{"k": 1, "most": 3}]
 
 
+def test_aggregation_with_an_unknown_option_is_refused() -> None:
+    options: dict[str, Any] = {"addded": ["n"]}
+    with pytest.raises(TypeError, match="addded"):
+        Aggregation({"n": agg.count()}, **options)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -6,6 +6,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
@@ -90,13 +91,29 @@ def spreads_state() -> Callable[[str, int], None]:
 def register_source(session: SparkSession, source: type[DataSource]) -> None:
     """Make sure that a session finds a data source of Holdfast.
 
-    Spark finds sources in modules named `pyspark_…` by itself, but not if the path of its Python has a space. For
-    a source that a session has already, it would log a warning.
+    Spark finds sources in modules named `pyspark_…` by itself, but not if the path of its Python has a space. It
+    refuses to register a source that it has found, and logs a warning for one that was registered before.
     """
     registered = _registered.setdefault(session, set())
-    if source not in registered:
+    if source in registered:
+        return
+    active = SparkSession.getActiveSession()
+    try:
+        _activate(session)  # whether it has the source, Spark asks the active session
         session.dataSource.register(source)
-        registered.add(source)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    finally:
+        if active is not None:
+            _activate(active)
+    registered.add(source)
+
+
+def _activate(session: SparkSession) -> None:
+    if hasattr(session, "_jsparkSession"):  # Spark Connect has one session
+        jvm: Any = session._jvm
+        jvm.SparkSession.setActiveSession(session._jsparkSession)
 
 
 _registered: WeakKeyDictionary[SparkSession, set[type[DataSource]]] = WeakKeyDictionary()

@@ -53,7 +53,17 @@ class AggregateChanges:
 
     @classmethod
     def of(cls, aggregates: Mapping[str, Aggregate], options: ChangeOptions) -> Self:
-        """The changes that users give with their aggregates. Raises `InvalidRequestError`."""
+        """The changes that users give with their aggregates.
+
+        Raises:
+            InvalidRequestError: They contradict the aggregates.
+            TypeError: There is no such option.
+        """
+        unknown = options.keys() - ChangeOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(
+                f"there are no options {sorted(unknown)}; there are {[*ChangeOptions.__annotations__]}"
+            )
         renamed, added = options.get("renamed") or {}, options.get("added", ())
         changes = cls(renamed, added, options.get("dropped", ()))
         changes._check(aggregates)

@@ -6,5 +6,13 @@ which makes all calls. Start with `engine`.
 
 from holdfast.spark.engines.choice import engine_of
 from holdfast.spark.engines.engine import Engine, Jobs, RunningQuery, guard_against_other_plans
+from holdfast.spark.engines.stopping import error_of_task
 
-__all__ = ["Engine", "Jobs", "RunningQuery", "engine_of", "guard_against_other_plans"]
+__all__ = [
+    "Engine",
+    "Jobs",
+    "RunningQuery",
+    "engine_of",
+    "error_of_task",
+    "guard_against_other_plans",
+]

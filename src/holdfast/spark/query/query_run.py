@@ -22,7 +22,12 @@ from holdfast.spark.checkpoint_location import (
     decode_application,
     encode_link,
 )
-from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_plans
+from holdfast.spark.engines import (
+    Engine,
+    RunningQuery,
+    error_of_task,
+    guard_against_other_plans,
+)
 from holdfast.spark.event_time import (
     NO_TIMERS,
     NextTimers,
@@ -192,7 +197,7 @@ class QueryRun:
         except OutcomeUnknownError:
             raise  # it may exist: nothing is deleted
         except BaseException as error:
-            if self.coordinator.abort(pending, error):
+            if self.coordinator.abort(pending, error_of_task(error) or error):
                 self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
             raise
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.spark import sessions
-from holdfast.spark.engines import Engine, RunningQuery, engine_of
+from holdfast.spark.engines import Engine, RunningQuery, engine_of, error_of_task
 from holdfast.spark.event_time import WakeUps
 from holdfast.spark.operators import (
     Broadcast,
@@ -222,10 +222,11 @@ class StatefulQuery:
             stopped = engine.stopped(query, error)
             if stopped is not None:
                 raise stopped from None
-            if isinstance(error, CheckpointError):
-                # Spark's log and Spark's own error would show the traceback above the message.
-                raise error.with_traceback(None) from error.__cause__
-            raise
+            own = error if isinstance(error, CheckpointError) else error_of_task(error)
+            if own is None:
+                raise
+            # Spark's log and Spark's own error would show the traceback above the message.
+            raise own.with_traceback(None) from (own.__cause__ if own is error else None)
 
     def _take(self, batch: DataFrame, batch_id: int, engine: Engine, query: RunningQuery) -> None:
         """Run a batch, by the query's run, which its first batch begins."""

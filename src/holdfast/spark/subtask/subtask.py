@@ -15,7 +15,12 @@ from holdfast.backends.api import BatchTimes
 from holdfast.backends.arrow import MisfitError, cast_rows
 from holdfast.backends.keys import KeyGroupRange, key_group_range
 from holdfast.backends.subtask import OperatorKey
-from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
+from holdfast.errors import (
+    CheckpointDeclinedError,
+    InvalidRequestError,
+    StateMigrationError,
+    UnreadableStateError,
+)
 from holdfast.locations.metadata import SubtaskStatistics
 from holdfast.locations.storages import CheckpointStorageLocationReference
 from holdfast.spark.operators import BroadcastProcessFunction, StatefulFunction
@@ -149,11 +154,12 @@ class SubtaskRunner:
         )
         try:
             yield from self._run_over(subtask, rows, warm)
-        except InvalidRequestError as error:
+        except (InvalidRequestError, StateMigrationError, UnreadableStateError) as error:
             message, *rest = error.args
             if repr(self.uid) in message:
                 raise
-            raise type(error)(f"operator {self.uid!r}: {message}", *rest) from error
+            named = type(error)(f"operator {self.uid!r}: {message}", *rest)
+            raise named.with_traceback(error.__traceback__) from error.__cause__
         spare_collections()
 
     def _run_over(self, subtask: int, rows: InputRows, warm: WarmState) -> Iterator[pa.RecordBatch]:
