@@ -408,6 +408,24 @@ def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, type
             assert same(state.columns.get(keys), expected)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.float32(), 1e39),
+        (pa.int32(), 2**31),
+        (pa.list_(pa.int8()), [1, 128]),
+        (pa.struct([("n", pa.int32())]), {"n": 2**31}),
+        (
+            pa.timestamp("us", "Europe/Berlin"),
+            dt.datetime(1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")),
+        ),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_at_once(kind: Any, value: Any) -> None:
+    with opened(ColumnarStateTables) as backend, current(backend, "a"):
+        assert is_refused(backend.get_state(ValueStateDescriptor("s", kind)).update, value)
+
+
 @on_each_backend
 @given(typed_values())
 def test_a_list_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, typed: Any) -> None:
