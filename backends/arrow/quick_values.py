@@ -38,6 +38,7 @@ class QuickType(NamedTuple):
         return frozenset([self.kind, NoneType] if may_be_none else [self.kind])
 
 
+@lru_cache(256)  # a state is opened for each batch
 def quick_type(type: pa.DataType) -> QuickType | None:
     """Return the objects of an Arrow type that need no column; None if all do.
 
@@ -134,7 +135,7 @@ def _quick_integer(type_: pa.DataType) -> QuickType:
 
 
 def _quick_float32(_: pa.DataType) -> QuickType:
-    single = struct.Struct("f")
+    single = struct.Struct("<f")
     pack, unpack = single.pack, single.unpack
     return QuickType(float, lambda value: unpack(pack(value))[0])
 
@@ -172,13 +173,9 @@ def _quick_time(type_: pa.DataType) -> QuickType | None:
         # By way of UTC: else a time that the zone's clocks leave out would stay as it is.
         return value.astimezone(dt.UTC).astimezone(zone)
 
-    if zone is None:
-        return QuickType(dt.datetime, convert_local)
-    return (
-        QuickType(dt.datetime, convert_instant)
-        if isinstance(zone, ZoneInfo | dt.timezone)
-        else None
-    )
+    if not isinstance(zone, ZoneInfo | dt.timezone | None):
+        return None
+    return QuickType(dt.datetime, convert_local if zone is None else convert_instant)
 
 
 @lru_cache(4096)

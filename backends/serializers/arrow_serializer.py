@@ -57,9 +57,7 @@ class ArrowSerializer(Serializer):
         self._type = type
         self.rules = rules
         self._native = _NATIVE.get(type)
-        parts = fields_of(plain_type(type))
-        self._is_nested = bool(parts)
-        self._is_flat = not any(fields_of(plain_type(part.type)) for part in parts)
+        self._is_nested = bool(fields_of(plain_type(type)))
         self._may_be_changed = any(map(_may_be_changed, types_in(type)))
 
     @property
@@ -79,8 +77,11 @@ class ArrowSerializer(Serializer):
         return not self._is_nested
 
     @property
-    def is_flat(self) -> bool:
-        return self._is_flat
+    def quick_copy(self) -> Callable[[Any], Any] | None:
+        fields = fields_of(self._type)
+        if not fields or any(fields_of(plain_type(field.type)) for field in fields):
+            return None
+        return dict.copy if pa.types.is_struct(self._type) else list.copy
 
     @property
     def stored(self) -> StoredSerializer:
@@ -118,8 +119,6 @@ class ArrowSerializer(Serializer):
         return scalar_of(value, self._type).as_py()
 
     def copied(self, element: Any) -> Any:
-        if self._is_flat and isinstance(element, dict | list):
-            return element.copy()
         return _copied(element)
 
     def decode_one(self, encoded: Any) -> Any:

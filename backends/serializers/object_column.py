@@ -2,7 +2,7 @@
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import is_
 from typing import Any
@@ -40,7 +40,7 @@ class ObjectColumn(ABC):
             them. None if there is more to look at.
         is_plain: Whether all objects of the class come back as they are, and can't be changed.
         quick: Objects that need no row to be checked and copied; None if there are none.
-        is_frozen: Whether these can't be changed, and need no copy.
+        quick_copy: Copies an object that is quick; None if it can't be changed.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ObjectColumn(ABC):
         self.row_type: Any = None
         self.is_plain = False
         self.quick: QuickType | None = None
-        self.is_frozen = False
+        self.quick_copy: Callable[[Any], Any] | None = None
 
     def row(self, value: Any) -> Any:
         """The object with tuples in the place of classes, of which msgspec makes a row. Raises `UnlikeError` for others."""
@@ -64,10 +64,6 @@ class ObjectColumn(ABC):
     def of_row(self, row: Any) -> Any:
         """An object of its row; a new one, unless it can't change."""
         return row
-
-    def copied(self, value: Any) -> Any:
-        """A copy of an object that is quick."""
-        return value
 
     @abstractmethod
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:

@@ -89,14 +89,11 @@ class ObjectSerializer(Serializer):
 
     @property
     def is_immutable(self) -> bool:
-        return self._column.is_frozen
+        return self._column.quick is not None and self._column.quick_copy is None
 
     @property
-    def is_flat(self) -> bool:
-        return self._column.quick is not None
-
-    def copied(self, element: Any) -> Any:
-        return self._column.copied(element) if self.is_flat else super().copied(element)
+    def quick_copy(self) -> Callable[[Any], Any] | None:
+        return self._column.quick_copy
 
     def encode(self, values: Elements) -> list[pa.Array]:
         objects = objects_in(values)

@@ -1,6 +1,7 @@
 """The interface of every serializer."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -98,9 +99,9 @@ class Serializer(ABC):
         return False
 
     @property
-    def is_flat(self) -> bool:
-        """Whether nothing inside of a decoded element can be changed, so that `copied` takes little time."""
-        return False
+    def quick_copy(self) -> Callable[[Any], Any] | None:
+        """The function that copies decoded elements which have nothing inside that can be changed; None if they have."""
+        return None
 
     def own(self, value: Any) -> Any:
         """The element that the column would give back for a value; it shares nothing with the value that can change.

@@ -141,11 +141,10 @@ class ClassColumn(StructColumn):
             )
 
         if self.kinds and not any(self._unset) and all(part.is_plain for part in self._columns):
-            self.quick = QuickType(cls, self._quick_conversion())
-            self.is_frozen = _is_frozen(cls)
+            self._make_quick()
 
-    def _quick_conversion(self) -> Callable[[Any], Any]:
-        """Returns the function that copies an object whose fields have objects of their own classes, and raises for others."""
+    def _make_quick(self) -> None:
+        """Take objects as they are, or copy them, if their fields have objects of their own classes."""
         kinds = [
             column.kinds | {NoneType} if column.may_be_none else column.kinds
             for column in self._columns
@@ -159,10 +158,8 @@ class ClassColumn(StructColumn):
                     raise NotQuickError
             return value if is_frozen else make(*values)
 
-        return convert
-
-    def copied(self, value: Any) -> Any:
-        return self._make(*self._values_of(value))
+        self.quick = QuickType(self._class, convert)
+        self.quick_copy = None if is_frozen else lambda value: make(*values_of(value))
 
     def row(self, value: Any) -> Any:
         if type(value) is not self._class:

@@ -69,6 +69,23 @@ class Basket:
     price: Decimal | None = None
 
 
+@dataclass
+class Line:
+    """A class whose objects can be changed, but nothing inside of them."""
+
+    item: str | None
+    count: int
+    price: Decimal
+
+
+@dataclass(frozen=True)
+class Place:
+    """A class whose objects can't be changed, and neither can anything inside of them."""
+
+    name: str
+    floor: int | None
+
+
 def rocksdb(key_groups: KeyGroupRange) -> StateTables:
     return RocksDBStateTables(key_groups, directory=QUICK_DISK)
 
@@ -201,6 +218,10 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (pa.list_(pa.list_(pa.binary())), lists_of(lists_of(octets))),
     (pa.list_(pa.timestamp("us", "Europe/Berlin"), 2), lists_of(instants())),
     (
+        pa.struct([("n", pa.int64()), ("x", pa.float64()), ("s", pa.string()), ("b", pa.bool_())]),
+        structs_of(n=numbers, x=floats, s=texts, b=flags),
+    ),
+    (
         pa.struct([("n", pa.int32()), ("at", pa.timestamp("us", "Europe/Berlin"))]),
         structs_of(n=numbers, at=instants()),
     ),
@@ -220,6 +241,8 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     ),
     (Visit, st.builds(Visit, st.sampled_from("ab"), instants())),
     (Basket, st.builds(Basket, st.lists(numbers, max_size=3), st.one_of(st.none(), decimals))),
+    (Line, st.builds(Line, st.one_of(st.none(), texts), numbers, decimals)),
+    (Place, st.builds(Place, texts, st.one_of(st.none(), numbers))),
     (dict[str, int], st.dictionaries(st.sampled_from("ab"), numbers, max_size=2)),
     (
         dict[str, Any],
@@ -235,7 +258,7 @@ def is_hashed(kind: Any) -> bool:
         check_hashed(serializer_of(kind, {}).storage_type)
     except InvalidRequestError:
         return False
-    return kind not in (Basket, dict[str, int], dict[str, Any]) and not (
+    return kind not in (Basket, Line, dict[str, int], dict[str, Any]) and not (
         isinstance(kind, Pickled) or (isinstance(kind, pa.DataType) and kind.num_fields)
     )
 
@@ -262,6 +285,8 @@ def spoil(value: Any) -> None:
         case Basket():
             spoil(value.items)
             value.price = Decimal(-77)
+        case Line():
+            value.item, value.count = "spoiled", -77
 
 
 def fresh(value: Any) -> Any:
@@ -277,6 +302,8 @@ def fresh(value: Any) -> Any:
             return bytearray(value)
         case Basket():
             return Basket(list(value.items), value.price)
+        case Line():
+            return Line(value.item, value.count, value.price)
     return value
 
 
@@ -379,6 +406,24 @@ def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, type
                     spoil(kept)
                 state.update(state.value())
             assert same(state.columns.get(keys), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.float32(), 1e39),
+        (pa.int32(), 2**31),
+        (pa.list_(pa.int8()), [1, 128]),
+        (pa.struct([("n", pa.int32())]), {"n": 2**31}),
+        (
+            pa.timestamp("us", "Europe/Berlin"),
+            dt.datetime(1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")),
+        ),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_at_once(kind: Any, value: Any) -> None:
+    with opened(ColumnarStateTables) as backend, current(backend, "a"):
+        assert is_refused(backend.get_state(ValueStateDescriptor("s", kind)).update, value)
 
 
 @on_each_backend
@@ -529,7 +574,7 @@ FOLDS: list[tuple[Any, Any, st.SearchStrategy[Any]]] = [
         and not (
             isinstance(kind, pa.DataType) and (kind.num_fields or pa.types.is_dictionary(kind))
         )
-        and kind not in (Visit, Basket)
+        and kind not in (Visit, Basket, Line, Place)
     ),
     ("concatenate", pa.list_(pa.float32()), lists_of(floats)),
     ("count", int, numbers),

@@ -37,10 +37,10 @@ class ObjectPage:
     def give(self, index: int) -> Any:
         """The value of a key, or None, for a caller that may change the object: a copy, or the page has it no longer."""
         value = self.read(index)
-        copied = self.rows.form.copied
+        copied, quick_copy = self.rows.form.copied, self.rows.form.quick_copy
         if value is None or copied is None:
             return value
-        if self.changed[index] or self.rows.form.serializer.is_flat:
+        if self.changed[index] or quick_copy is not None:
             return copied(value)
         self.values[index] = UNREAD
         return value

@@ -25,6 +25,7 @@ class ValueForm:
         native: The immutable Python type whose objects are values as they are; None if there is no such type. A few of its
             objects are refused later: integers of more than 64 bits, and text that is not valid Unicode.
         own: Returns a value as the state gives it back. Raises `InvalidRequestError`, also for None.
+        quick_copy: Does what `copied` does, if that takes little time; else None.
         copied: Copies a value that is given to whoever could change it; None if nobody can.
     """
 
@@ -37,7 +38,8 @@ class ValueForm:
         self.own: Callable[[Any], Any] = (
             self.round_trip if quick is None else convert_or(quick, self.round_trip)
         )
-        self.copied = None if serializer.is_immutable else serializer.copied
+        self.quick_copy = None if serializer.is_immutable else serializer.quick_copy
+        self.copied = None if serializer.is_immutable else self.quick_copy or serializer.copied
         self.type = serializer.storage_type
         field = serializer.field("value")
         parts = list(self.type) if pa.types.is_struct(self.type) else []

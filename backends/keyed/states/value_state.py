@@ -23,10 +23,9 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
         super().__init__(columns, context, partial(ObjectPage, columns.rows))
         self._form = columns.rows.form
         self._native, self._own = self._form.native, self._form.own
-        is_flat = self._form.serializer.is_flat
-        self._copied = self._form.copied if is_flat else None
-        self._is_read_by_page = columns.rows.is_refreshed_by_reading or not (
-            is_flat or self._form.copied is None
+        self._quick_copy = self._form.quick_copy
+        self._is_read_by_page = columns.rows.is_refreshed_by_reading or (
+            self._form.copied is not self._form.quick_copy
         )
 
     def value(self) -> Any:
@@ -42,8 +41,8 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
         if value is UNREAD or self._is_read_by_page:
             page, index = self._current()
             value = page.give(index)
-        elif self._copied is not None and value is not None:
-            value = self._copied(value)
+        elif self._quick_copy is not None and value is not None:
+            value = self._quick_copy(value)
         if value is None and self._columns.default is not None:
             return self._default()
         return value
