@@ -170,11 +170,11 @@ class TestDeletedDirectories:
         writing.write(b"1" * written)
         closing.write(b"1" * written)
         file_system.delete_tree(gone)
-        with pytest.raises(CheckpointNotFoundError, match="was deleted while it was written"):
+        with pytest.raises(CheckpointNotFoundError, match="was deleted while it was being written"):
             for _ in range(3):
                 writing.write(b"1" * MIB)
                 writing.sync()
-        with pytest.raises(CheckpointNotFoundError, match="was deleted while it was written"):
+        with pytest.raises(CheckpointNotFoundError, match="was deleted while it was being written"):
             closing.commit()
         assert list(file_system.list(hdfs_directory.uri)) == []
 
@@ -428,7 +428,7 @@ if __name__ == "__main__":
     os.waitpid(child, 0)
     act(sys.argv[1] + "/parent-again")
 """
-        message = "can't be used in a process that was forked after its first use; spawn it"
+        message = "can't be used in a process forked after its first use; spawn the process"
         assert message in output_of(source, hdfs_directory.uri)
         context = multiprocessing.get_context("spawn")
         HdfsFileSystem().publish(f"{hdfs_directory.uri}/before", b"1")

@@ -122,7 +122,7 @@ class TestLostAnswers:
     ) -> None:
         use(SOON)
         proxy.lose("rename2", is_done=False, times=1000)
-        with pytest.raises(OutcomeUnknownError, match="did not say whether"):
+        with pytest.raises(OutcomeUnknownError, match="did not confirm whether"):
             publish(f"{directory}/x", b"ours", single_writer=False)
         assert hdfs_directory.files() == []
 

@@ -62,7 +62,7 @@ class TestFaults:
     def test_a_server_that_is_none_is_refused(self) -> None:
         refused = infra.call("faults", "start", "https://127.0.0.1:9")
         assert refused.returncode == 1
-        assert "expected http://host:port" in refused.stderr
+        assert "must be http://host:port" in refused.stderr
 
 
 @pytest.mark.parametrize("kind", ["faults", "hdfs", "s3", "spark"])

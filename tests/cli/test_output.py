@@ -158,4 +158,4 @@ def test_a_full_disk_behind_the_output_is_status_3(tmp_path: Path) -> None:
         )
     assert ran.returncode == 3
     assert ran.stderr.count("\n") == 1
-    assert "no room left" in ran.stderr
+    assert "no space left" in ran.stderr
