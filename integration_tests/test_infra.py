@@ -50,7 +50,7 @@ class TestFaults:
             ("slow", "not a fault: slow"),
             ("slow-down:PutObject:0", "not a fault"),
             ("reset:any:3-2", "ends before it begins"),
-            ("reset:PutObjekt", "no operation 'PutObjekt'"),
+            ("reset:PutObjekt", "operation must be one of"),
         ],
     )
     def test_what_is_no_fault_is_refused(self, fault: str, complaint: str) -> None:

@@ -64,7 +64,7 @@ _TICK_S = 0.2
 _ANY = "any"
 
 _FAULT = re.compile(
-    r"(?P<what>lose-answer|slow-down|reset|delay=(?P<seconds>\d+(\.\d+)?))"
+    r"(?P<fault>lose-answer|slow-down|reset|delay=(?P<seconds>\d+(\.\d+)?))"
     r":(?P<operation>\w+)"
     r"(:(?P<when>(?P<first>[1-9]\d*)(-(?P<last>[1-9]\d*))?|every-(?P<step>[1-9]\d*)))?"
 )
