@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.api import NO_WATERMARK, BatchTimes
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import StatefulFunction, progress_of, stateful
 from holdfast.spark.event_time import LateRows
@@ -82,14 +82,15 @@ def test_rows_are_late_by_the_watermark_of_the_batch_before_to_the_microsecond(
 ) -> None:
     seen = Seen()
     job.feed_at(100 * S, 95 * S, 1 * S)
-    job.feed_at(50 * S, 90 * S, 91 * S)  # the watermark is at 90 s now, and was at 0 before
+    job.feed_at(50 * S, 90 * S, 91 * S)  # the watermark is at 90 s now, and there was none before
     job.feed_at(90 * S, 90 * S + 100, 89 * S, None)
     run(job, seen, **dealt)
     assert seen.ids == {0: [0, 1, 2], 1: [3, 4, 5], 2: [7, 9]}
-    for batch_id, late_watermark in enumerate([0, 0, 90_000]):
-        logged = in_sparks_log(job, batch_id)
-        assert seen.times[batch_id] == BatchTimes(*logged, late_watermark)
-    assert [seen.times[batch_id].watermark for batch_id in range(3)] == [0, 90_000, 90_000]
+    watermarks = [NO_WATERMARK, NO_WATERMARK, 90_000, 90_000]
+    for batch_id in range(3):
+        planned_ms, _ = in_sparks_log(job, batch_id)
+        late_watermark, watermark = watermarks[batch_id : batch_id + 2]
+        assert seen.times[batch_id] == BatchTimes(planned_ms, watermark, late_watermark)
     assert rows_late(job) == 2
 
 
