@@ -136,8 +136,8 @@ def test_cat_prints_a_table_that_steers_no_terminal(
     ("words", "status", "said"),
     [
         (["job", "w"], 3, "com.acme.Namespace"),
-        (["job", "nothing"], 2, "there are texts, v"),
-        (["nobody", "v"], 2, "no such operator"),
+        (["job", "nothing"], 2, "it has texts, v"),
+        (["nobody", "v"], 2, "unknown operator"),
         (["job", "v", "--timers"], 2, "no state"),
         (["--moved", "s3://here"], 2, "OLD=NEW"),
     ],

@@ -49,7 +49,7 @@ def seen(name: str, printed: str) -> set[Any]:
         return {len(printed.splitlines()) - 1}
     if name == "states":
         rows = [json.loads(line) for line in printed.splitlines()]
-        return {row["elements"] - 1 for row in rows if row["state"] == "seen"}
+        return {row["stored_elements"] - 1 for row in rows if row["state"] == "seen"}
     value = json.loads(printed)
     if name == "list":
         return {row["checkpoint"] for row in value}
