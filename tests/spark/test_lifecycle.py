@@ -164,7 +164,9 @@ def test_the_log_and_the_metadata_say_what_a_batch_did(
     assert state_bytes == metadata.state_bytes
     (line,) = [text for text in caplog.messages if text.startswith("completed checkpoint")]
     assert f"completed checkpoint 1 of job {metadata.job_id} (batch 0)" in line
-    assert f"20 rows in, {rows_out} rows out, {state_bytes} bytes of state" in line  # those of `first`
+    assert (
+        f"20 rows in, {rows_out} rows out, {state_bytes} bytes of state" in line
+    )  # those of `first`
     assert progress_of(metadata).batch_id == 0
 
 
