@@ -299,7 +299,7 @@ class TestOwnership:
             column[:] = [1, 2, 3]
             state.clear()
 
-    @pytest.mark.parametrize("values", ["abc", b"abc", {"a": 1}, np.str_("abc")], ids=repr)
+    @pytest.mark.parametrize("values", ["abc", b"abc", {"a": 1}, np.str_("def")], ids=repr)
     def test_what_is_iterable_by_accident_is_no_list_of_elements(self, values: Any) -> None:
         state = state_of(pa.string())
         with pytest.raises(InvalidRequestError, match="no list of elements"):
