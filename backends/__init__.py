@@ -1,4 +1,7 @@
-"""The state of operators: descriptors, states, the contexts of functions, and states of checkpoints read from outside."""
+"""States of operators: descriptors, states, contexts of functions, and comparison of stored states.
+
+`holdfast.read_state` and its neighbours read the states of checkpoints.
+"""
 
 if __name__ == "backends":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.backends, not backends")
@@ -10,52 +13,63 @@ from holdfast.backends.api import (
     FunctionInitializationContext,
     FunctionSnapshotContext,
 )
-from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    StateVisibility,
+    UpdateType,
+    ValueStateDescriptor,
+)
 from holdfast.backends.inspection import (
-    Difference,
-    Fate,
-    StateCheck,
-    StateRows,
-    check,
-    compare,
+    RestoreOutcome,
+    check_restore,
+    compare_states,
     compare_subtasks,
 )
-from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
-from holdfast.backends.raw import (
-    KeyedStateCheckpointOutputStream,
-    KeyGroupStatePartitionStream,
-    OperatorStateCheckpointOutputStream,
-    StatePartitionStream,
+from holdfast.backends.keyed import (
+    AggregatingState,
+    KeyedListState,
+    KeyedStateBackend,
+    MapState,
+    ReducingState,
+    TimerService,
+    ValueState,
 )
-from holdfast.backends.serializers import ElementType, Pickled
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult
+from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
+from holdfast.backends.serializers import Pickled
 
 __all__ = [
     "NO_WATERMARK",
-    "AsyncSnapshot",
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
     "BroadcastState",
     "CheckpointListener",
     "CheckpointedFunction",
-    "Difference",
-    "ElementType",
-    "Fate",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
-    "KeyGroupRange",
-    "KeyGroupStatePartitionStream",
-    "KeyedStateCheckpointOutputStream",
+    "KeyedListState",
+    "KeyedStateBackend",
     "ListState",
     "ListStateDescriptor",
+    "MapState",
     "MapStateDescriptor",
     "OperatorStateBackend",
-    "OperatorStateCheckpointOutputStream",
     "Pickled",
-    "SnapshotResult",
-    "StateCheck",
-    "StatePartitionStream",
-    "StateRows",
-    "check",
-    "compare",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "RestoreOutcome",
+    "StateTtlConfig",
+    "StateVisibility",
+    "TimerService",
+    "UpdateType",
+    "ValueState",
+    "ValueStateDescriptor",
+    "check_restore",
+    "compare_states",
     "compare_subtasks",
 ]

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.turns import in_fresh_process, timed
+from holdfast.backends import ReducingStateDescriptor
 from holdfast.backends.keyed import (
     BACKEND_NAMES,
     BackendName,
@@ -26,7 +27,6 @@ from holdfast.backends.keyed import (
     open_tables,
     write_canonical,
 )
-from holdfast.backends.keyed_state import ReducingStateDescriptor
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.coordination import stored

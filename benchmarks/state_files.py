@@ -35,7 +35,6 @@ from typing import NamedTuple, Protocol, Self
 
 from holdfast.locations import (
     CheckpointMetadata,
-    CheckpointStorageLocation,
     FileSystemCheckpointStorage,
     StoredOperator,
     StoredSubtask,
@@ -45,6 +44,7 @@ from holdfast.locations import (
 from holdfast.locations.adapters import (
     ByteStreamStateHandle,
     CheckpointedStateScope,
+    CheckpointStorageLocation,
     Checksum,
     FileStateHandle,
 )

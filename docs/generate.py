@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.spark import Setting, settings_table
+from holdfast.spark.settings import Setting, settings_table
 
 _HEAD = """# Settings
 

@@ -18,11 +18,11 @@ from datetime import timedelta
 
 from pyspark.sql import DataFrame
 
+import holdfast as hf
 from examples.demo.job_start import flights, options_of, places_of, session
 from examples.demo.places import FLEET
 from examples.grounded import Grounded
-from holdfast.spark import aggregates, checkpointed, keyed, windows
-from holdfast.spark.by_key import WakeUps
+from holdfast import WakeUps, keyed, stateful_query
 
 PARALLELISM = 2
 SESSION_GAP = timedelta(days=3)
@@ -44,14 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by_route = keyed(
         flown, ["tailnum", "origin", "dest"], uid="delays", parallelism=PARALLELISM
     ).agg(
-        flights=aggregates.count(),
-        mean=aggregates.avg("dep_delay"),
-        greatest=aggregates.max("dep_delay"),
+        flights=hf.count(),
+        mean=hf.avg("dep_delay"),
+        greatest=hf.max("dep_delay"),
     )
     in_use = (
         keyed(flown, "tailnum", uid="sessions", parallelism=PARALLELISM)
-        .window(windows.session(SESSION_GAP), time="time_hour")
-        .agg(flights=aggregates.count(), miles=aggregates.sum("distance"))
+        .window(hf.session_windows(SESSION_GAP), time="time_hour")
+        .agg(flights=hf.count(), miles=hf.sum("distance"))
     )
     grounded = keyed(flown, "tailnum", uid="grounded", parallelism=PARALLELISM).process(
         Grounded(GROUNDED_AFTER), "tailnum string, last_flight timestamp"
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wake_ups = WakeUps()  # batches for timers, when the source has no more files
     query = (
         wake_ups.beside(flown)
-        .writeStream.foreachBatch(checkpointed(process, *operators, wake_ups=wake_ups))
+        .writeStream.foreachBatch(stateful_query(process, *operators, wake_ups=wake_ups))
         .option("checkpointLocation", f"file://{places.spark_checkpoints}")
         .trigger(availableNow=True)
         .start()

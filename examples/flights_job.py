@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from examples.demo.job_start import flights, options_of, places_of, session
 from examples.demo.places import FLIGHTS
 from examples.right_size import RightSize, parquet_sink
-from holdfast.spark import stateful
+from holdfast import stateful
 
 ROWS_PER_FILE = 10_000
 PARALLELISM = 2

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast import KeyedProcessFunction
 from holdfast.backends import FunctionInitializationContext, ListStateDescriptor
-from holdfast.spark import KeyedProcessFunction
 
 _MILLISECOND = timedelta(milliseconds=1)
 

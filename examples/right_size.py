@@ -6,8 +6,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from holdfast import StatefulFunction
 from holdfast.backends import FunctionInitializationContext, ListStateDescriptor
-from holdfast.spark import Sink, StatefulFunction
+from holdfast.spark.operators import Sink
 
 
 class RightSize(StatefulFunction):

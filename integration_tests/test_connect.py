@@ -16,25 +16,24 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from servers.connect import ConnectServer
 
+from holdfast import (
+    application_id,
+    keyed,
+    progress_of,
+    roll_back,
+    scan_state,
+    spark_initial_state,
+    stateful,
+    stateful_query,
+    write_savepoint,
+)
 from holdfast.backends import NO_WATERMARK
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.coordination import load_latest_checkpoint
-from holdfast.spark import (
-    SparkProgress,
-    StatefulQuery,
-    application_id,
-    checkpointed,
-    keyed,
-    progress_of,
-    read_state,
-    roll_back,
-    spark_initial_state,
-    stateful,
-    write_savepoint,
-)
 from holdfast.spark.event_time import WakeUps
 from holdfast.spark.processors import session_settings
-from holdfast.spark.query import query_run
+from holdfast.spark.query import StatefulQuery, query_run
+from holdfast.spark_progress import SparkProgress
 
 # Queries start slowly while a machine has much else to do.
 
@@ -156,7 +155,7 @@ def test_a_chain_of_operators_with_a_key_and_broadcast_rows_is_read_as_often_as_
             assert counted.count() == counted.orderBy("nth").count() == 100
             job.write(marked.apply(counted).orderBy("id"), batch_id)
 
-        return checkpointed(process, counts, marked)
+        return stateful_query(process, counts, marked)
 
     job.feed(files=2)
     job.run(query())
@@ -266,13 +265,13 @@ def test_state_is_read_and_written_as_frames(job: ConnectJob, tmp_path: Path) ->
         f"file://{tmp_path}/written",
         {("operator", "rows"): job.spark.range(5).withColumnRenamed("id", "value")},
     )
-    frame = read_state(job.spark, written, "operator", "rows")
+    frame = scan_state(job.spark, written, "operator", "rows")
     assert sorted(row.value for row in frame.collect()) == list(range(5))
     job.settings["spark.holdfast.savepoint.path"] = written
     job.feed(files=1, rows=10)
     job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
     (newest,) = job.job_directory.glob("chk-*")
-    held = read_state(job.spark, f"file://{newest}", "operator")
+    held = scan_state(job.spark, f"file://{newest}", "operator")
     assert sorted(row.value for row in held.collect()) == sorted([*range(5), *range(10)])
 
 
@@ -323,7 +322,7 @@ def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state_and_g
             initialState=states.groupBy("key"),
         )
         operator = output.operator
-        query = checkpointed(
+        query = stateful_query(
             lambda rows, batch_id: job.write(operator.apply(rows), batch_id), operator
         )
         job.start(query, rows=rows, availableNow=True).awaitTermination()

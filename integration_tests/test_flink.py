@@ -10,9 +10,7 @@ import pytest
 from contracts.flink_archives import extracted
 from servers.flink import FlinkJob
 
-from holdfast import flink, read_state
-from holdfast.backends import StateRows
-from holdfast.spark import write_savepoint
+from holdfast import StateRows, flink, read_state, write_savepoint
 
 ROOT = Path(__file__).parents[1]
 KEYS = range(20)

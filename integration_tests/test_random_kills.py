@@ -24,8 +24,8 @@ from examples.demo.job_start import SCHEMA
 from examples.demo.places import FLEET, FLIGHTS, Job, Places
 from examples.demo.progress import Progress
 from examples.demo.servers import SERVERS, NoServerError
+from holdfast import progress_of
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
-from holdfast.spark import progress_of
 
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "1"))
 SEED = int(os.environ.get("HOLDFAST_SEED", str(time.time_ns() % 1_000_000)))

@@ -1,28 +1,21 @@
-"""Where checkpoints go: open a storage, look for checkpoints, copy, verify and sweep them.
+"""Checkpoints in their stores: open a storage, find checkpoints, copy, verify and sweep them.
 
-Authors of file systems and storages find what they need in `holdfast.locations.adapters`.
+`holdfast.locations.adapters` has the interfaces that file systems and storages implement.
 """
 
 if __name__ == "locations":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.locations, not locations")
 
 from holdfast.locations.coordination import (
-    CheckpointSize,
-    FoundCheckpoint,
-    JobHistory,
-    SweepReport,
-    Uncommitted,
-    Unreadable,
-    VerifiedFile,
+    checkpoint_size,
     complete_checkpoint,
     copy_checkpoint,
     find_checkpoint,
     find_checkpoints,
     job_histories,
     latest_checkpoint,
-    size_of,
     sweep,
-    verify,
+    verify_files,
 )
 from holdfast.locations.file_systems import S3Settings, use_hdfs, use_s3
 from holdfast.locations.metadata import (
@@ -33,12 +26,8 @@ from holdfast.locations.metadata import (
 )
 from holdfast.locations.storages import (
     CheckpointStorage,
-    CheckpointStorageAccess,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
-    CompletedCheckpointStorageLocation,
     FileSystemCheckpointStorage,
-    JobOwnership,
     MemoryCheckpointStorage,
     checkpoint_storage,
     load_checkpoint,
@@ -46,25 +35,15 @@ from holdfast.locations.storages import (
 
 __all__ = [
     "CheckpointMetadata",
-    "CheckpointSize",
     "CheckpointStorage",
-    "CheckpointStorageAccess",
-    "CheckpointStorageLocation",
     "CompletedCheckpoint",
-    "CompletedCheckpointStorageLocation",
     "FileSystemCheckpointStorage",
-    "FoundCheckpoint",
-    "JobHistory",
-    "JobOwnership",
     "MemoryCheckpointStorage",
     "S3Settings",
     "StoredOperator",
     "StoredSubtask",
     "SubtaskStatistics",
-    "SweepReport",
-    "Uncommitted",
-    "Unreadable",
-    "VerifiedFile",
+    "checkpoint_size",
     "checkpoint_storage",
     "complete_checkpoint",
     "copy_checkpoint",
@@ -73,9 +52,8 @@ __all__ = [
     "job_histories",
     "latest_checkpoint",
     "load_checkpoint",
-    "size_of",
     "sweep",
     "use_hdfs",
     "use_s3",
-    "verify",
+    "verify_files",
 ]

@@ -1,8 +1,8 @@
-"""For authors of adapters: the port of file systems, and the parts of a checkpoint storage.
+"""Interfaces for adapters: of file systems, and of checkpoint storages that are not built on a file system.
 
-`FileSystem` is what an adapter has to do, and `register_file_system` gives it a scheme. A storage that stands
-on no file system implements `CheckpointStorage` and what that returns, with the streams and handles from here.
-`holdfast.testing` has the tests for both.
+An adapter implements `FileSystem`; `register_file_system` gives it a scheme. A storage implements `CheckpointStorage`
+and the interfaces of the objects that it returns, with the streams and handles of this module. `holdfast.testing` has
+test suites for both.
 """
 
 from holdfast.locations.file_systems import (
@@ -32,10 +32,14 @@ from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointMetadataOutputStream,
     CheckpointStateOutputStream,
+    CheckpointStorageAccess,
     CheckpointStorageCoordinatorView,
+    CheckpointStorageLocation,
     CheckpointStorageLocationReference,
     CheckpointStorageWorkerView,
     CheckpointStreamFactory,
+    CompletedCheckpointStorageLocation,
+    JobOwnership,
 )
 
 __all__ = [
@@ -44,18 +48,22 @@ __all__ = [
     "BytesLike",
     "CheckpointMetadataOutputStream",
     "CheckpointStateOutputStream",
+    "CheckpointStorageAccess",
     "CheckpointStorageCoordinatorView",
+    "CheckpointStorageLocation",
     "CheckpointStorageLocationReference",
     "CheckpointStorageWorkerView",
     "CheckpointStreamFactory",
     "CheckpointedStateScope",
     "Checksum",
     "ChecksumBuilder",
+    "CompletedCheckpointStorageLocation",
     "ExclusiveFileSystem",
     "FileOutputStream",
     "FileStateHandle",
     "FileStatus",
     "FileSystem",
+    "JobOwnership",
     "LocalFileSystem",
     "MemoryFileSystem",
     "PendingUpload",

@@ -21,9 +21,9 @@ from jobs.segments import Backend, contents, listed, reports_with_lists, run_bat
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.locations import SweepReport, copy_checkpoint, find_checkpoints, sweep
+from holdfast.locations import copy_checkpoint, find_checkpoints, sweep
 from holdfast.locations.adapters import METADATA_FILE, FileStateHandle, FileStatus, file_system_for
-from holdfast.locations.coordination import load_checkpoints, sweep_savepoints
+from holdfast.locations.coordination import SweepReport, load_checkpoints, sweep_savepoints
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.spark.query import CLEANER
 from holdfast.testing import ANY_CALL, Faults, faulty_file_system

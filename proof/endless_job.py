@@ -20,7 +20,7 @@ from jobs.inside_spark import classes_of, jvm_of
 from jobs.job import LOCAL, connect
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.spark import stateful
+from holdfast import stateful
 from proof.kinds import BATCH_ROWS, ROWS, ByKeyWithList, Sizes
 
 SIZES = Sizes(keys=2_000, rounds=6)

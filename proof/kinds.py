@@ -13,15 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import holdfast
+from holdfast import BroadcastProcessFunction, StatefulFunction
 from holdfast.backends import (
     FunctionInitializationContext,
     ListState,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
 )
-from holdfast.backends.keyed_state import ReducingStateDescriptor, ValueStateDescriptor
 from holdfast.backends.keys import key_group_of
-from holdfast.spark import BroadcastProcessFunction, StatefulFunction
 
 BATCH_ROWS = 200
 MAX_PARALLELISM = 128

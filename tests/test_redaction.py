@@ -9,7 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import redaction
+from holdfast import (
+    preview_roll_back,
+    redaction,
+    restore_savepoint,
+    roll_back,
+    roll_back_points,
+    take_savepoint,
+)
 from holdfast.cli.command_line import main
 from holdfast.common import checkpoint_directory
 from holdfast.errors import CheckpointError, InvalidRequestError
@@ -27,16 +34,9 @@ from holdfast.locations import (
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.coordination import load_latest_checkpoint, sweep_savepoints
 from holdfast.locations.storages import resolve_pointer
-from holdfast.spark import (
-    Settings,
-    preview_roll_back,
-    restore_savepoint,
-    roll_back,
-    roll_back_points,
-    take_savepoint,
-)
 from holdfast.spark.checkpoint_location import Moves
 from holdfast.spark.data_source import StateView
+from holdfast.spark.settings import Settings
 
 SECRET = "s3cr3t"
 """Nothing that is planted has it but where it must not be shown."""

@@ -3,20 +3,36 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.backends.api.batch_times import BatchTimes
-from holdfast.backends.keyed import KeyedStateBackend
+from holdfast.backends.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReduceFunction,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from holdfast.backends.keyed import (
+    KeyedListState,
+    KeyedStateBackend,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.operator import OperatorStateBackend
+from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
 from holdfast.backends.raw import (
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStream,
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
 )
+from holdfast.backends.serializers import ElementType
 from holdfast.backends.snapshot import discard
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredSubtask
@@ -25,6 +41,10 @@ from holdfast.locations.storages import (
     CheckpointStateOutputStream,
     CheckpointStreamFactory,
 )
+
+
+def _ttl(ttl: timedelta | None) -> StateTtlConfig | None:
+    return None if ttl is None else StateTtlConfig(ttl)
 
 
 def _nothing() -> Iterator[Any]:
@@ -84,6 +104,70 @@ class FunctionInitializationContext:
             )
             raise InvalidRequestError(message)
         return self.open_keyed_state()
+
+    def value_state(
+        self, name: str, type: ElementType, *, default: Any = None, ttl: timedelta | None = None
+    ) -> ValueState:
+        """Return the keyed state with one value for each key: `context.value_state("last", float)`.
+
+        This and the other methods that return states are short for a descriptor, such as
+        `ValueStateDescriptor`, given to `keyed_state_store` or `operator_state_store`. Descriptors have further
+        options.
+
+        Args:
+            name: Unique among the operator's states.
+            type: Type of the value: of Arrow or Python, as for `ListStateDescriptor`.
+            default: The value of a key that has none.
+            ttl: How long a value lives after it was written; None for no limit.
+        """
+        descriptor = ValueStateDescriptor(name, type, default=default, ttl=_ttl(ttl))
+        return self.keyed_state_store.get_state(descriptor)
+
+    def keyed_list_state(
+        self, name: str, type: ElementType, *, ttl: timedelta | None = None
+    ) -> KeyedListState:
+        """Return the keyed state with a list for each key."""
+        descriptor = ListStateDescriptor(name, type, ttl=_ttl(ttl))
+        return self.keyed_state_store.get_list_state(descriptor)
+
+    def map_state(
+        self,
+        name: str,
+        key_type: ElementType,
+        value_type: ElementType,
+        *,
+        ttl: timedelta | None = None,
+    ) -> MapState:
+        """Return the keyed state with a map for each key."""
+        descriptor = MapStateDescriptor(name, key_type, value_type, ttl=_ttl(ttl))
+        return self.keyed_state_store.get_map_state(descriptor)
+
+    def reducing_state(
+        self,
+        name: str,
+        function: ReduceFunction,
+        type: ElementType,
+        *,
+        ttl: timedelta | None = None,
+    ) -> ReducingState:
+        """Return the keyed state that reduces the values of each key to one, such as their "sum"."""
+        descriptor = ReducingStateDescriptor(name, function, type, ttl=_ttl(ttl))
+        return self.keyed_state_store.get_reducing_state(descriptor)
+
+    def list_state(self, name: str, type: ElementType) -> ListState:
+        """Return the operator state with a list of elements for each subtask, split when the job is rescaled."""
+        return self.operator_state_store.get_list_state(ListStateDescriptor(name, type))
+
+    def union_list_state(self, name: str, type: ElementType) -> ListState:
+        """Return the operator state whose elements all go to each subtask on restore."""
+        return self.operator_state_store.get_union_list_state(ListStateDescriptor(name, type))
+
+    def broadcast_state(
+        self, name: str, key_type: ElementType, value_type: ElementType
+    ) -> BroadcastState:
+        """Return the operator state with a map that is the same in all subtasks."""
+        descriptor = MapStateDescriptor(name, key_type, value_type)
+        return self.operator_state_store.get_broadcast_state(descriptor)
 
     @property
     def batch_time(self) -> int:

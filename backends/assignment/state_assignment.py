@@ -62,6 +62,11 @@ class AssignedOperator:
     max_parallelism: int
     subtasks: tuple[StoredSubtask, ...]
 
+    @property
+    def parallelism(self) -> int:
+        """Number of subtasks."""
+        return len(self.subtasks)
+
 
 def assign(
     stored: CheckpointMetadata,

@@ -5,6 +5,7 @@ from holdfast.backends.descriptors.folding_descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
     KnownFunction,
+    ReduceFunction,
     ReducingStateDescriptor,
 )
 from holdfast.backends.descriptors.ttl import StateTtlConfig, StateVisibility, UpdateType
@@ -16,6 +17,7 @@ __all__ = [
     "KnownFunction",
     "ListStateDescriptor",
     "MapStateDescriptor",
+    "ReduceFunction",
     "ReducingStateDescriptor",
     "StateTtlConfig",
     "StateVisibility",

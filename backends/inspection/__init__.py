@@ -10,8 +10,8 @@ from holdfast.backends.inspection.catalogue import StoredState, states_of, store
 from holdfast.backends.inspection.comparison import (
     Difference,
     FileComparison,
-    compare,
     compare_files,
+    compare_states,
     compare_subtasks,
 )
 from holdfast.backends.inspection.keyed_check import KeyedDescriptor
@@ -34,24 +34,24 @@ from holdfast.backends.inspection.reading import (
     states,
 )
 from holdfast.backends.inspection.shown_column import ShownColumn
-from holdfast.backends.inspection.state_check import Fate, StateCheck, check
+from holdfast.backends.inspection.state_check import RestoreOutcome, StateCheck, check_restore
 from holdfast.backends.inspection.state_parts import ReadableState, StatePart
 
 __all__ = [
     "Difference",
-    "Fate",
     "FileComparison",
     "KeyedDescriptor",
     "Raw",
     "ReadableState",
+    "RestoreOutcome",
     "ShownColumn",
     "StateCheck",
     "StatePart",
     "StateRows",
     "StoredState",
-    "check",
-    "compare",
+    "check_restore",
     "compare_files",
+    "compare_states",
     "compare_subtasks",
     "described_table",
     "is_keyed",

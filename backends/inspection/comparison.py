@@ -62,7 +62,7 @@ class FileComparison:
         return not (self.only_first or self.only_second or self.inline_differs)
 
 
-def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Difference]:
+def compare_states(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Difference]:
     """How the operators and states of two checkpoints differ. Reads the type of each state.
 
     Elements are counted, not compared: `compare_subtasks` says which subtasks' state differs.

@@ -21,7 +21,7 @@ from holdfast.locations.coordination import find_checkpoint
 _OperatorDescriptor = ListStateDescriptor | MapStateDescriptor
 
 
-class Fate(Enum):
+class RestoreOutcome(Enum):
     """What a restore would do with a state."""
 
     RESTORED = "restored"
@@ -38,7 +38,7 @@ class StateCheck:
     Attributes:
         operator: The operator's uid.
         state: The state's name.
-        fate: What becomes of it. What the operator has no descriptor of is carried on, not lost; it
+        outcome: What becomes of it. What the operator has no descriptor of is carried on, not lost; it
             is dropped when the operator is gone.
         stored: Type of what is stored, for people; empty if there is nothing. Types, if subtasks have
             stored a state that is asked for in different ways.
@@ -48,13 +48,13 @@ class StateCheck:
 
     operator: str
     state: str
-    fate: Fate
+    outcome: RestoreOutcome
     stored: str = ""
     wanted: str = ""
     reason: str = ""
 
 
-def check(
+def check_restore(
     pointer: str | PathLike[str], descriptors: Mapping[str, Sequence[KeyedDescriptor]]
 ) -> list[StateCheck]:
     """Say what would become of each state if a job with these descriptors began from a checkpoint.
@@ -139,12 +139,14 @@ def _checked(
     names = [" to ".join(stored_in(field, name).name for field in schema) for schema in schemas]
     stored = " or ".join(dict.fromkeys(names))
     if wanted is None:
-        return StateCheck(uid, name, Fate.RESTORED if is_there else Fate.DROPPED, stored)
+        return StateCheck(
+            uid, name, RestoreOutcome.RESTORED if is_there else RestoreOutcome.DROPPED, stored
+        )
     serializers = _serializers(wanted)
     types = _types(wanted)
     if any(len(serializers) != len(schema) for schema in schemas):
         reason = "a list and a map are different kinds of state"
-        return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, reason)
+        return StateCheck(uid, name, RestoreOutcome.INCOMPATIBLE, stored, types, reason)
     compatibilities = [
         serializer.compatibility(stored_in(field, name), field.type)
         for schema in schemas
@@ -152,9 +154,13 @@ def _checked(
     ]
     for compatibility in compatibilities:
         if compatibility.outcome is Outcome.INCOMPATIBLE:
-            return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, compatibility.reason)
+            return StateCheck(
+                uid, name, RestoreOutcome.INCOMPATIBLE, stored, types, compatibility.reason
+            )
     as_is = all(compatibility.outcome is Outcome.AS_IS for compatibility in compatibilities)
-    return StateCheck(uid, name, Fate.RESTORED if as_is else Fate.MIGRATED, stored, types)
+    return StateCheck(
+        uid, name, RestoreOutcome.RESTORED if as_is else RestoreOutcome.MIGRATED, stored, types
+    )
 
 
 def _checked_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:
@@ -164,13 +170,19 @@ def _checked_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism:
     reason = next((reason for _, _, reason in outcomes if reason), "")
     if reason:
         types = _types(wanted)
-        return StateCheck(state.operator, wanted.name, Fate.INCOMPATIBLE, stored, types, reason)
-    fate = Fate.RESTORED if all(is_same for is_same, _, _ in outcomes) else Fate.MIGRATED
-    return StateCheck(state.operator, wanted.name, fate, stored, outcomes[0][1])
+        return StateCheck(
+            state.operator, wanted.name, RestoreOutcome.INCOMPATIBLE, stored, types, reason
+        )
+    outcome = (
+        RestoreOutcome.RESTORED
+        if all(is_same for is_same, _, _ in outcomes)
+        else RestoreOutcome.MIGRATED
+    )
+    return StateCheck(state.operator, wanted.name, outcome, stored, outcomes[0][1])
 
 
 def _new(uid: str, descriptor: KeyedDescriptor) -> StateCheck:
-    return StateCheck(uid, descriptor.name, Fate.NEW, wanted=_types(descriptor))
+    return StateCheck(uid, descriptor.name, RestoreOutcome.NEW, wanted=_types(descriptor))
 
 
 def _types(descriptor: KeyedDescriptor) -> str:

@@ -18,12 +18,11 @@ from holdfast.backends import (
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorStateBackend,
-    SnapshotResult,
 )
+from holdfast.backends.snapshot import SnapshotResult
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorage,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
@@ -32,6 +31,7 @@ from holdfast.locations import (
     complete_checkpoint,
     load_checkpoint,
 )
+from holdfast.locations.adapters import CheckpointStorageLocation
 from holdfast.locations.handles import OperatorStateHandle
 
 _MAX_STATE_BYTES = 1 << 31

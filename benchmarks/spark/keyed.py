@@ -34,9 +34,10 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+import holdfast as hf
 from benchmarks.spark.__main__ import measure, session
 from benchmarks.spark.queries import PARALLELISM, Start
-from holdfast.spark import aggregates, keyed
+from holdfast import keyed
 
 _RESULT = "key long, n long, total double"
 _STATE = "n long, total double"
@@ -343,12 +344,12 @@ def _native_aggregates(stream: DataFrame, checkpoint: str) -> Any:
 
 
 def _our_aggregates(stream: DataFrame, checkpoint: str) -> Any:
-    totals = _ours(stream).agg(n=aggregates.count(), total=aggregates.sum("value"))
+    totals = _ours(stream).agg(n=hf.count(), total=hf.sum("value"))
     return _start(totals, checkpoint)
 
 
 def _our_single_rows(stream: DataFrame, checkpoint: str) -> Any:
-    totals = _ours(stream).agg(combine=False, n=aggregates.count(), total=aggregates.sum("value"))
+    totals = _ours(stream).agg(combine=False, n=hf.count(), total=hf.sum("value"))
     return _start(totals, checkpoint)
 
 

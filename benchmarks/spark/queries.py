@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from holdfast import StatefulFunction, stateful
 from holdfast.backends import FunctionInitializationContext, ListStateDescriptor
-from holdfast.spark import StatefulFunction, stateful
 
 SCHEMA = "key long, value double"
 PARALLELISM = 2

@@ -11,13 +11,9 @@ from rich.table import Table
 
 from examples.demo.places import Places
 from examples.demo.runs import Run
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    CompletedCheckpoint,
-    checkpoint_storage,
-    load_checkpoint,
-)
-from holdfast.spark import progress_of
+from holdfast import progress_of
+from holdfast.locations import CompletedCheckpoint, checkpoint_storage, load_checkpoint
+from holdfast.locations.adapters import CheckpointStorageAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

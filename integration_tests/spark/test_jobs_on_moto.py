@@ -9,10 +9,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from servers.s3 import S3Bucket
 
+import holdfast as hf
+from holdfast import keyed
 from holdfast.locations import sweep
 from holdfast.locations.adapters import unregister_file_system
-from holdfast.spark import aggregates as agg
-from holdfast.spark import keyed
 from holdfast.spark.query import CLEANER
 
 NAMES = 4
@@ -48,7 +48,7 @@ class Totals:
     def run(self) -> None:
         """Read everything that the source has."""
         named = self.job.stream().selectExpr(f"concat('n', id % {NAMES}) AS name")
-        totals = keyed(named, "name", uid="totals", parallelism=2).agg(n=agg.count())
+        totals = keyed(named, "name", uid="totals", parallelism=2).agg(n=hf.count())
         query = (
             totals.writeStream.foreachBatch(self.write)
             .option("checkpointLocation", str(self.job.spark_checkpoint))

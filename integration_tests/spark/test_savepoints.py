@@ -10,7 +10,7 @@ from jobs.savepoint_crashes import check_restores, check_roll_backs, check_savep
 from jobs.sums import FORMATS, Sums, distinct_sums, expected, feed
 from pyspark.sql import SparkSession
 
-from holdfast.spark import restore_savepoint, take_savepoint
+from holdfast import restore_savepoint, take_savepoint
 from holdfast.testing import Faults, faulty_file_system
 
 STRIDE = 5

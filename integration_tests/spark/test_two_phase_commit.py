@@ -18,13 +18,8 @@ from servers.postgres import PostgresServer
 
 from examples.two_phase_commit import PostgresSink
 from holdfast.errors import StorageUnavailableError
-from holdfast.locations import (
-    CheckpointMetadata,
-    CheckpointStorageLocation,
-    CompletedCheckpoint,
-    JobOwnership,
-    complete_checkpoint,
-)
+from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete_checkpoint
+from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
 
 FILES = 4
 

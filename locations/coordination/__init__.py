@@ -7,8 +7,8 @@ it when that needs it no more. All go through storages, and through the handles 
 
 from holdfast.locations.coordination.checkpoint_files import (
     CheckpointSize,
+    checkpoint_size,
     files_of,
-    size_of,
     without_place,
 )
 from holdfast.locations.coordination.checkpoints import (
@@ -44,9 +44,9 @@ from holdfast.locations.coordination.finding import (
     is_savepoint,
 )
 from holdfast.locations.coordination.job_history import (
+    IncompleteCheckpoint,
     JobHistory,
-    Uncommitted,
-    Unreadable,
+    UnreadableCheckpoint,
     job_histories,
 )
 from holdfast.locations.coordination.shared_state import SharedStateRegistry
@@ -63,7 +63,7 @@ from holdfast.locations.coordination.sweeping import (
     sweep,
     sweep_savepoints,
 )
-from holdfast.locations.coordination.verification import VerifiedFile, verify
+from holdfast.locations.coordination.verification import VerifiedFile, verify_files
 
 __all__ = [
     "CLAIMED",
@@ -74,16 +74,17 @@ __all__ = [
     "Claims",
     "CompletedCheckpointStore",
     "FoundCheckpoint",
+    "IncompleteCheckpoint",
     "JobHistory",
     "SharedStateRegistry",
     "SweepReport",
-    "Uncommitted",
-    "Unreadable",
+    "UnreadableCheckpoint",
     "VerifiedFile",
     "are_own",
     "check_claimable",
     "check_not_claimed",
     "check_still_there",
+    "checkpoint_size",
     "chunks",
     "claim_checkpoint",
     "claimant_of",
@@ -101,11 +102,10 @@ __all__ = [
     "load_checkpoints",
     "load_latest_checkpoint",
     "outlives_checkpoint",
-    "size_of",
     "stored",
     "sweep",
     "sweep_savepoints",
-    "verify",
+    "verify_files",
     "with_copies",
     "withdraw_claim",
     "without_place",

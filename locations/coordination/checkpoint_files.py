@@ -41,7 +41,7 @@ def without_place(stream: StreamStateHandle) -> StreamStateHandle:
     return stream
 
 
-def size_of(
+def checkpoint_size(
     checkpoint: CompletedCheckpoint, streams: Iterable[StreamStateHandle] | None = None
 ) -> CheckpointSize:
     """The room that a checkpoint takes, by what its metadata says; no file is looked at.

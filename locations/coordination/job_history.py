@@ -32,7 +32,7 @@ from holdfast.locations.storages import (
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableCheckpoint:
     """A completed checkpoint or savepoint whose metadata can't be read.
 
     Attributes:
@@ -47,7 +47,7 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class Uncommitted:
+class IncompleteCheckpoint:
     """A checkpoint's directory without metadata: of one that failed, was deleted, or still goes on.
 
     Attributes:
@@ -83,10 +83,10 @@ class JobHistory:
 
     job_id: str
     checkpoints: tuple[CompletedCheckpoint, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
-    uncommitted: tuple[Uncommitted, ...] = ()
+    unreadable: tuple[UnreadableCheckpoint, ...] = ()
+    uncommitted: tuple[IncompleteCheckpoint, ...] = ()
     savepoints: tuple[CompletedCheckpoint, ...] = ()
-    unreadable_savepoints: tuple[Unreadable, ...] = ()
+    unreadable_savepoints: tuple[UnreadableCheckpoint, ...] = ()
     leftovers: SweepReport | CheckpointError | None = None
 
     @property
@@ -156,7 +156,7 @@ def _history(
         if isinstance(found.outcome, CheckpointError):
             named = CHECKPOINT.fullmatch(uripath.name(found.pointer))
             number = int(named[1]) if named else None
-            unreadable.append(Unreadable(number, found.pointer, found.outcome))
+            unreadable.append(UnreadableCheckpoint(number, found.pointer, found.outcome))
         else:
             checkpoints.append(found.outcome)
     leftovers: SweepReport | CheckpointError
@@ -183,7 +183,7 @@ def _is_of_a_job(name: str) -> bool:
     return name in (SHARED, EPOCHS) or CHECKPOINT.fullmatch(name) is not None
 
 
-def _uncommitted(entries: Sequence[FileStatus]) -> list[Uncommitted]:
+def _uncommitted(entries: Sequence[FileStatus]) -> list[IncompleteCheckpoint]:
     """The checkpoints without metadata among the entries of a job's directory."""
     uncommitted = []
     matches = {entry.uri: CHECKPOINT.fullmatch(uripath.name(entry.uri)) for entry in entries}
@@ -198,24 +198,24 @@ def _uncommitted(entries: Sequence[FileStatus]) -> list[Uncommitted]:
         modified_ms = max([file.modified_ms for file in inside], default=entry.modified_ms)
         total_bytes = sum(file.size for file in inside)
         uncommitted.append(
-            Uncommitted(int(matched[1]), entry.uri, len(inside), total_bytes, modified_ms)
+            IncompleteCheckpoint(int(matched[1]), entry.uri, len(inside), total_bytes, modified_ms)
         )
     return sorted(uncommitted, key=lambda checkpoint: checkpoint.checkpoint_id)
 
 
 def _savepoints(
     places: Iterable[str],
-) -> Iterator[tuple[str, tuple[CompletedCheckpoint, ...], tuple[Unreadable, ...]]]:
+) -> Iterator[tuple[str, tuple[CompletedCheckpoint, ...], tuple[UnreadableCheckpoint, ...]]]:
     """Savepoints by job, oldest first; those without metadata are the sweep's business."""
     readable: dict[str, list[CompletedCheckpoint]] = defaultdict(list)
-    unreadable: dict[str, list[Unreadable]] = defaultdict(list)
+    unreadable: dict[str, list[UnreadableCheckpoint]] = defaultdict(list)
     named = {entry.uri: job_id for place in places for entry, job_id in savepoints_in(place)}
     for savepoint in map_in_parallel(_savepoint, list(named)):
         if savepoint is not None and savepoint.checkpoint is not None:
             readable[savepoint.checkpoint.metadata.job_id].append(savepoint.checkpoint)
         elif savepoint is not None and savepoint.failure is not None:
             unreadable[named[savepoint.pointer]].append(
-                Unreadable(None, savepoint.pointer, savepoint.failure)
+                UnreadableCheckpoint(None, savepoint.pointer, savepoint.failure)
             )
     for job_id in readable.keys() | unreadable.keys():
         oldest_first = sorted(

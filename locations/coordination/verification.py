@@ -28,7 +28,7 @@ class VerifiedFile:
     failure: CheckpointError | None = None
 
 
-def verify(
+def verify_files(
     streams: Iterable[StreamStateHandle],
     *,
     at_a_time: int = _AT_A_TIME,

@@ -10,9 +10,9 @@ from jobs.keyed_subtasks import KeyedSubtasks
 from pyarrow import types
 from pyspark.sql import SparkSession
 
+import holdfast as hf
 from holdfast.backends.keyed import BackendName
 from holdfast.errors import StateMigrationError
-from holdfast.spark import aggregates as agg
 from holdfast.spark.aggregates import Aggregate, Aggregation, operands_of
 from holdfast.spark.operators import settled_table
 from proof.values.checking import Comparisons, is_clear, without_each
@@ -376,7 +376,7 @@ def aggregate_of(spec: Spec) -> Aggregate:
     """Return the product's aggregate."""
     arguments = () if spec.column is None else (spec.column,)
     options = {} if spec.by is None else {"by": spec.by}
-    made: Aggregate = getattr(agg, spec.kind)(*arguments, **options)
+    made: Aggregate = getattr(hf, spec.kind)(*arguments, **options)
     return made
 
 

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import pyarrow as pa
 from jobs.keyed_subtasks import KeyedSubtasks
 
+from holdfast import KeyedProcessFunction, StatefulFunction
 from holdfast.backends import FunctionInitializationContext
 from holdfast.backends.keyed import BackendName
-from holdfast.spark import KeyedProcessFunction, StatefulFunction
 from proof.values.aggregates import BACKENDS
 from proof.values.checking import Comparisons, without_each
 from proof.values.drawing import Drawer, columns_of

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jobs.keyed_subtasks import KeyedSubtasks
 
+from holdfast import StatefulFunction
 from holdfast.backends import FunctionInitializationContext
 from holdfast.backends.descriptors import ListStateDescriptor, ValueStateDescriptor
 from holdfast.backends.keyed import BackendName
 from holdfast.errors import StateMigrationError
-from holdfast.spark import StatefulFunction
 from proof.values.aggregates import BACKENDS
 from proof.values.checking import Comparisons, without_each
 from proof.values.drawing import Drawer

@@ -18,17 +18,17 @@ import pyarrow as pa
 from jobs.quick_disk import QUICK_DISK
 from jobs.stopped import all_files
 
-from holdfast.backends.descriptors import StateTtlConfig
-from holdfast.backends.keyed import BackendName
-from holdfast.errors import CheckpointError, CheckpointNotFoundError
-from holdfast.locations.adapters import file_system_for
-from holdfast.spark import (
+from holdfast import (
     StatefulFunction,
     restore_savepoint,
     roll_back,
     roll_back_points,
     take_savepoint,
 )
+from holdfast.backends.descriptors import StateTtlConfig
+from holdfast.backends.keyed import BackendName
+from holdfast.errors import CheckpointError, CheckpointNotFoundError
+from holdfast.locations.adapters import file_system_for
 from holdfast.spark.aggregates import Aggregation
 from holdfast.spark.windows import WindowedAggregation
 from proof.values.aggregates import BACKENDS, Change, Counted, aggregate_of

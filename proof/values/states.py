@@ -15,6 +15,7 @@ import pyarrow as pa
 from jobs.keyed_subtasks import KeyedSubtasks
 from pyarrow import types
 
+from holdfast import StatefulFunction
 from holdfast.backends import FunctionInitializationContext
 from holdfast.backends.descriptors import (
     ListStateDescriptor,
@@ -25,7 +26,6 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed import BackendName, KeyedStateBackend, Keys
-from holdfast.spark import StatefulFunction
 from proof.values.aggregates import BACKENDS
 from proof.values.checking import Comparisons, is_clear, without_each
 from proof.values.drawing import Drawer, columns_of

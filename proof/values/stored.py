@@ -9,10 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast import read_state
-from holdfast.backends import StateRows
+from holdfast import NewOperator, StateRows, read_state, write_savepoint
 from holdfast.cli.command_line import main
-from holdfast.spark import NewOperator, write_savepoint
 from proof.values import states
 from proof.values.checking import Comparisons
 from proof.values.plain import from_arrow, frozen, short_name

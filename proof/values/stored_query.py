@@ -12,16 +12,17 @@ from jobs.coordinated import coordinator
 from jobs.stopped import put, text_of
 from pyspark import cloudpickle
 
+from holdfast import StatefulFunction, application_id
 from holdfast.backends.keyed import BackendName
 from holdfast.backends.keys import key_group_range, key_hash
 from holdfast.backends.subtask import OperatorKey
 from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations import FileSystemCheckpointStorage
-from holdfast.spark import Settings, StatefulFunction, application_id
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
 from holdfast.spark.event_time import times_of_batch
 from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import (
     Acknowledgement,
     JobStorage,

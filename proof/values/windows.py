@@ -11,16 +11,9 @@ from jobs.keyed_subtasks import KeyedSubtasks
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from holdfast import session_windows, sliding_windows, tumbling_windows
 from holdfast.backends.keyed import BackendName
-from holdfast.spark.windows import (
-    Window,
-    WindowAssigner,
-    WindowedAggregation,
-    WindowedFunction,
-    session,
-    sliding,
-    tumbling,
-)
+from holdfast.spark.windows import Window, WindowAssigner, WindowedAggregation, WindowedFunction
 from proof.values.aggregates import BACKENDS, aggregate_of, is_overflow
 from proof.values.checking import Comparisons, is_clear, without_each
 from proof.values.drawing import DAY_US, LAST_DAY, Drawer, columns_of
@@ -56,11 +49,11 @@ class Kind:
             timedelta(milliseconds=n) for n in (self.size, self.slide, self.offset)
         )
         if self.name == "session":
-            return session(size)
+            return session_windows(size)
         return (
-            tumbling(size, offset=offset)
+            tumbling_windows(size, offset=offset)
             if self.name == "tumbling"
-            else sliding(size, slide, offset=offset)
+            else sliding_windows(size, slide, offset=offset)
         )
 
 

@@ -1,20 +1,130 @@
-"""Holdfast: Flink-grade checkpoints for PySpark."""
+"""Holdfast: Flink-grade checkpoints and state for PySpark.
+
+`import holdfast as hf` has everything that a job needs:
+
+    spark = hf.configure(SparkSession.builder, checkpoint_dir="s3://bucket/holdfast").getOrCreate()
+    totals = hf.keyed(events, "user", uid="totals").agg(n=hf.count(), spent=hf.sum("price"))
+
+Further names are in `holdfast.backends` (states and their types), `holdfast.locations` (checkpoints in their stores),
+`holdfast.flink`, `holdfast.testing` and `holdfast.errors`. Names are imported on first access, so that code which only
+reads checkpoints needs no PySpark.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.backends.inspection import iter_state, read_state, states
+    from holdfast.backends.inspection import StateRows, iter_state, read_state, states
+    from holdfast.backends.keys import subtask_of_key
+    from holdfast.spark.aggregates import (
+        approx_count_distinct,
+        avg,
+        collect,
+        count,
+        first,
+        last,
+        max,  # noqa: A004  # as in pyspark.sql.functions
+        min,  # noqa: A004
+        sum,  # noqa: A004
+    )
+    from holdfast.spark.by_key import WakeUps, keyed
+    from holdfast.spark.data_source import scan_state
+    from holdfast.spark.moving import import_spark_state, spark_initial_state
+    from holdfast.spark.operators import (
+        BroadcastProcessFunction,
+        CheckpointedSink,
+        KeyedProcessFunction,
+        StatefulFunction,
+    )
+    from holdfast.spark.query import stateful, stateful_query
+    from holdfast.spark.savepoints import (
+        NewOperator,
+        application_id,
+        preview_roll_back,
+        restore_savepoint,
+        roll_back,
+        roll_back_points,
+        stop_with_savepoint,
+        take_savepoint,
+        write_savepoint,
+    )
+    from holdfast.spark.settings import configure
+    from holdfast.spark.windows import session_windows, sliding_windows, tumbling_windows
+    from holdfast.spark_progress import copy_savepoint, progress_of, verify_checkpoints
     from holdfast.spark_progress.tables import subtasks
 
-__all__ = ["iter_state", "read_state", "states", "subtasks"]
+__all__ = [
+    "BroadcastProcessFunction",
+    "CheckpointedSink",
+    "KeyedProcessFunction",
+    "NewOperator",
+    "StateRows",
+    "StatefulFunction",
+    "WakeUps",
+    "application_id",
+    "approx_count_distinct",
+    "avg",
+    "collect",
+    "configure",
+    "copy_savepoint",
+    "count",
+    "first",
+    "import_spark_state",
+    "iter_state",
+    "keyed",
+    "last",
+    "max",
+    "min",
+    "preview_roll_back",
+    "progress_of",
+    "read_state",
+    "restore_savepoint",
+    "roll_back",
+    "roll_back_points",
+    "scan_state",
+    "session_windows",
+    "sliding_windows",
+    "spark_initial_state",
+    "stateful",
+    "stateful_query",
+    "states",
+    "stop_with_savepoint",
+    "subtask_of_key",
+    "subtasks",
+    "sum",
+    "take_savepoint",
+    "tumbling_windows",
+    "verify_checkpoints",
+    "write_savepoint",
+]
+
+_MODULES = {
+    "backends.inspection": "StateRows iter_state read_state states",
+    "backends.keys": "subtask_of_key",
+    "spark.aggregates": "approx_count_distinct avg collect count first last max min sum",
+    "spark.by_key": "WakeUps keyed",
+    "spark.data_source": "scan_state",
+    "spark.moving": "import_spark_state spark_initial_state",
+    "spark.operators": "BroadcastProcessFunction CheckpointedSink KeyedProcessFunction StatefulFunction",
+    "spark.query": "stateful stateful_query",
+    "spark.savepoints": "NewOperator application_id preview_roll_back restore_savepoint roll_back roll_back_points "
+    "stop_with_savepoint take_savepoint write_savepoint",
+    "spark.settings": "configure",
+    "spark.windows": "session_windows sliding_windows tumbling_windows",
+    "spark_progress": "copy_savepoint progress_of verify_checkpoints",
+    "spark_progress.tables": "subtasks",
+}
+"""The names of `__all__`, by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and Arrow with it, not before."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = (
-        "holdfast.spark_progress.tables" if name == "subtasks" else "holdfast.backends.inspection"
-    )
-    return getattr(import_module(home), name)
+    """Import a public name on first access."""
+    for module, names in _MODULES.items():
+        if name in names.split():
+            value = globals()[name] = getattr(import_module(f"holdfast.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

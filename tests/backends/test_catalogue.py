@@ -12,7 +12,7 @@ from contracts.raw_state import THREE, groups_of, partitions_of
 from contracts.values import EXCLUSIVE
 
 import holdfast
-from holdfast.backends import OperatorStateBackend, check, compare
+from holdfast.backends import OperatorStateBackend, check_restore, compare_states
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import stored_states
 from holdfast.backends.inspection.catalogue import READERS
@@ -72,10 +72,10 @@ def test_whoever_lists_states_names_them_alike(
         {"operator": "op"} | {name: state[name] for name in rows[0] if name != "operator"}
         for state in shown
     ] == rows
-    assert [state.state for state in check(pointer, {})] == ["numbers", "u", "rules"]
+    assert [state.state for state in check_restore(pointer, {})] == ["numbers", "u", "rules"]
     metadata = metadata_of(pointer)
     empty = msgspec.structs.replace(metadata, operators={})
-    assert {each.state for each in compare(metadata, empty)} == {"", *KINDS}
+    assert {each.state for each in compare_states(metadata, empty)} == {"", *KINDS}
 
 
 @pytest.mark.parametrize("command", ["show", "cat"])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import KeyGroupRange
 from holdfast.backends.keys import (
     MAX_PARALLELISM,
+    KeyGroupRange,
     default_max_parallelism,
     key_group_range,
     operator_index_for_key_group,

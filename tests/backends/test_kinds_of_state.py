@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from contracts.values import EXCLUSIVE
 
-from holdfast.backends import compare
+from holdfast.backends import compare_states
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import ShownColumn, stored_states
 from holdfast.backends.inspection.catalogue import READERS
@@ -26,7 +26,7 @@ from holdfast.locations import (
     StoredSubtask,
     complete_checkpoint,
     copy_checkpoint,
-    verify,
+    verify_files,
 )
 from holdfast.locations.adapters import ByteStreamStateHandle, StreamStateHandle
 from holdfast.locations.handles import KeyGroupsStateHandle
@@ -111,8 +111,8 @@ def test_its_files_are_counted_verified_and_copied(
     copy = copy_checkpoint(checkpoint, tmp_path / "archive")
     streams = copy.metadata.streams()
     assert len(streams) == 6
-    assert [file.failure for file in verify(streams)] == [None] * 4
-    assert all(file.uri.startswith(f"file://{tmp_path}/archive/") for file in verify(streams))
+    assert [file.failure for file in verify_files(streams)] == [None] * 4
+    assert all(file.uri.startswith(f"file://{tmp_path}/archive/") for file in verify_files(streams))
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def test_a_line_in_the_catalogue_lists_and_reads_it(
         "value": [300, 3, 300, 3],
     }
     lost = msgspec.structs.replace(checkpoint.metadata, operators={})
-    differences = compare(checkpoint.metadata, lost)
+    differences = compare_states(checkpoint.metadata, lost)
     assert [(each.operator, each.state) for each in differences] == [
         ("counts", ""),
         ("counts", "counts"),
@@ -199,4 +199,4 @@ def test_what_it_says_of_itself_is_a_flaw_of_its_operator(checkpoint: CompletedC
 def test_a_snapshot_that_is_cancelled_discards_it(checkpoint: CompletedCheckpoint) -> None:
     state = checkpoint.metadata.operators["counts"].subtasks[0]
     WrittenPart(state).cancel()
-    assert [file.failure is None for file in verify(state.streams())] == [False, False]
+    assert [file.failure is None for file in verify_files(state.streams())] == [False, False]

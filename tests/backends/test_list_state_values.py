@@ -13,9 +13,7 @@ import pyarrow as pa
 import pytest
 from contracts.elements import broadcast_state, list_state, restored, state_of
 
-from holdfast.backends import (
-    OperatorStateBackend,
-)
+from holdfast.backends import OperatorStateBackend
 from holdfast.backends.arrow import MisfitError, cast_rows
 from holdfast.errors import InvalidRequestError
 

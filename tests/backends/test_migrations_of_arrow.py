@@ -11,10 +11,7 @@ from contracts.elements import (
 )
 from contracts.migrations import CATEGORY, INTS, migrated, refused, required, struct
 
-from holdfast.backends import (
-    ListStateDescriptor,
-    OperatorStateBackend,
-)
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.backends.serializers import NoWayError, change_of
 from holdfast.errors import InvalidRequestError, StateMigrationError
 

@@ -17,10 +17,7 @@ from contracts.elements import (
 )
 from contracts.migrations import V1, message, migrated, refused
 
-from holdfast.backends import (
-    ListStateDescriptor,
-    OperatorStateBackend,
-)
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.backends.serializers import Outcome, serializer_of
 from holdfast.errors import InvalidRequestError
 

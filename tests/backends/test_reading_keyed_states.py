@@ -13,7 +13,12 @@ from contracts.elements import Point, list_state
 from contracts.keyed_tables import STATES, THEN, TOTALS, USER, write_keyed
 
 import holdfast
-from holdfast.backends import ListStateDescriptor, OperatorStateBackend, check, compare
+from holdfast.backends import (
+    ListStateDescriptor,
+    OperatorStateBackend,
+    check_restore,
+    compare_states,
+)
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import readable_state, stored_states
 from holdfast.backends.keyed import TableSpec
@@ -25,12 +30,7 @@ from holdfast.errors import (
     InvalidRequestError,
     StateMigrationError,
 )
-from holdfast.locations import (
-    CheckpointMetadata,
-    StoredOperator,
-    StoredSubtask,
-    load_checkpoint,
-)
+from holdfast.locations import CheckpointMetadata, StoredOperator, StoredSubtask, load_checkpoint
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
 from holdfast.locations.storages import resolve_pointer
 
@@ -176,7 +176,7 @@ class TestWhatIsDamaged:
         with pytest.raises(CheckpointNotFoundError):
             holdfast.states(pointer)
         with pytest.raises(CheckpointNotFoundError):
-            check(pointer, {})
+            check_restore(pointer, {})
 
     def test_a_segment_that_is_damaged_is_named(self, write: Write) -> None:
         pointer = write()
@@ -225,7 +225,7 @@ class TestCommands:
             metadata.operators["op"], subtasks={0: subtask, 1: subtask}
         )
         without = msgspec.structs.replace(metadata, operators={"op": operator})
-        assert [(each.state, each.what) for each in compare(metadata, without)] == [
+        assert [(each.state, each.what) for each in compare_states(metadata, without)] == [
             (name, "removed") for name in ("due", "people", "seen", "totals")
         ]
 
@@ -236,8 +236,8 @@ def test_a_descriptor_of_operator_state_is_not_compared_with_keyed_state_of_its_
     backend = OperatorStateBackend()
     list_state(backend, "totals", pa.string()).add("a")
     pointer = write(operator_state=backend)
-    checks = check(pointer, {"op": [ListStateDescriptor("totals", pa.string())]})
-    assert [(each.state, each.fate.value) for each in checks] == [
+    checks = check_restore(pointer, {"op": [ListStateDescriptor("totals", pa.string())]})
+    assert [(each.state, each.outcome.value) for each in checks] == [
         (name, "restored") for name in ("totals", "totals", "people", "seen", "due")
     ]
 
@@ -260,8 +260,8 @@ def test_states_of_one_name_are_told_by_their_kinds(
 
 
 def test_nor_is_it_where_there_is_no_operator_state_of_that_name(write: Write) -> None:
-    checks = check(write(), {"op": [ListStateDescriptor("totals", pa.string())]})
-    assert [(each.state, each.fate.value) for each in checks] == [
+    checks = check_restore(write(), {"op": [ListStateDescriptor("totals", pa.string())]})
+    assert [(each.state, each.outcome.value) for each in checks] == [
         *((name, "restored") for name in STATES[0]),
         ("totals", "new"),
     ]

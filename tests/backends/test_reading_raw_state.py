@@ -22,12 +22,13 @@ from contracts.raw_state import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import (
-    KeyGroupRange,
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.raw import (
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
+    raw_key_groups,
+    raw_operator_partitions,
 )
-from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,

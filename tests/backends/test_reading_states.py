@@ -31,17 +31,14 @@ from contracts.elements import (
 from contracts.values import EXCLUSIVE
 
 import holdfast
-from holdfast.backends import (
-    KeyedStateCheckpointOutputStream,
-    KeyGroupRange,
-    ListStateDescriptor,
-    OperatorStateBackend,
-    OperatorStateCheckpointOutputStream,
-    Pickled,
-    check,
-)
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend, Pickled, check_restore
 from holdfast.backends.inspection import raw_parts, readable_state
 from holdfast.backends.inspection.operator_parts import SectionPart
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.raw import (
+    KeyedStateCheckpointOutputStream,
+    OperatorStateCheckpointOutputStream,
+)
 from holdfast.backends.sections import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -89,7 +86,7 @@ def test_the_newest_checkpoint_below_a_directory_is_read(
     assert holdfast.read_state(directory, "op", "s") == holdfast.read_state(pointer, "op", "s")
     assert holdfast.states(directory) == holdfast.states(pointer)
     assert holdfast.subtasks(directory) == holdfast.subtasks(pointer)
-    assert check(directory, descriptors) == check(pointer, descriptors)
+    assert check_restore(directory, descriptors) == check_restore(pointer, descriptors)
 
 
 class Parcel(msgspec.Struct):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from holdfast.backends import ReducingStateDescriptor
 from holdfast.backends.arrow import estimates_of_sketches, union_of_sketches
 from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend
-from holdfast.backends.keyed_state import ReducingStateDescriptor
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
 

@@ -15,11 +15,15 @@ from contracts.elements import (
 from contracts.files import files_below
 from contracts.patience import HANGS_S
 
-from holdfast.backends import AsyncSnapshot, OperatorStateBackend, SnapshotResult
-from holdfast.backends.snapshot import SnapshotStreams
+from holdfast.backends import OperatorStateBackend
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
 from holdfast.errors import InvalidRequestError, StorageFullError, StorageUnavailableError
-from holdfast.locations import CheckpointStorageLocation, checkpoint_storage
-from holdfast.locations.adapters import CheckpointedStateScope, CheckpointStreamFactory
+from holdfast.locations import checkpoint_storage
+from holdfast.locations.adapters import (
+    CheckpointedStateScope,
+    CheckpointStorageLocation,
+    CheckpointStreamFactory,
+)
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.testing import Faults
 

@@ -15,10 +15,10 @@ from holdfast.backends import (
     CheckpointListener,
     FunctionInitializationContext,
     FunctionSnapshotContext,
-    KeyGroupRange,
     OperatorStateBackend,
 )
 from holdfast.backends.api import checkpointed_function
+from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.subtask import OperatorStateHandler
 from holdfast.errors import (
     CheckpointDeclinedError,
@@ -26,7 +26,8 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import CheckpointStorageLocation, FileSystemCheckpointStorage, StoredSubtask
+from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
+from holdfast.locations.adapters import CheckpointStorageLocation
 from holdfast.testing import Faults
 
 KEY_GROUPS = KeyGroupRange(2, 4)

@@ -23,9 +23,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from holdfast.backends import AsyncSnapshot, OperatorStateBackend, Pickled
+from holdfast.backends import OperatorStateBackend, Pickled
 from holdfast.backends.assignment import redistribute
 from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.locations import CheckpointStorage, MemoryCheckpointStorage, checkpoint_storage
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.handles import OperatorStateHandle

@@ -18,9 +18,9 @@ from contracts.raw_state import (
 )
 from contracts.values import read
 
-from holdfast.backends import (
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.raw import (
     KeyedStateCheckpointOutputStream,
-    KeyGroupRange,
     OperatorStateCheckpointOutputStream,
 )
 from holdfast.errors import (

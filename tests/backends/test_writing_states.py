@@ -29,13 +29,8 @@ from contracts.elements import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    OperatorStateBackend,
-    Pickled,
-    StateRows,
-)
+from holdfast import StateRows
+from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend, Pickled
 from holdfast.backends.inspection import ReadableState, states_of, write_states
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import StoredOperator, StoredSubtask

@@ -14,14 +14,9 @@ from servers.s3 import settings_of
 
 from holdfast.cli.command_line import main
 from holdfast.cli.commands import clean
-from holdfast.locations import (
-    FileSystemCheckpointStorage,
-    SweepReport,
-    complete_checkpoint,
-    sweep,
-    use_s3,
-)
+from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, sweep, use_s3
 from holdfast.locations.adapters import ByteStreamStateHandle
+from holdfast.locations.coordination import SweepReport
 from holdfast.testing import metadata_of
 
 RANDOM = "0123456789abcdef" * 2

@@ -13,7 +13,7 @@ from jobs.kept import write_checkpoint
 from holdfast.cli.command_line import main, parser
 from holdfast.cli.commands import COMMANDS as ALL_COMMANDS
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import Settings, settings_table
+from holdfast.spark.settings import Settings, settings_table
 
 
 @pytest.fixture

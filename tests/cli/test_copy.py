@@ -12,6 +12,7 @@ from jobs.kept import Kept, write_checkpoint
 from jobs.savepoint_crashes import Crash, latest_state
 from jobs.stopped import all_files, remove, replace, state_of
 
+from holdfast import copy_savepoint, restore_savepoint, take_savepoint
 from holdfast.cli.command_line import main
 from holdfast.common import parallel
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
@@ -19,7 +20,6 @@ from holdfast.locations import copy_checkpoint, load_checkpoint
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.coordination import copying, files_of
 from holdfast.locations.storages import resolve_pointer
-from holdfast.spark import copy_savepoint, restore_savepoint, take_savepoint
 from holdfast.testing import ANY_CALL, Faults
 
 

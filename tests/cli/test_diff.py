@@ -13,6 +13,7 @@ from contracts.elements import Order
 from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import put
 
+from holdfast import take_savepoint
 from holdfast.cli.command_line import main
 from holdfast.locations import (
     CompletedCheckpoint,
@@ -23,7 +24,6 @@ from holdfast.locations import (
 )
 from holdfast.locations.adapters import ChecksumBuilder, FileStateHandle
 from holdfast.locations.coordination import files_of
-from holdfast.spark import take_savepoint
 from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
 

@@ -12,9 +12,9 @@ from cli.stores import options_for
 from jobs.stopped import QUERY, UID, all_files, remove, write_query, write_stopped
 from servers.s3 import S3Bucket, settings_of
 
+from holdfast import restore_savepoint, take_savepoint
 from holdfast.cli.command_line import main
 from holdfast.locations import use_s3
-from holdfast.spark import restore_savepoint, take_savepoint
 from holdfast.spark.savepoints.notes import Change
 from holdfast.spark.savepoints.take import query_copy
 

@@ -8,9 +8,9 @@ from contracts.elements import Order
 from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import remove
 
+from holdfast import take_savepoint
 from holdfast.cli.command_line import main
 from holdfast.locations.coordination import files_of
-from holdfast.spark import take_savepoint
 
 
 def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:

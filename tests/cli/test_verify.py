@@ -10,13 +10,13 @@ import pytest
 from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import put, remove, text_of
 
+from holdfast import take_savepoint
 from holdfast.cli.command_line import main
 from holdfast.cli.commands import verify as verify_command
 from holdfast.common import crc32c
 from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
-from holdfast.locations import CompletedCheckpoint, VerifiedFile, verify
-from holdfast.locations.coordination import files_of
-from holdfast.spark import take_savepoint
+from holdfast.locations import CompletedCheckpoint, verify_files
+from holdfast.locations.coordination import VerifiedFile, files_of
 from holdfast.spark_progress import verify_checkpoints
 from holdfast.testing import Faults
 
@@ -189,6 +189,6 @@ def test_a_store_that_fails_leaves_it_open_whether_a_file_is_whole(faults: Fault
     streams = completed.metadata.streams()
     reported: list[int] = []
     faults.before("read", StorageUnavailableError("gone fishing"), "every")
-    results = list(verify(streams, on_bytes=reported.append))
+    results = list(verify_files(streams, on_bytes=reported.append))
     assert [type(file.failure) for file in results] == [StorageUnavailableError] * 2
     assert sum(reported) == sum(file.size for file in results) == completed.metadata.state_bytes

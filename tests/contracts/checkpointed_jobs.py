@@ -5,14 +5,17 @@ import uuid
 from contracts.values import EXCLUSIVE, SHARED, read
 
 from holdfast.locations import (
-    CheckpointStorageAccess,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
     complete_checkpoint,
     load_checkpoint,
 )
-from holdfast.locations.adapters import CheckpointedStateScope, FileStateHandle
+from holdfast.locations.adapters import (
+    CheckpointedStateScope,
+    CheckpointStorageAccess,
+    CheckpointStorageLocation,
+    FileStateHandle,
+)
 from holdfast.locations.storages import entropy
 from holdfast.testing import metadata_of
 

@@ -10,12 +10,12 @@ from holdfast.backends import OperatorStateBackend
 from holdfast.backends.sections import Compression
 from holdfast.locations import (
     CheckpointMetadata,
-    CheckpointStorageLocation,
     FileSystemCheckpointStorage,
     StoredOperator,
     StoredSubtask,
     complete_checkpoint,
 )
+from holdfast.locations.adapters import CheckpointStorageLocation
 
 Fill = Callable[[OperatorStateBackend, int], object]
 

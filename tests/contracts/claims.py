@@ -3,15 +3,13 @@
 from contracts.values import EXCLUSIVE
 
 from holdfast.errors import CheckpointConflictError
-from holdfast.locations import (
+from holdfast.locations import CompletedCheckpoint, complete_checkpoint, load_checkpoint
+from holdfast.locations.adapters import (
     CheckpointStorageAccess,
     CheckpointStorageLocation,
-    CompletedCheckpoint,
     JobOwnership,
-    complete_checkpoint,
-    load_checkpoint,
+    file_system_for,
 )
-from holdfast.locations.adapters import file_system_for
 from holdfast.testing import metadata_of
 
 

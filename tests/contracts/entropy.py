@@ -9,10 +9,8 @@ import pytest
 from contracts import checkpointed_jobs
 
 from holdfast.common import uripath
-from holdfast.locations import (
-    CheckpointStorageAccess,
-)
 from holdfast.locations.adapters import (
+    CheckpointStorageAccess,
     FileOutputStream,
     FileStatus,
     MemoryFileSystem,

@@ -6,12 +6,13 @@ import pytest
 from contracts.elements import memory_factory
 from contracts.values import EXCLUSIVE
 
-from holdfast.backends import (
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.raw import (
     KeyedStateCheckpointOutputStream,
-    KeyGroupRange,
     OperatorStateCheckpointOutputStream,
+    raw_key_groups,
+    raw_operator_partitions,
 )
-from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import CheckpointStateOutputStream
 from holdfast.locations.handles import KeyGroupsStateHandle, RawOperatorStateHandle

@@ -8,18 +8,16 @@ from functools import partial
 import pytest
 from contracts import checkpointed_jobs
 
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    CompletedCheckpoint,
-    SweepReport,
-)
+from holdfast.locations import CompletedCheckpoint
 from holdfast.locations.adapters import (
+    CheckpointStorageAccess,
     FileStateHandle,
     MemoryFileSystem,
     file_system_for,
     register_file_system,
     unregister_file_system,
 )
+from holdfast.locations.coordination import SweepReport
 from holdfast.testing import ManualClock
 
 GRACE = 3600.0

@@ -5,9 +5,8 @@ from typing import Any
 import pyarrow as pa
 from contracts.progress import behind_batch
 
-from holdfast.backends import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend, Keys
-from holdfast.backends.keyed_state import ValueStateDescriptor
 from holdfast.backends.keys import KeyGroupRange, key_group_range
 from holdfast.locations import (
     CheckpointMetadata,

@@ -14,8 +14,9 @@ from jobs.session import session_with
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from holdfast import BroadcastProcessFunction
 from holdfast.backends import FunctionInitializationContext, MapStateDescriptor
-from holdfast.spark import BroadcastProcessFunction, Sink
+from holdfast.spark.operators import Sink
 
 if TYPE_CHECKING:  # the server starts faster without what starts it
     from servers.connect import ConnectServer

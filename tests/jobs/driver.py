@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from servers.spark import kill_tree
 
-from holdfast.spark import StatefulFunction
+from holdfast import StatefulFunction
 
 SinkOfJob = Callable[[Job, DataFrame, int], None]
 

@@ -7,14 +7,16 @@ import pyarrow as pa
 from jobs.keyed import KeyedJob
 from jobs.stopped import QUERY, put, write_query
 
-from holdfast.backends import FunctionInitializationContext, ListStateDescriptor, MapStateDescriptor
-from holdfast.backends.keyed import BackendName
-from holdfast.backends.keyed_state import (
+from holdfast import StatefulFunction
+from holdfast.backends import (
+    FunctionInitializationContext,
+    ListStateDescriptor,
+    MapStateDescriptor,
     ReducingStateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.spark import StatefulFunction
+from holdfast.backends.keyed import BackendName
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
 from holdfast.spark.warm_state import WarmSettings
 

@@ -12,17 +12,12 @@ from jobs.session import STATE_BACKEND, session_with
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holdfast import StatefulFunction, stateful, stateful_query
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
 from holdfast.locations.coordination import load_latest_checkpoint
-from holdfast.spark import (
-    Sink,
-    StatefulFunction,
-    StatefulOperator,
-    StatefulQuery,
-    checkpointed,
-    stateful,
-)
+from holdfast.spark.operators import Sink
+from holdfast.spark.query import StatefulOperator, StatefulQuery
 
 LOCAL = {
     # The default starts a `readlink` for each rename on a local disk: a hundred processes in a test.
@@ -182,7 +177,7 @@ class Job:
                 rows = chained.apply(rows)
             (sink or self.write)(rows, batch_id)
 
-        return checkpointed(process, *parts)
+        return stateful_query(process, *parts)
 
     def latest(self) -> CompletedCheckpoint:
         """The newest checkpoint."""

@@ -11,15 +11,16 @@ from jobs.session import STATE_BACKEND
 from msgspec import structs
 from pyspark import cloudpickle
 
+from holdfast import StatefulFunction
 from holdfast.backends.api import BatchTimes
 from holdfast.backends.keys import key_hash
 from holdfast.backends.subtask import OperatorKey
 from holdfast.common import SYSTEM_CLOCK
 from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
 from holdfast.locations.storages import JobDirectory
-from holdfast.spark import Settings, StatefulFunction
 from holdfast.spark.operators import Operator
 from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import (
     Acknowledgement,
     JobStorage,

@@ -6,9 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends import FunctionInitializationContext
-from holdfast.backends.keyed_state import ReducingStateDescriptor, ValueStateDescriptor
-from holdfast.spark import KeyedProcessFunction, StatefulFunction
+from holdfast import KeyedProcessFunction, StatefulFunction
+from holdfast.backends import (
+    FunctionInitializationContext,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 
 TOTALS = pa.schema([("rows", pa.int64()), ("ids", pa.int64())])
 

@@ -11,9 +11,10 @@ from contracts.progress import behind_batch
 from jobs.keyed import USUAL
 from jobs.quick_disk import QUICK_DISK
 
+from holdfast import StatefulFunction
+from holdfast.backends import KeyedStateBackend
 from holdfast.backends.api import BatchTimes, FunctionInitializationContext
 from holdfast.backends.keyed import BackendName, open_tables
-from holdfast.backends.keyed_state import KeyedStateBackend
 from holdfast.backends.keys import key_group_range, key_hash
 from holdfast.backends.operator import OperatorStateBackend
 from holdfast.locations import (
@@ -22,7 +23,6 @@ from holdfast.locations import (
     StoredSubtask,
     complete_checkpoint,
 )
-from holdfast.spark import StatefulFunction
 from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
 GROUPS = 8

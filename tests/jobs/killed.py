@@ -10,13 +10,8 @@ from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
 from jobs.operators import Groups
 
-from holdfast.locations import (
-    CheckpointMetadata,
-    CheckpointStorageLocation,
-    CompletedCheckpoint,
-    JobOwnership,
-    complete_checkpoint,
-)
+from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete_checkpoint
+from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
 
 FILES = 4
 ROWS = 100

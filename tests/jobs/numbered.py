@@ -7,7 +7,7 @@ from jobs.sums import Sums, expected
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.spark import stateful
+from holdfast import stateful
 
 
 class Numbered(Sums):

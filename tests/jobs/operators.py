@@ -12,6 +12,7 @@ from typing import cast
 import pyarrow as pa
 from pyspark import TaskContext
 
+from holdfast import BroadcastProcessFunction, StatefulFunction
 from holdfast.backends import (
     FunctionInitializationContext,
     FunctionSnapshotContext,
@@ -19,7 +20,6 @@ from holdfast.backends import (
     ListStateDescriptor,
     MapStateDescriptor,
 )
-from holdfast.spark import BroadcastProcessFunction, StatefulFunction
 
 
 class Groups(StatefulFunction):

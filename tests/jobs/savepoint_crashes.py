@@ -11,11 +11,11 @@ from unittest import mock
 import msgspec
 from jobs.stopped import QUERY, all_files, put, state_of, text_of, write_job, write_query
 
+from holdfast import restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.flink import FlinkSavepoint, import_savepoint
 from holdfast.locations import FileSystemCheckpointStorage, find_checkpoints
 from holdfast.locations.coordination import load_latest_checkpoint
-from holdfast.spark import restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import APPLICATION_FILE, UNFINISHED_FILE
 from holdfast.spark.savepoints import RESTORED_FILE, is_attempt
 from holdfast.testing import ANY_CALL, Faults

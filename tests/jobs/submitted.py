@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast
+from holdfast import StatefulFunction, stateful
 from holdfast.backends import FunctionInitializationContext, ListStateDescriptor
-from holdfast.spark import StatefulFunction, stateful
 
 
 class Numbers(StatefulFunction):

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from holdfast import StatefulFunction
 from holdfast.backends import FunctionInitializationContext
-from holdfast.spark import StatefulFunction
 
 
 class TellsTimes(StatefulFunction):

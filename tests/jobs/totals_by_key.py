@@ -12,7 +12,8 @@ from jobs.keyed_operators import Totals
 from jobs.killed import killing
 
 import holdfast
-from holdfast.spark import Sink, StatefulOperator
+from holdfast.spark.operators import Sink
+from holdfast.spark.query import StatefulOperator
 
 KEYS = 4000
 ROWS = 10_000

@@ -27,13 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from examples.two_phase_commit import Connect, PostgresSink
-from holdfast.locations import (
-    CheckpointMetadata,
-    CheckpointStorageLocation,
-    CompletedCheckpoint,
-    JobOwnership,
-    complete_checkpoint,
-)
+from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete_checkpoint
+from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
 from holdfast.locations.metadata import encode_metadata
 
 GROUP = 30

@@ -16,13 +16,16 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import (
-    CheckpointStorageLocation,
     checkpoint_storage,
     complete_checkpoint,
     latest_checkpoint,
     load_checkpoint,
 )
-from holdfast.locations.adapters import CheckpointedStateScope, StreamStateHandle
+from holdfast.locations.adapters import (
+    CheckpointedStateScope,
+    CheckpointStorageLocation,
+    StreamStateHandle,
+)
 from holdfast.locations.coordination import load_checkpoints, load_latest_checkpoint
 from holdfast.testing import Faults, metadata_of
 

@@ -7,12 +7,8 @@ import pytest
 from contracts.checkpointed_jobs import assert_complete, completed, files_of, job_in
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    CompletedCheckpoint,
-    load_checkpoint,
-)
-from holdfast.locations.adapters import FileStateHandle, file_system_for
+from holdfast.locations import CompletedCheckpoint, load_checkpoint
+from holdfast.locations.adapters import CheckpointStorageAccess, FileStateHandle, file_system_for
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,

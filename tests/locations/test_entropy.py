@@ -18,7 +18,6 @@ from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import (
     CheckpointStorage,
-    CheckpointStorageAccess,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
     checkpoint_storage,
@@ -30,6 +29,7 @@ from holdfast.locations import (
 from holdfast.locations.adapters import (
     METADATA_FILE,
     CheckpointedStateScope,
+    CheckpointStorageAccess,
     file_system_for,
 )
 from holdfast.locations.file_systems import publish

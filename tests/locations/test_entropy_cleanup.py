@@ -18,14 +18,8 @@ from contracts.entropy import (
 from contracts.values import SHARED, read
 
 from holdfast.common import uripath
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    checkpoint_storage,
-    complete_checkpoint,
-    load_checkpoint,
-    sweep,
-)
-from holdfast.locations.adapters import METADATA_FILE, PendingUpload
+from holdfast.locations import checkpoint_storage, complete_checkpoint, load_checkpoint, sweep
+from holdfast.locations.adapters import METADATA_FILE, CheckpointStorageAccess, PendingUpload
 from holdfast.locations.coordination import CheckpointsCleaner, CompletedCheckpointStore
 from holdfast.locations.file_systems import publish
 from holdfast.testing import Counts, counting_file_system, metadata_of

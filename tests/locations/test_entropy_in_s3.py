@@ -15,10 +15,7 @@ from servers.buckets import MemoryBucket
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.common import uripath
-from holdfast.locations import (
-    sweep,
-    use_s3,
-)
+from holdfast.locations import sweep, use_s3
 from holdfast.locations.adapters import (
     unregister_file_system,
 )

@@ -19,9 +19,10 @@ from contracts.entropy import (
 from contracts.values import SHARED
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
-from holdfast.locations import CheckpointStorageAccess, sweep
+from holdfast.locations import sweep
 from holdfast.locations.adapters import (
     CheckpointedStateScope,
+    CheckpointStorageAccess,
     FileStatus,
     PendingUpload,
     file_system_for,

@@ -18,8 +18,6 @@ from holdfast.errors import (
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorage,
-    CheckpointStorageAccess,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
     checkpoint_storage,
@@ -29,6 +27,8 @@ from holdfast.locations import (
 from holdfast.locations.adapters import (
     METADATA_FILE,
     CheckpointedStateScope,
+    CheckpointStorageAccess,
+    CheckpointStorageLocation,
     FileStateHandle,
     StreamStateHandle,
     file_system_for,

@@ -14,8 +14,13 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import CheckpointStorageLocation, FileSystemCheckpointStorage
-from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle, file_system_for
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.adapters import (
+    ByteStreamStateHandle,
+    CheckpointStorageLocation,
+    FileStateHandle,
+    file_system_for,
+)
 from holdfast.locations.handles import checksum_of
 from holdfast.locations.storages import AdoptingOutputStream
 from holdfast.testing import Faults

@@ -7,12 +7,8 @@ import pytest
 from contracts.histories import checkpoint_metadata, write_checkpoints
 
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations import (
-    FileSystemCheckpointStorage,
-    SweepReport,
-    complete_checkpoint,
-    job_histories,
-)
+from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, job_histories
+from holdfast.locations.coordination import SweepReport
 
 
 def add_savepoint(storage: FileSystemCheckpointStorage, job_id: str, directory: Path) -> Path:

@@ -36,11 +36,8 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import (
-    CheckpointStorageAccess,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
-    JobOwnership,
     complete_checkpoint,
     load_checkpoint,
     sweep,
@@ -48,7 +45,10 @@ from holdfast.locations import (
 from holdfast.locations.adapters import (
     METADATA_FILE,
     CheckpointedStateScope,
+    CheckpointStorageAccess,
+    CheckpointStorageLocation,
     FileStateHandle,
+    JobOwnership,
     MemoryFileSystem,
     file_system_for,
     register_file_system,

@@ -16,15 +16,16 @@ from contracts.metadata import sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends import (
-    KeyedStateCheckpointOutputStream,
-    KeyGroupRange,
-    OperatorStateBackend,
-    OperatorStateCheckpointOutputStream,
-)
+from holdfast.backends import OperatorStateBackend
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import iter_state, states
-from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.raw import (
+    KeyedStateCheckpointOutputStream,
+    OperatorStateCheckpointOutputStream,
+    raw_key_groups,
+    raw_operator_partitions,
+)
 from holdfast.cli.command_line import main
 from holdfast.errors import CheckpointCorruptedError, CheckpointError
 from holdfast.locations import (
@@ -35,7 +36,7 @@ from holdfast.locations import (
     job_histories,
     load_checkpoint,
     sweep,
-    verify,
+    verify_files,
 )
 from holdfast.locations.adapters import CheckpointedStateScope
 from holdfast.locations.storages import resolve_pointer
@@ -159,7 +160,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "states": states,
     "read a state": lambda pointer: list(iter_state(pointer, "op", "s")),
     "verify": lambda pointer: list(
-        verify(load_checkpoint(resolve_pointer(pointer)).metadata.streams())
+        verify_files(load_checkpoint(resolve_pointer(pointer)).metadata.streams())
     ),
     "find": find_checkpoints,
     "histories": lambda pointer: job_histories(pointer.removesuffix("/job/chk-1")),

@@ -20,12 +20,13 @@ from holdfast.errors import (
     CheckpointCorruptedError,
     StorageUnavailableError,
 )
-from holdfast.locations import (
+from holdfast.locations import checkpoint_storage
+from holdfast.locations.adapters import (
     CheckpointStorageAccess,
     JobOwnership,
-    checkpoint_storage,
+    RetryPolicy,
+    file_system_for,
 )
-from holdfast.locations.adapters import RetryPolicy, file_system_for
 from holdfast.testing import Faults, faulty_file_system
 
 RACERS = 8

@@ -18,12 +18,8 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    FileSystemCheckpointStorage,
-    complete_checkpoint,
-)
-from holdfast.locations.adapters import METADATA_FILE, LocalFileSystem
+from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint
+from holdfast.locations.adapters import METADATA_FILE, CheckpointStorageAccess, LocalFileSystem
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.coordination.claiming import take_back
 from holdfast.testing import Faults, metadata_of

@@ -14,12 +14,9 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    FileSystemCheckpointStorage,
-    complete_checkpoint,
-)
+from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint
 from holdfast.locations.adapters import (
+    CheckpointStorageAccess,
     FileOutputStream,
     FileStatus,
     FileSystem,

@@ -8,15 +8,10 @@ from contracts.s3_objects import later
 from contracts.values import EXCLUSIVE, read
 from servers.s3 import S3Bucket, settings_of
 
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    checkpoint_storage,
-    complete_checkpoint,
-    sweep,
-    use_s3,
-)
+from holdfast.locations import checkpoint_storage, complete_checkpoint, sweep, use_s3
 from holdfast.locations.adapters import (
     CheckpointedStateScope,
+    CheckpointStorageAccess,
     FileStateHandle,
     file_system_for,
     unregister_file_system,

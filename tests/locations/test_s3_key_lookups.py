@@ -11,8 +11,8 @@ from servers.s3 import settings_of
 from servers.watched import Watched
 
 import holdfast
+from holdfast.backends import ValueStateDescriptor
 from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend
-from holdfast.backends.keyed_state import ValueStateDescriptor
 from holdfast.backends.keys import key_group_range, key_hash
 from holdfast.cli.command_line import main
 from holdfast.locations import (

@@ -21,15 +21,10 @@ from contracts.sweeps import (
 from contracts.values import SHARED
 
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    SweepReport,
-    checkpoint_storage,
-    complete_checkpoint,
-    sweep,
-)
+from holdfast.locations import checkpoint_storage, complete_checkpoint, sweep
 from holdfast.locations.adapters import (
     METADATA_FILE,
+    CheckpointStorageAccess,
     FileStateHandle,
     FileStatus,
     MemoryFileSystem,
@@ -37,6 +32,7 @@ from holdfast.locations.adapters import (
     register_file_system,
     unregister_file_system,
 )
+from holdfast.locations.coordination import SweepReport
 from holdfast.testing import ManualClock, metadata_of
 
 __all__ = ["access", "clock"]

@@ -25,13 +25,10 @@ from holdfast.errors import (
     CheckpointError,
     UnsupportedFormatError,
 )
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    complete_checkpoint,
-    sweep,
-)
+from holdfast.locations import complete_checkpoint, sweep
 from holdfast.locations.adapters import (
     METADATA_FILE,
+    CheckpointStorageAccess,
     FileStateHandle,
     file_system_for,
 )

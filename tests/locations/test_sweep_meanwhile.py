@@ -15,13 +15,8 @@ from contracts.sweeps import (
 from contracts.values import SHARED
 
 from holdfast.errors import CheckpointConflictError, OutcomeUnknownError, StorageUnavailableError
-from holdfast.locations import (
-    CheckpointStorageAccess,
-    CompletedCheckpoint,
-    complete_checkpoint,
-    sweep,
-)
-from holdfast.locations.adapters import METADATA_FILE, file_system_for
+from holdfast.locations import CompletedCheckpoint, complete_checkpoint, sweep
+from holdfast.locations.adapters import METADATA_FILE, CheckpointStorageAccess, file_system_for
 from holdfast.testing import ANY_CALL, Faults, ManualClock, metadata_of
 
 __all__ = ["access", "clock"]

@@ -13,16 +13,15 @@ from contracts.flink_archives import ARCHIVES, extracted
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
 from holdfast.locations import (
     CheckpointMetadata,
-    CheckpointStorageAccess,
     FileSystemCheckpointStorage,
-    JobOwnership,
     StoredOperator,
     StoredSubtask,
     SubtaskStatistics,
     complete_checkpoint,
 )
-from holdfast.spark import SparkProgress
+from holdfast.locations.adapters import CheckpointStorageAccess, JobOwnership
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
+from holdfast.spark_progress import SparkProgress
 
 JOB = "totals"
 QUERY = "5e0c7a52-9d5c-4a9e-8a57-0c1f6f8e41f3"

@@ -15,12 +15,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructField, StructType
 
+import holdfast as hf
+from holdfast import keyed
 from holdfast.backends.arrow import estimates_of_sketches, union_of_sketches
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import aggregates as agg
-from holdfast.spark import keyed
-from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregated, operands_of
+from holdfast.spark.aggregates import (
+    Aggregate,
+    Aggregation,
+    Panes,
+    aggregated,
+    check_aggregates,
+    operands_of,
+)
 from holdfast.spark.operators import Operator, Routing, settled_table
 
 COLUMNS = {
@@ -40,15 +47,15 @@ SCHEMA = "k bigint, ts timestamp, " + ", ".join(f"{name} {kind}" for name, kind 
 KEY = pa.schema([("k", pa.int64())])
 
 EVERYTHING: dict[str, Aggregate] = {
-    "rows": agg.count(),
-    "count_s": agg.count("s"),
-    **{f"sum_{name}": agg.sum(name) for name in "ifnw"},
-    **{f"avg_{name}": agg.avg(name) for name in "ldnw"},
-    **{f"min_{name}": agg.min(name) for name in COLUMNS},
-    **{f"max_{name}": agg.max(name) for name in COLUMNS},
-    **{f"first_{name}": agg.first(name, by="ts") for name in "lds"},
-    **{f"last_{name}": agg.last(name, by="ts") for name in "lds"},
-    **{f"all_{name}": agg.collect(name) for name in "ln"},
+    "rows": hf.count(),
+    "count_s": hf.count("s"),
+    **{f"sum_{name}": hf.sum(name) for name in "ifnw"},
+    **{f"avg_{name}": hf.avg(name) for name in "ldnw"},
+    **{f"min_{name}": hf.min(name) for name in COLUMNS},
+    **{f"max_{name}": hf.max(name) for name in COLUMNS},
+    **{f"first_{name}": hf.first(name, by="ts") for name in "lds"},
+    **{f"last_{name}": hf.last(name, by="ts") for name in "lds"},
+    **{f"all_{name}": hf.collect(name) for name in "ln"},
 }
 
 
@@ -138,7 +145,7 @@ def table(numbers: list[int | None], key: int = 1) -> pa.Table:
 
 
 def test_only_keys_of_the_batch_come_out() -> None:
-    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}), KEY)
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": hf.sum("n")}), KEY)
     assert subtasks.batch(table([1, 2])) == [{"k": 1, "n": 3}]
     assert subtasks.batch(table([None], key=2)) == [{"k": 2, "n": None}]
     assert subtasks.batch(table([4])) == [{"k": 1, "n": 7}]
@@ -146,7 +153,7 @@ def test_only_keys_of_the_batch_come_out() -> None:
 
 
 def test_a_sum_that_does_not_fit_is_an_error() -> None:
-    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}), KEY)
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": hf.sum("n")}), KEY)
     subtasks.batch(table([2**62]))
     with pytest.raises(InvalidRequestError, match="a sum is less than"):
         subtasks.batch(table([2**62]))
@@ -155,7 +162,7 @@ def test_a_sum_that_does_not_fit_is_an_error() -> None:
 @pytest.mark.usefixtures("state_backend")
 def test_aggregates_of_a_key_are_gone_a_while_after_its_last_row() -> None:
     ttl = StateTtlConfig(timedelta(milliseconds=10))
-    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}, ttl=ttl), KEY)
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": hf.sum("n")}, ttl=ttl), KEY)
     assert subtasks.batch(table([1]), batch_time=100) == [{"k": 1, "n": 1}]
     assert subtasks.batch(table([1]), batch_time=109) == [{"k": 1, "n": 2}]
     assert subtasks.batch(table([1]), batch_time=118) == [{"k": 1, "n": 3}]
@@ -164,7 +171,7 @@ def test_aggregates_of_a_key_are_gone_a_while_after_its_last_row() -> None:
 
 def test_rows_that_are_gathered_in_several_steps_come_out_once(monkeypatch: Any) -> None:
     monkeypatch.setattr("holdfast.spark.aggregates.aggregation.ROWS_AT_ONCE", 4)
-    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}), KEY)
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": hf.sum("n")}), KEY)
     assert subtasks.batch(table([1] * 20)) == [{"k": 1, "n": 20}]
 
 
@@ -175,7 +182,7 @@ def test_rows_that_arrow_does_not_hold_in_one_array_are_folded_in_parts(monkeypa
         *table([2], key=2).to_batches(),
         *table([3]).to_batches(),
     ]
-    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.max("n"), "rows": agg.count()}), KEY)
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": hf.max("n"), "rows": hf.count()}), KEY)
     found = subtasks.batch(pa.Table.from_batches(batches))
     assert sorted(found, key=lambda row: row["k"]) == [
         {"k": 1, "n": 5, "rows": 3},
@@ -189,8 +196,8 @@ def bad_aggregates() -> Iterator[tuple[dict[str, Any], str]]:
         [
             ({}, "there are no aggregates"),
             ({"n": "sum"}, "aggregate 'n' is a str; make it by the functions"),
-            ({"K": agg.count()}, r"several columns \['k'\]"),
-            ({"n": agg.avg("x"), "n_sum": agg.sum("x")}, r"several columns \['n_sum'\]"),
+            ({"K": hf.count()}, r"several columns \['k'\]"),
+            ({"n": hf.avg("x"), "n_sum": hf.sum("x")}, r"several columns \['n_sum'\]"),
         ]
     )
 
@@ -200,11 +207,11 @@ def test_what_is_no_aggregate_is_refused(
 ) -> None:
     for aggregates, text in bad_aggregates:
         with pytest.raises(InvalidRequestError, match=text):
-            agg.check_aggregates(aggregates, ["k"])
+            check_aggregates(aggregates, ["k"])
 
 
 def test_rows_without_a_column_that_is_aggregated_are_refused(spark: SparkSession) -> None:
-    mean = {"mean": agg.avg("m")}
+    mean = {"mean": hf.avg("m")}
     subtasks = KeyedSubtasks(lambda: Aggregation(mean), KEY)
     with pytest.raises(InvalidRequestError, match=r"rows have no columns \['m'\]"):
         subtasks.batch(table([1]))
@@ -215,7 +222,7 @@ def test_rows_without_a_column_that_is_aggregated_are_refused(spark: SparkSessio
 @pytest.mark.usefixtures("state_backend")
 def test_distinct_values_of_all_batches_are_counted_about(spark: SparkSession) -> None:
     distinct = {
-        name: agg.approx_count_distinct(name) for name in ("l", "text", "double", "t", "none")
+        name: hf.approx_count_distinct(name) for name in ("l", "text", "double", "t", "none")
     }
     ttl = StateTtlConfig(timedelta(milliseconds=10))
     subtasks = KeyedSubtasks(lambda: Aggregation(distinct, ttl=ttl), KEY)
@@ -245,7 +252,7 @@ def test_distinct_values_of_all_batches_are_counted_about(spark: SparkSession) -
 
 
 def test_distinct_values_of_single_rows_are_not_counted() -> None:
-    distinct = {"n": agg.approx_count_distinct("n")}
+    distinct = {"n": hf.approx_count_distinct("n")}
     subtasks = KeyedSubtasks(lambda: Aggregation(distinct), KEY)
     with pytest.raises(InvalidRequestError, match="column 'n' is made of combined rows"):
         subtasks.batch(table([1]))
@@ -253,7 +260,7 @@ def test_distinct_values_of_single_rows_are_not_counted() -> None:
 
 def test_a_sum_of_what_is_no_number_is_refused() -> None:
     rows = pa.table({"k": pa.array([1]), "s": ["a"]})
-    for aggregate in (agg.sum("s"), agg.avg("s")):
+    for aggregate in (hf.sum("s"), hf.avg("s")):
         subtasks = KeyedSubtasks(lambda: Aggregation({"n": aggregate}), KEY)  # noqa: B023
         with pytest.raises(InvalidRequestError, match="of column 's': it has type string"):
             subtasks.batch(rows)
@@ -266,7 +273,7 @@ def test_rows_of_a_pane_are_combined(spark: SparkSession) -> None:
         "k bigint, ts timestamp",
     )
     panes = Panes("ts", length_ms=5000, offset_ms=1000)
-    aggregates = {"rows": agg.count(), "latest": agg.max("ts")}
+    aggregates = {"rows": hf.count(), "latest": hf.max("ts")}
     combined = operands_of(frame, ["k"], aggregates, combine=True, panes=panes)
     rows = [
         (row["ts"].second, row["rows__operand"], row["latest__operand"].second)
@@ -309,14 +316,14 @@ SETTINGS = {
 def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
     """What comes of some rows in the JVM: aggregates of panes, sketches, schemas, and the subtasks of keys."""
     frame = spark.createDataFrame(some_rows(0, 40), schema)
-    sketches = {f"distinct_{name}": agg.approx_count_distinct(name) for name in ("n", "day", "t")}
+    sketches = {f"distinct_{name}": hf.approx_count_distinct(name) for name in ("n", "day", "t")}
     panes = operands_of(frame, ["k"], SOME | sketches, panes=Panes("ts", 5000))
     small = StructType([StructField("d", DecimalType(38, 12))])
     decimals = spark.createDataFrame([(Decimal(n).scaleb(-11),) for n in range(50)], small)
-    distinct = operands_of(decimals, [], {"distinct": agg.approx_count_distinct("d")})
+    distinct = operands_of(decimals, [], {"distinct": hf.approx_count_distinct("d")})
     key = ("k", "s", "w", "t")
     operator = Operator(function=Aggregation(SOME), uid="o", parallelism=3, key=key)
-    dealt = Routing.of(frame, operator, 128).dealt(frame, 0).toArrow()
+    dealt = Routing.of(frame, operator, 3, 128).dealt(frame, 0).toArrow()
     marks = dealt.select([*key, dealt.column_names[-1]])
     marks = marks.set_column(3, "t", dealt["t"].cast(pa.int64()))
     return [
@@ -359,10 +366,10 @@ def test_aggregates_of_values_without_an_order_in_state_are_refused(spark: Spark
     by_k = keyed(rows, "k", uid="o", parallelism=1)
     for name, kind in wrong.items():
         for aggregate in (
-            agg.min(name),
-            agg.max(name),
-            agg.first(name, by="k"),
-            agg.last("k", by=name),
+            hf.min(name),
+            hf.max(name),
+            hf.first(name, by="k"),
+            hf.last("k", by=name),
         ):
             text = f"{aggregate.kind} of column '{name}'.* it has type {kind}, .* state"
             with pytest.raises(InvalidRequestError, match=text):
@@ -371,8 +378,8 @@ def test_aggregates_of_values_without_an_order_in_state_are_refused(spark: Spark
                 operands_of(rows, ["k"], {"a": aggregate}, combine=False)
         if name != "nothing":
             with pytest.raises(InvalidRequestError, match=f"of column '{name}'"):
-                by_k.agg(a=agg.approx_count_distinct(name))
-    counted = operands_of(rows, ["k"], {"a": agg.count("text"), "b": agg.collect("text")})
+                by_k.agg(a=hf.approx_count_distinct(name))
+    counted = operands_of(rows, ["k"], {"a": hf.count("text"), "b": hf.collect("text")})
     assert rows_of(counted) == [{"k": 0, "a__operand": 1, "b__operand": ["a"]}]
 
 
@@ -384,7 +391,7 @@ def test_structs_are_compared_field_by_field_with_and_without_combining(
     frame = spark.createDataFrame(
         [(1, (a, (d,)), timedelta(days=number)) for number, (a, d) in enumerate(values)], schema
     )
-    aggregates = {"least": agg.min("v"), "most": agg.max("v"), "end": agg.last("v", by="at")}
+    aggregates = {"least": hf.min("v"), "most": hf.max("v"), "end": hf.last("v", by="at")}
     native = rows_of(aggregated(frame, ["k"], aggregates))
     for combine in (True, False):
         subtasks = KeyedSubtasks(lambda: Aggregation(aggregates), KEY)
@@ -401,7 +408,7 @@ def test_a_sum_that_spark_combines_and_does_not_fit_is_an_error(
         "k bigint, n bigint, w decimal(38,0)",
     )
     with session_with(spark, {"spark.sql.ansi.enabled": ansi}):
-        for name, aggregate in (("n", agg.sum("n")), ("w", agg.sum("w")), ("a", agg.avg("w"))):
+        for name, aggregate in (("n", hf.sum("n")), ("w", hf.sum("w")), ("a", hf.avg("w"))):
             combined = operands_of(largest, ["k"], {name: aggregate})
             with pytest.raises(PySparkException, match=f"aggregate '{name}': a sum does not fit"):
                 rows_of(combined)
@@ -421,7 +428,7 @@ def test_a_sum_of_decimals_that_wraps_around_in_a_batch_is_an_error() -> None:
             "n": pa.array([Decimal(9 * 10**19)] * 4, pa.decimal128(38, 18)),
         }
     )
-    for aggregate in (agg.sum("n"), agg.avg("n")):
+    for aggregate in (hf.sum("n"), hf.avg("n")):
         subtasks = KeyedSubtasks(lambda: Aggregation({"n": aggregate}), KEY)  # noqa: B023
         with pytest.raises(InvalidRequestError, match="'aggregates': a sum has more than the 38"):
             subtasks.batch(rows)
@@ -429,6 +436,6 @@ def test_a_sum_of_decimals_that_wraps_around_in_a_batch_is_an_error() -> None:
 
 def test_a_mean_of_decimals_that_does_not_fit_is_an_error() -> None:
     rows = pa.table({"k": pa.array([1], pa.int64()), "n": pa.array([10**37], pa.decimal128(38, 0))})
-    subtasks = KeyedSubtasks(lambda: Aggregation({"mean": agg.avg("n")}), KEY)
+    subtasks = KeyedSubtasks(lambda: Aggregation({"mean": hf.avg("n")}), KEY)
     with pytest.raises(InvalidRequestError, match=r"aggregate 'mean': a mean .* decimal128\(38, 4"):
         subtasks.batch(rows)

@@ -13,14 +13,8 @@ from jobs.stopped import QUERY, put
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from holdfast import application_id, preview_roll_back, restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.spark import (
-    application_id,
-    preview_roll_back,
-    restore_savepoint,
-    roll_back,
-    take_savepoint,
-)
 from holdfast.spark.savepoints.notes import Change
 
 without_spark = pytest.mark.usefixtures("as_without_spark")

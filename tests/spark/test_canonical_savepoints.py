@@ -17,6 +17,7 @@ from jobs.every_kind import (
 from jobs.savepoint_crashes import crashing_at
 from jobs.stopped import QUERY, all_files, put, remove
 
+from holdfast import restore_savepoint, take_savepoint
 from holdfast.backends.inspection import read_state
 from holdfast.backends.keyed import BACKEND_NAMES, BackendName, read_manifest
 from holdfast.backends.keys import KeyGroupRange
@@ -27,12 +28,11 @@ from holdfast.errors import (
     InvalidRequestError,
     StorageUnavailableError,
 )
-from holdfast.locations import load_checkpoint, verify
+from holdfast.locations import load_checkpoint, verify_files
 from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import resolve_pointer
-from holdfast.spark import restore_savepoint, take_savepoint
 from holdfast.spark_progress import all_streams
 from holdfast.testing import ANY_CALL, Faults
 
@@ -67,7 +67,7 @@ def test_it_holds_itself_what_counts_and_every_backend_goes_on_from_it(
     file_system_for(directory).delete_tree(f"{directory}/checkpoints")
     file_system_for(directory).delete_tree(location)
 
-    uris = {file.uri for file in verify(metadata_of(pointer).streams())}
+    uris = {file.uri for file in verify_files(metadata_of(pointer).streams())}
     assert uris
     assert all(uri.startswith(f"{pointer}/") for uri in uris)
     for state in ("batches", TIMERS, *set(KEYED_STATES) - {"last"}):
@@ -143,7 +143,7 @@ def test_it_is_no_base_and_has_none_but_can_be_one_of_a_native_savepoint(directo
         for file in handle.streams()
         if isinstance(file, FileStateHandle)
     )
-    files = verify(all_streams(load_checkpoint(resolve_pointer(native))))
+    files = verify_files(all_streams(load_checkpoint(resolve_pointer(native))))
     assert any(file.uri.startswith(f"{canonical}/") for file in files)
 
 

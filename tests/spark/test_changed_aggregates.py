@@ -8,18 +8,11 @@ import pyarrow as pa
 import pytest
 from jobs.keyed_subtasks import KeyedSubtasks
 
+import holdfast as hf
+from holdfast import StatefulFunction, session_windows, sliding_windows, tumbling_windows
 from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.spark import StatefulFunction
-from holdfast.spark import aggregates as agg
 from holdfast.spark.aggregates import Aggregate, Aggregation
-from holdfast.spark.windows import (
-    WindowAssigner,
-    WindowedAggregation,
-    WindowedFunction,
-    session,
-    sliding,
-    tumbling,
-)
+from holdfast.spark.windows import WindowAssigner, WindowedAggregation, WindowedFunction
 
 KEY = pa.schema([("k", pa.int64())])
 COUNTED = pa.schema([("k", pa.int64()), ("rows", pa.int64())])
@@ -57,34 +50,34 @@ def begun(**aggregates: Aggregate) -> KeyedSubtasks:
 
 @pytest.mark.usefixtures("state_backend")
 def test_a_renamed_aggregate_keeps_its_values_at_another_parallelism() -> None:
-    subtasks = begun(n=agg.count(), mean=agg.avg("v"))
+    subtasks = begun(n=hf.count(), mean=hf.avg("v"))
     subtasks.batch(table([1], key=2))  # a run of its own, in the form of before
     renamed = {"renamed": {"orders": "n", "average": "mean"}}
-    subtasks.make = made(renamed, average=agg.avg("v"), orders=agg.count())
+    subtasks.make = made(renamed, average=hf.avg("v"), orders=hf.count())
     subtasks.parallelism = 3
     assert subtasks.batch(table([9])) == [{"k": 1, "average": 7.0, "orders": 3}]
     # It may say so for ever, or no more; keys that no batch has had since have the new names, too.
     assert subtasks.batch(table([11])) == [{"k": 1, "average": 8.0, "orders": 4}]
-    subtasks.make = made(average=agg.avg("v"), orders=agg.count())
+    subtasks.make = made(average=hf.avg("v"), orders=hf.count())
     subtasks.parallelism = 2
     assert subtasks.batch(table([3], key=2)) == [{"k": 2, "average": 2.0, "orders": 2}]
 
 
 @pytest.mark.usefixtures("state_backend")
 def test_an_added_aggregate_begins_without_the_rows_so_far() -> None:
-    subtasks = begun(n=agg.count())
+    subtasks = begun(n=hf.count())
     subtasks.batch(table([1], key=2))
     added = {
-        "new": agg.count(),
-        "most": agg.max("v"),
-        "all": agg.collect("v"),
-        "mean": agg.avg("v"),
+        "new": hf.count(),
+        "most": hf.max("v"),
+        "all": hf.collect("v"),
+        "mean": hf.avg("v"),
     }
-    subtasks.make = made({"added": [*added]}, n=agg.count(), **added)
+    subtasks.make = made({"added": [*added]}, n=hf.count(), **added)
     assert subtasks.batch(table([2])) == [
         {"k": 1, "n": 3, "new": 1, "most": 2, "all": [2], "mean": 2.0}
     ]
-    subtasks.make = made(n=agg.count(), **added)
+    subtasks.make = made(n=hf.count(), **added)
     assert subtasks.batch(table([], key=2)) == []
     assert subtasks.batch(table([4], key=2)) == [
         {"k": 2, "n": 2, "new": 1, "most": 4, "all": [4], "mean": 4.0}
@@ -93,31 +86,31 @@ def test_an_added_aggregate_begins_without_the_rows_so_far() -> None:
 
 @pytest.mark.usefixtures("state_backend")
 def test_the_last_change_counts_when_subtasks_become_fewer() -> None:
-    subtasks = begun(n=agg.count())
+    subtasks = begun(n=hf.count())
     subtasks.parallelism = 3
-    subtasks.make = made({"added": ["new"]}, n=agg.count(), new=agg.count())
+    subtasks.make = made({"added": ["new"]}, n=hf.count(), new=hf.count())
     subtasks.batch(
         table([1], key=2)
     )  # some of the subtasks have no rows, of this batch or of the one before
     subtasks.parallelism = 1
-    subtasks.make = made({"renamed": {"newer": "new"}}, n=agg.count(), newer=agg.count())
+    subtasks.make = made({"renamed": {"newer": "new"}}, n=hf.count(), newer=hf.count())
     assert subtasks.batch(table([1], key=2)) == [{"k": 2, "n": 2, "newer": 2}]
 
 
 @pytest.mark.usefixtures("state_backend")
 def test_a_dropped_aggregate_does_not_come_back_with_its_name() -> None:
-    subtasks = begun(n=agg.count(), most=agg.max("v"))
+    subtasks = begun(n=hf.count(), most=hf.max("v"))
     subtasks.batch(table([1], key=2))
-    subtasks.make = made({"dropped": ["most"]}, n=agg.count())
+    subtasks.make = made({"dropped": ["most"]}, n=hf.count())
     assert subtasks.batch(table([6], key=3)) == [{"k": 3, "n": 1}]
-    subtasks.make = made({"added": ["most"]}, n=agg.count(), most=agg.max("v"))
+    subtasks.make = made({"added": ["most"]}, n=hf.count(), most=hf.max("v"))
     assert subtasks.batch(table([6])) == [{"k": 1, "n": 3, "most": 6}]
     assert subtasks.batch(table([0], key=2)) == [{"k": 2, "n": 2, "most": 0}]
 
 
 def test_another_order_of_aggregates_is_the_same_state() -> None:
-    subtasks = begun(n=agg.count(), most=agg.max("v"), least=agg.min("v"))
-    subtasks.make = made(least=agg.min("v"), n=agg.count(), most=agg.max("v"))
+    subtasks = begun(n=hf.count(), most=hf.max("v"), least=hf.min("v"))
+    subtasks.make = made(least=hf.min("v"), n=hf.count(), most=hf.max("v"))
     assert subtasks.batch(table([6])) == [{"k": 1, "least": 5, "n": 3, "most": 7}]
 
 
@@ -125,35 +118,35 @@ def test_another_order_of_aggregates_is_the_same_state() -> None:
     ("make", "message"),
     [
         (
-            made(orders=agg.count()),
+            made(orders=hf.count()),
             r"\['n'\] are stored.*\['orders'\] are asked for.*'orders': 'n'",
         ),
-        (made(n=agg.count(), more=agg.count()), r"\['more'\] are asked for.*added=\['more'\]"),
-        (made({"added": ["a"]}, a=agg.count()), r"\['n'\] are stored.*dropped=\['n'\] to lose"),
+        (made(n=hf.count(), more=hf.count()), r"\['more'\] are asked for.*added=\['more'\]"),
+        (made({"added": ["a"]}, a=hf.count()), r"\['n'\] are stored.*dropped=\['n'\] to lose"),
         (
-            made(n=agg.sum("v")),
+            made(n=hf.sum("v")),
             r"'n' is stored as count\(\), and is sum\('v'\) now.*dropped=\['n'\]",
         ),
         (
-            made({"renamed": {"orders": "n"}}, orders=agg.sum("v")),
+            made({"renamed": {"orders": "n"}}, orders=hf.sum("v")),
             r"'orders' is stored as count\(\), and is sum",
         ),
     ],
 )
 def test_aggregates_that_are_not_the_stored_ones_are_refused(make: Any, message: str) -> None:
-    subtasks = begun(n=agg.count())
+    subtasks = begun(n=hf.count())
     subtasks.make = make
     with pytest.raises(StateMigrationError, match=message):
         subtasks.batch(table([1]))
-    subtasks.make = made(n=agg.count())
+    subtasks.make = made(n=hf.count())
     assert subtasks.batch(table([1])) == [{"k": 1, "n": 3}]
 
 
 def test_an_aggregate_of_a_narrower_type_is_refused_with_its_column() -> None:
-    subtasks = begun(most=agg.max("v"))
+    subtasks = begun(most=hf.max("v"))
     with pytest.raises(StateMigrationError, match=r"'most', max\('v'\), is stored as int64.*cast"):
         subtasks.batch(table([1], of=pa.int32()))
-    subtasks = KeyedSubtasks(made(most=agg.max("v")), KEY)
+    subtasks = KeyedSubtasks(made(most=hf.max("v")), KEY)
     subtasks.batch(table([3], of=pa.int32()))
     assert subtasks.batch(table([2])) == [{"k": 1, "most": 3}]
 
@@ -161,7 +154,7 @@ def test_an_aggregate_of_a_narrower_type_is_refused_with_its_column() -> None:
 def test_aggregation_with_an_unknown_option_is_refused() -> None:
     options: dict[str, Any] = {"addded": ["n"]}
     with pytest.raises(TypeError, match="addded"):
-        Aggregation({"n": agg.count()}, **options)
+        Aggregation({"n": hf.count()}, **options)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +164,7 @@ def test_aggregation_with_an_unknown_option_is_refused() -> None:
         ({"renamed": {"a": "b"}}, r"\['b'\] are said to be renamed or dropped"),
         ({"dropped": ["a"]}, r"\['a'\] are said to be renamed or dropped"),
         ({"dropped": "a"}, "must be a list of names"),
-        ({"dropped": agg.count()}, "must be a list of names"),
+        ({"dropped": hf.count()}, "must be a list of names"),
         ({"renamed": ["a"]}, "must map new names to stored names"),
         ({"renamed": {"a": "n", "b": "n"}}, "no two aggregates can have had one name"),
         ({"renamed": {"a": "n"}, "added": ["a"]}, "both renamed and added"),
@@ -179,17 +172,17 @@ def test_aggregation_with_an_unknown_option_is_refused() -> None:
 )
 def test_changes_that_contradict_the_aggregates_are_refused(changes: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        made(changes, a=agg.count(), b=agg.count())()
+        made(changes, a=hf.count(), b=hf.count())()
 
 
 @pytest.mark.usefixtures("state_backend")
-@pytest.mark.parametrize("windows", [tumbling(MINUTE), session(MINUTE)], ids=str)
+@pytest.mark.parametrize("windows", [tumbling_windows(MINUTE), session_windows(MINUTE)], ids=str)
 def test_aggregates_of_open_windows_are_renamed_added_and_dropped(windows: Any) -> None:
-    subtasks = KeyedSubtasks(windowed(windows, n=agg.count(), most=agg.max("v")), KEY)
+    subtasks = KeyedSubtasks(windowed(windows, n=hf.count(), most=hf.max("v")), KEY)
     subtasks.batch(table([5, 7]))
     subtasks.batch(table([1], key=2))
     changes = {"renamed": {"rows": "n"}, "dropped": ["most"], "added": ["seen", "least"]}
-    now = {"rows": agg.count(), "seen": agg.count(), "least": agg.min("v")}
+    now = {"rows": hf.count(), "seen": hf.count(), "least": hf.min("v")}
     subtasks.make = windowed(windows, changes, **now)
     subtasks.batch(table([3]))
     subtasks.make = windowed(windows, **now)
@@ -204,30 +197,32 @@ def test_aggregates_of_open_windows_are_renamed_added_and_dropped(windows: Any) 
 @pytest.mark.parametrize(
     "other",
     [
-        tumbling(2 * MINUTE),
-        tumbling(MINUTE, offset=MINUTE / 2),
-        sliding(MINUTE, MINUTE / 2),
-        session(MINUTE),
+        tumbling_windows(2 * MINUTE),
+        tumbling_windows(MINUTE, offset=MINUTE / 2),
+        sliding_windows(MINUTE, MINUTE / 2),
+        session_windows(MINUTE),
     ],
     ids=str,
 )
 def test_other_windows_than_the_stored_ones_are_refused(other: Any) -> None:
-    subtasks = KeyedSubtasks(windowed(tumbling(MINUTE), n=agg.count()), KEY)
+    subtasks = KeyedSubtasks(windowed(tumbling_windows(MINUTE), n=hf.count()), KEY)
     subtasks.batch(table([5]))
-    subtasks.make = windowed(other, n=agg.count())
+    subtasks.make = windowed(other, n=hf.count())
     with pytest.raises(
         StateMigrationError, match=r"tumbling windows of 0:01:00.*another uid"
     ) as caught:
         subtasks.batch(table([5]))
     assert str(other) in str(caught.value)
-    subtasks.make = windowed(tumbling(MINUTE, offset=MINUTE), n=agg.count())  # the same windows
+    subtasks.make = windowed(
+        tumbling_windows(MINUTE, offset=MINUTE), n=hf.count()
+    )  # the same windows
     assert [row["n"] for row in subtasks.batch(table([5]), watermark=1 << 42)] == [2]
 
 
 def test_another_gap_of_sessions_is_refused() -> None:
-    subtasks = KeyedSubtasks(windowed(session(MINUTE), n=agg.count()), KEY)
+    subtasks = KeyedSubtasks(windowed(session_windows(MINUTE), n=hf.count()), KEY)
     subtasks.batch(table([5]))
-    subtasks.make = windowed(session(2 * MINUTE), n=agg.count())
+    subtasks.make = windowed(session_windows(2 * MINUTE), n=hf.count())
     with pytest.raises(
         StateMigrationError, match=r"gap of 0:01:00, and now has aggregates of session.*0:02:00"
     ):
@@ -237,15 +232,15 @@ def test_another_gap_of_sessions_is_refused() -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (made(n=agg.count()), windowed(tumbling(MINUTE), n=agg.count())),
-        (windowed(tumbling(MINUTE), n=agg.count()), made(n=agg.count())),
+        (made(n=hf.count()), windowed(tumbling_windows(MINUTE), n=hf.count())),
+        (windowed(tumbling_windows(MINUTE), n=hf.count()), made(n=hf.count())),
         (
-            windowed(tumbling(MINUTE), n=agg.count()),
-            lambda: WindowedFunction(lambda *_: None, tumbling(MINUTE), time="ts"),
+            windowed(tumbling_windows(MINUTE), n=hf.count()),
+            lambda: WindowedFunction(lambda *_: None, tumbling_windows(MINUTE), time="ts"),
         ),
         (
-            lambda: WindowedFunction(lambda *_: None, tumbling(MINUTE), time="ts"),
-            windowed(tumbling(MINUTE), n=agg.count()),
+            lambda: WindowedFunction(lambda *_: None, tumbling_windows(MINUTE), time="ts"),
+            windowed(tumbling_windows(MINUTE), n=hf.count()),
         ),
     ],
     ids=["totals to windows", "windows to totals", "aggregates to rows", "rows to aggregates"],
@@ -261,7 +256,7 @@ def test_another_operator_under_the_same_uid_is_refused(before: Any, after: Any)
 def test_windows_that_were_not_given_out_are_not_updated_only() -> None:
     def operator(emit: Any) -> Callable[[], StatefulFunction]:
         return lambda: WindowedAggregation(
-            {"n": agg.count()}, tumbling(MINUTE), time="ts", emit=emit
+            {"n": hf.count()}, tumbling_windows(MINUTE), time="ts", emit=emit
         )
 
     subtasks = KeyedSubtasks(operator("append"), KEY)
@@ -275,7 +270,10 @@ def test_windows_that_were_not_given_out_are_not_updated_only() -> None:
 def test_windows_are_forgotten_after_another_allowed_lateness(before: int, after: int) -> None:
     def operator(lateness: int) -> Callable[[], StatefulFunction]:
         return lambda: WindowedAggregation(
-            {"n": agg.count()}, tumbling(MINUTE), time="ts", allowed_lateness=lateness * MINUTE
+            {"n": hf.count()},
+            tumbling_windows(MINUTE),
+            time="ts",
+            allowed_lateness=lateness * MINUTE,
         )
 
     subtasks = KeyedSubtasks(operator(before), KEY)
@@ -294,7 +292,7 @@ def test_columns_of_rows_of_open_windows_are_renamed_and_dropped() -> None:
         return []
 
     def operator(**options: Any) -> Callable[[], StatefulFunction]:
-        return lambda: WindowedFunction(rows_of, tumbling(MINUTE), time="ts", **options)
+        return lambda: WindowedFunction(rows_of, tumbling_windows(MINUTE), time="ts", **options)
 
     seen: list[Any] = []
     other = table([6]).rename_columns(["k", "value", "ts"])

@@ -11,11 +11,11 @@ from jobs.every_kind import every_kind, write_stopped_with_every_kind
 from jobs.keyed import KeyedJob
 from jobs.keyed_operators import Totals
 
+from holdfast import take_savepoint
 from holdfast.backends.inspection import read_state
 from holdfast.backends.keyed import BackendName
 from holdfast.locations import CompletedCheckpoint, copy_checkpoint
 from holdfast.locations.coordination import files_of
-from holdfast.spark import take_savepoint
 from holdfast.spark.query import CLEANER
 from holdfast.spark.warm_state import WarmSettings
 

@@ -23,7 +23,7 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations import copy_checkpoint, load_checkpoint, sweep, verify
+from holdfast.locations import copy_checkpoint, load_checkpoint, sweep, verify_files
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.coordination import CLAIMED, claimant_of, load_checkpoints
 from holdfast.locations.storages import JobDirectory, resolve_pointer
@@ -144,7 +144,7 @@ class TestOfASavepoint:
             run_batch(driver, batch_id, merges)
         CLEANER.wait()
         assert claimant_of(savepoint) is None
-        assert all(file.failure is None for file in verify(latest(driver).metadata.streams()))
+        assert all(file.failure is None for file in verify_files(latest(driver).metadata.streams()))
         run_batch(claiming(memory_directory, savepoint, job_id="third"), 0, merges)
 
     def test_a_copy_of_a_checkpoint_that_refers_to_it_holds_everything_itself(
@@ -156,7 +156,7 @@ class TestOfASavepoint:
         assert copy.metadata.claimed == ()
         assert all(
             file.uri.startswith(copy.location.external_pointer)
-            for file in verify(copy.metadata.streams())
+            for file in verify_files(copy.metadata.streams())
         )
 
     def test_a_checkpoint_that_refers_to_what_is_claimed_can_not_be_claimed_itself(
@@ -225,7 +225,7 @@ class TestOfACheckpointOfAnotherJob:
         run_batch(driver, 1, merges)
         CLEANER.wait()
         assert load_checkpoints(former.access) == [older]
-        assert all(file.failure is None for file in verify(older.metadata.streams()))
+        assert all(file.failure is None for file in verify_files(older.metadata.streams()))
         assert shared_files(memory_directory, "other") == shared_in(older.metadata)
         assert not files_below(newest.location.external_pointer)
 

@@ -8,12 +8,12 @@ from jobs.coordinated import begun, coordinator
 from jobs.segments import adds, run_batch
 from jobs.stopped import QUERY, as_without_spark, directory, stopped
 
+from holdfast import restore_savepoint, roll_back, take_savepoint
 from holdfast.cli.command_line import main
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
-from holdfast.locations import load_checkpoint, verify
+from holdfast.locations import load_checkpoint, verify_files
 from holdfast.locations.coordination import claimant_of
 from holdfast.locations.storages import resolve_pointer
-from holdfast.spark import restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.query import CLEANER
 from holdfast.spark_progress import all_streams
 from holdfast.testing import Faults
@@ -70,7 +70,7 @@ def test_a_query_is_not_rolled_back_either_when_that_happens_meanwhile(
     assert all(
         file.failure is None
         for number in (1, 2, 3, 4)
-        for file in verify(
+        for file in verify_files(
             load_checkpoint(
                 resolve_pointer(f"{checkpoints}/{QUERY}/chk-{number}")
             ).metadata.streams()
@@ -92,7 +92,7 @@ def test_a_claimed_savepoint_stays_while_one_that_is_based_on_it_lies_beside_it(
     later = take_savepoint(stopped, f"{directory}/savepoints", base=base)
     claim_and_go_on(f"{directory}/checkpoints", base)
     based = load_checkpoint(resolve_pointer(later))
-    assert all(file.failure is None for file in verify(all_streams(based)))
+    assert all(file.failure is None for file in verify_files(all_streams(based)))
 
 
 def test_a_claimed_savepoint_goes_with_the_files_of_spark(directory: str, stopped: str) -> None:
@@ -122,7 +122,8 @@ def test_a_fork_of_a_claimed_savepoint_copies_it_and_claims_nothing(
     fork = load_checkpoint(resolve_pointer(f"{directory}/forked/fork/chk-4"))
     assert fork.metadata.claimed == ()
     assert all(
-        file.uri.startswith(f"{directory}/forked/") for file in verify(fork.metadata.streams())
+        file.uri.startswith(f"{directory}/forked/")
+        for file in verify_files(fork.metadata.streams())
     )
     assert files_below(savepoint) == before
 

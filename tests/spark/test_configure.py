@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast import configure
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import Settings, configure, settings_table
-from holdfast.spark.settings import PREFIX, SettingArguments
+from holdfast.spark.settings import PREFIX, SettingArguments, Settings, settings_table
 
 SECRET = "the-secret-of-a-test"
 
@@ -187,7 +187,7 @@ def test_a_session_that_is_there_already_gets_the_settings(spark: SparkSession) 
 
 SUBMITTED = f"""
 import json
-from holdfast.spark import configure
+from holdfast import configure
 from holdfast.spark.settings import PREFIX
 from pyspark.sql import SparkSession
 

@@ -26,11 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 from servers.s3 import S3Bucket, settings_of
 
 import holdfast
+from holdfast import scan_state, take_savepoint
 from holdfast.backends import OperatorStateBackend, Pickled
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import use_s3
 from holdfast.locations.adapters import unregister_file_system
-from holdfast.spark import read_state, take_savepoint
 from holdfast.spark.data_source import StateReader, StateView
 
 SECRET = "the-secret-of-a-test"
@@ -99,14 +99,14 @@ def test_objects_unions_and_pickles_need_no_classes(
 
     checkpoint.add("op", fill, parallelism=2)
     pointer = checkpoint.complete()
-    shapes = read_state(spark, pointer, "op", "shapes").orderBy("key")
+    shapes = scan_state(spark, pointer, "op", "shapes").orderBy("key")
     assert [row.value for row in shapes.collect()] == [
         '{"type":"Square","side":2,"color":"blue"}',
         '{"type":"Circle","radius":1.0}',
     ]
-    points = read_state(spark, pointer, "op", "points")
+    points = scan_state(spark, pointer, "op", "points")
     assert {int(row.x) for row in points.select("value.x").collect()} == {2**63 - 1}
-    pickles = read_state(spark, pointer, "op", "pickles").collect()
+    pickles = scan_state(spark, pointer, "op", "pickles").collect()
     assert {pickle.loads(row.value) for row in pickles} == {Plain(0), Plain(1)}
 
 
@@ -127,7 +127,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones(
     with pytest.raises(AnalysisException, match=r"\['op'\]"):
         read(spark, pointer, operator="other")
     with pytest.raises(AnalysisException, match=r"\['s', 't'\]"):
-        read_state(spark, pointer, "op", "u")
+        scan_state(spark, pointer, "op", "u")
 
 
 def test_large_states_are_read_in_parts(
@@ -167,7 +167,7 @@ def test_a_key_is_read_without_the_rest(spark: SparkSession, tmp_path: Path) -> 
     job.run([{"k": key, "v": 1} for key in ("a", "bb", "ccc", None)])
     pointer = f"file://{max((tmp_path / 'job').glob('chk-*'))}"
     for key in ("bb", None):
-        (row,) = read_state(spark, pointer, state="n", key={"k": key}).collect()
+        (row,) = scan_state(spark, pointer, state="n", key={"k": key}).collect()
         assert (row.k, row.value.n) == (key, len(key or ""))
     view = StateView.of({"path": pointer, "state": "n", "key": '{"k": "bb"}'})
     assert len(StateReader(view, view.spark_schema).partitions()) == 1  # of two subtasks
@@ -232,7 +232,7 @@ def test_a_bucket_is_reached_by_the_settings_and_no_plan_shows_them(
     else:
         for key, value in settings.items():
             session.conf.set(key, value)
-        frame = read_state(session, pointer, "op")
+        frame = scan_state(session, pointer, "op")
     assert sorted(row.value for row in frame.collect()) == sorted([*range(10)] * 2)
     frame.explain("extended")
     frame.explain("formatted")

@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast import StatefulFunction, progress_of, stateful
 from holdfast.backends.api import NO_WATERMARK, BatchTimes
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import StatefulFunction, progress_of, stateful
 from holdfast.spark.event_time import LateRows
 
 S = 1_000_000

@@ -9,8 +9,9 @@ from jobs.operators import AllKinds, CountsLongs, FailsOnce, Groups
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from holdfast import stateful
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import Sink, stateful
+from holdfast.spark.operators import Sink
 
 SCHEMA = "id long, nth long, subtask int"
 

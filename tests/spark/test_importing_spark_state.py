@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import holdfast
+from holdfast import import_spark_state, keyed, restore_savepoint
 from holdfast.cli.command_line import main
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import import_spark_state, keyed, restore_savepoint
 
 SECOND = 1_000_000
 HOUR_MS = 3_600_000

@@ -19,10 +19,10 @@ from holdfast.backends.keys import (
     key_group_of,
     key_group_range,
     key_hash,
+    subtask_of_key,
     xxhash64,
 )
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import subtask_of_key
 
 
 def integers(bits: int) -> st.SearchStrategy[int]:

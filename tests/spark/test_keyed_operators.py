@@ -83,4 +83,4 @@ def test_a_key_by_which_no_state_can_be_kept_is_refused_on_the_driver(spark: Spa
     with session_with(spark, {"spark.sql.timeType.enabled": "true"}):
         rows = spark.range(1).withColumn("key", F.expr("time'10:00:00'"))
         with pytest.raises(InvalidRequestError, match=r"'key' .* 'totals' .* time64.* cast it"):
-            Routing.of(rows, operator, 128)
+            Routing.of(rows, operator, 2, 128)

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from jobs.keyed import KeyedJob
 
-from holdfast.backends import FunctionInitializationContext
-from holdfast.backends.keyed_state import (
+from holdfast import KeyedProcessFunction, StatefulFunction, stateful
+from holdfast.backends import (
+    FunctionInitializationContext,
     ReducingStateDescriptor,
     StateTtlConfig,
     ValueState,
@@ -18,7 +19,6 @@ from holdfast.backends.keyed_state import (
 )
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.adapters import file_system_for
-from holdfast.spark import KeyedProcessFunction, StatefulFunction, stateful
 
 pytestmark = pytest.mark.usefixtures("state_backend")
 

@@ -13,7 +13,7 @@ from jobs.operators import Groups
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.spark import progress_of
+from holdfast import progress_of
 
 
 def check_every_row_is_there_once(job: Job) -> None:

@@ -9,8 +9,8 @@ from jobs.job import Job
 from jobs.transforming import Totals, TotalsFromThere
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast import keyed
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import keyed
 
 OUT = "key long, total long, rows long"
 STATES = [(0, 100, 1), (0, 200, 1), (7, 5, 1)]

@@ -12,7 +12,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast.backends.inspection import states
-from holdfast.spark import Sink, StatefulOperator
+from holdfast.spark.operators import Sink
+from holdfast.spark.query import StatefulOperator
 
 steps = st.lists(
     st.tuples(

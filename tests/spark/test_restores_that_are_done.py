@@ -11,11 +11,11 @@ from contracts.errors import of_kind
 from jobs.savepoint_crashes import Crash, latest_state
 from jobs.stopped import add_batches, all_files, put, remove, state_of, write_query
 
+from holdfast import restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.adapters import file_system_for
-from holdfast.spark import RestoredQuery, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
-from holdfast.spark.savepoints import RESTORED_FILE
+from holdfast.spark.savepoints import RESTORED_FILE, RestoredQuery
 from holdfast.spark.savepoints.notes import Change
 from holdfast.spark.savepoints.restore import restoring
 from holdfast.testing import ANY_CALL, Faults

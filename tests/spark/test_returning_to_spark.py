@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from holdfast import keyed, spark_initial_state, write_savepoint
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import keyed, spark_initial_state, write_savepoint
 
 SECOND = 1_000_000
 HOUR_MS = 3_600_000

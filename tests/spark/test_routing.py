@@ -10,8 +10,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast import stateful_query
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import StatefulOperator, checkpointed
+from holdfast.spark.query import StatefulOperator
 
 # Nulls, a few keys that come again and again, and one that is new each time.
 ROWS = "id", "nullif(id % 7, 3) as k", "if(id % 5 = 0, null, name) as `a name`"
@@ -181,5 +182,5 @@ def test_columns_that_can_be_no_key_are_refused_by_name(job: Job) -> None:
         raise OSError("as planned")
 
     with pytest.raises(StreamingQueryException, match="as planned"):
-        job.run(checkpointed(process, *operators.values()))
+        job.run(stateful_query(process, *operators.values()))
     assert job.completed() == []

@@ -16,8 +16,7 @@ from servers.s3 import S3Bucket
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import S3Settings
 from holdfast.locations.adapters import unregister_file_system
-from holdfast.spark import Settings
-from holdfast.spark.settings import s3_settings_table
+from holdfast.spark.settings import Settings, s3_settings_table
 
 SECRET = "the-secret-of-a-test"
 

@@ -25,6 +25,7 @@ from jobs.stopped import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holdfast import progress_of, restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -35,7 +36,6 @@ from holdfast.locations import FileSystemCheckpointStorage, load_checkpoint
 from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import resolve_pointer
-from holdfast.spark import progress_of, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import APPLICATION_FILE
 from holdfast.spark.savepoints.stored_query import QueryAddress
 from holdfast.spark.savepoints.take import Base, copy_query

@@ -25,6 +25,7 @@ from jobs.stopped import (
 )
 from servers.s3 import S3Bucket, settings_of
 
+from holdfast import restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -35,7 +36,7 @@ from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.metadata import encode_metadata
 from holdfast.locations.storages import resolve_pointer
-from holdfast.spark import restore_savepoint, roll_back, sessions, take_savepoint
+from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import (
     LoggedBatch,
     Moves,

@@ -23,21 +23,14 @@ from jobs.stopped import (
     write_query,
 )
 
+from holdfast import preview_roll_back, progress_of, restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import CompletedCheckpoint, FileSystemCheckpointStorageAccess
-from holdfast.spark import (
-    RestoredQuery,
-    preview_roll_back,
-    progress_of,
-    restore_savepoint,
-    roll_back,
-    take_savepoint,
-)
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
-from holdfast.spark.savepoints import RESTORED_FILE, is_attempt
+from holdfast.spark.savepoints import RESTORED_FILE, RestoredQuery, is_attempt
 from holdfast.spark.savepoints.notes import Change, attempts, unfinished
 from holdfast.spark.savepoints.restore import materialising, restoring
 

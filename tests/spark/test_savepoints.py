@@ -12,15 +12,9 @@ from jobs.sums import FORMATS, Sums, expected, feed, joined, roll_back_elsewhere
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holdfast import restore_savepoint, roll_back, stop_with_savepoint, take_savepoint
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import (
-    RestoredQuery,
-    restore_savepoint,
-    roll_back,
-    stop_with_savepoint,
-    take_savepoint,
-)
-from holdfast.spark.savepoints import Copier
+from holdfast.spark.savepoints import Copier, RestoredQuery
 from holdfast.spark.savepoints.notes import Change
 
 

@@ -26,6 +26,7 @@ from jobs.segments import (
 from jobs.stopped import QUERY, put, write_query
 from msgspec import structs
 
+from holdfast import restore_savepoint, take_savepoint
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -41,12 +42,11 @@ from holdfast.locations import (
     copy_checkpoint,
     load_checkpoint,
     sweep,
-    verify,
+    verify_files,
 )
 from holdfast.locations.adapters import ByteStreamStateHandle, file_system_for
 from holdfast.locations.coordination import load_checkpoints
 from holdfast.locations.storages import resolve_pointer
-from holdfast.spark import restore_savepoint, take_savepoint
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
 from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import ANY_CALL, Faults
@@ -240,7 +240,7 @@ class TestWhatOthersSee:
         file_system_for(missing).delete([missing])
         failures = {
             file.uri: type(file.failure).__name__
-            for file in verify(latest(driver).metadata.streams())
+            for file in verify_files(latest(driver).metadata.streams())
             if file.failure is not None
         }
         assert failures == {
@@ -370,7 +370,7 @@ class TestASavepointOfAQuery:
         assert [sorted(segments.values()) for segments in state_of(metadata)] == [
             [b"%s of %d" % (LARGE % batch_id, index) for batch_id in (0, 1)] for index in (0, 1)
         ]
-        uris = {file.uri for file in verify(metadata.metadata.streams())}
+        uris = {file.uri for file in verify_files(metadata.metadata.streams())}
         assert all(uri.startswith(f"{savepoint}/") for uri in uris)
 
     def test_where_it_is_restored_checkpoints_go_on_without_writing_it_again(

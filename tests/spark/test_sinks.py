@@ -11,7 +11,7 @@ from jobs.operators import Groups
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.spark import Sink
+from holdfast.spark.operators import Sink
 
 
 def test_a_sink_without_an_action_is_completed_by_the_coordinator(job: Job) -> None:

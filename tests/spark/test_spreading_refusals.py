@@ -8,11 +8,12 @@ import pytest
 from contracts.errors import of_kind
 from jobs.stopped import all_files, put, remove, write_query
 
+from holdfast import restore_savepoint, take_savepoint
 from holdfast.errors import (
     CheckpointConflictError,
     InvalidRequestError,
 )
-from holdfast.spark import restore_savepoint, sessions, take_savepoint
+from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
 from holdfast.spark.savepoints.restore import restoring
 

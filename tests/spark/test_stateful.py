@@ -23,9 +23,9 @@ from jobs.operators import (
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from holdfast import progress_of
 from holdfast.locations import StoredOperator
 from holdfast.locations.handles import OperatorStateHandle
-from holdfast.spark import progress_of
 from holdfast.spark.query import CLEANER
 
 pytestmark = pytest.mark.usefixtures("spark")

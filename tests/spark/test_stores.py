@@ -1,6 +1,6 @@
 """What of Spark's configuration reaches the stores."""
 
-from holdfast.spark import Settings
+from holdfast.spark.settings import Settings
 
 HADOOP = {
     "spark.hadoop.dfs.nameservices": "cluster",

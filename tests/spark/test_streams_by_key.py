@@ -14,8 +14,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import holdfast as hf
+from holdfast import keyed, stateful_query
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import aggregates, checkpointed, keyed, windows
 from holdfast.spark.by_key import KeyedRows
 
 S = 1_000_000
@@ -53,10 +54,10 @@ def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given
     job.feed(files=1, rows=6)
     job.feed(files=1, rows=1)
     totals = by_key(job).agg(
-        n=aggregates.count(),
-        total=aggregates.sum("value"),
-        mean=aggregates.avg("value"),
-        last=aggregates.last("value", by="at"),
+        n=hf.count(),
+        total=hf.sum("value"),
+        mean=hf.avg("value"),
+        last=hf.last("value", by="at"),
     )
     assert run(job, totals) == {
         0: [(0, 2, 3, 1.5, 3), (1, 2, 5, 2.5, 4), (2, 2, 7, 3.5, 5)],
@@ -71,9 +72,9 @@ def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given
 def test_windows_are_given_out_when_the_watermark_has_passed_them(by: str, job: Job) -> None:
     job.feed_at(0 * S, 1 * S, 2 * S, 3 * S)
     job.feed_at(12 * S)
-    windowed = by_key(job).window(windows.tumbling(timedelta(seconds=10)), time="at")
+    windowed = by_key(job).window(hf.tumbling_windows(timedelta(seconds=10)), time="at")
     if by == "aggregates":
-        output = windowed.agg(n=aggregates.count())
+        output = windowed.agg(n=hf.count())
     else:
         output = windowed.apply(
             lambda key, window, rows: [
@@ -92,16 +93,18 @@ def test_windows_are_given_out_when_the_watermark_has_passed_them(by: str, job: 
 def test_rows_that_are_late_for_their_windows_are_counted(by: str, job: Job) -> None:
     for moments in ([0, 1 * S], [12 * S], [12 * S], [2 * S, 3 * S, 13 * S]):
         job.feed_at(*moments)
-    windowed = by_key(job).window(windows.tumbling(timedelta(seconds=10)), time="at")
+    windowed = by_key(job).window(hf.tumbling_windows(timedelta(seconds=10)), time="at")
     if by == "aggregates":
-        operator = windowed.agg(n=aggregates.count()).operator
+        operator = windowed.agg(n=hf.count()).operator
     else:
         operator = windowed.apply(lambda *_: [], "key long").operator
 
     def process(batch: DataFrame, _: int) -> None:
         operator.apply(batch).collect()
 
-    query = checkpointed(process, operator)  # no batch for timers, whose figures would be the last
+    query = stateful_query(
+        process, operator
+    )  # no batch for timers, whose figures would be the last
     job.start(query, stream(job), availableNow=True).awaitTermination()
     subtasks = job.latest().metadata.operators["sums"].subtasks.values()
     assert sum(each.statistics.rows_late for each in subtasks if each.statistics) == 2
@@ -118,15 +121,15 @@ def test_a_function_that_is_called_key_by_key_is_run_as_it_is(job: Job) -> None:
 def test_the_operators_of_two_outputs_share_a_query(job: Job) -> None:
     job.feed(files=1, rows=6)
     rows = stream(job)
-    counts = keyed(rows, "key", uid="counts", parallelism=2).agg(n=aggregates.count()).operator
-    sums = keyed(rows, "key", uid="sums", parallelism=2).agg(s=aggregates.sum("value")).operator
+    counts = keyed(rows, "key", uid="counts", parallelism=2).agg(n=hf.count()).operator
+    sums = keyed(rows, "key", uid="sums", parallelism=2).agg(s=hf.sum("value")).operator
     seen: dict[str, list[tuple[Any, ...]]] = {}
 
     def process(batch: DataFrame, _: int) -> None:
         for name, operator in (("counts", counts), ("sums", sums)):
             seen[name] = sorted(tuple(row) for row in operator.apply(batch).collect())
 
-    job.start(checkpointed(process, counts, sums), rows, availableNow=True).awaitTermination()
+    job.start(stateful_query(process, counts, sums), rows, availableNow=True).awaitTermination()
     assert seen == {"counts": [(0, 2), (1, 2), (2, 2)], "sums": [(0, 3), (1, 5), (2, 7)]}
 
 
@@ -144,7 +147,7 @@ def test_the_operators_of_two_outputs_share_a_query(job: Job) -> None:
 def test_a_stream_is_written_by_foreach_batch_alone(
     write: Callable[[Any], object], job: Job
 ) -> None:
-    writer = by_key(job).agg(n=aggregates.count()).writeStream
+    writer = by_key(job).agg(n=hf.count()).writeStream
     with pytest.raises(InvalidRequestError, match="needs foreachBatch"):
         write(writer)
 
@@ -158,7 +161,7 @@ def test_rows_that_are_kept_are_read_in_several_actions(job: Job) -> None:
 
     rows = keyed(stream(job), "key", uid="sums", parallelism=2, persist=True)
     with session_with(job.spark, job.settings):
-        writer = rows.agg(n=aggregates.count()).writeStream.foreachBatch(write)
+        writer = rows.agg(n=hf.count()).writeStream.foreachBatch(write)
         writer = writer.option("checkpointLocation", str(job.spark_checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
     assert seen == [(3, [(0, 2), (1, 2), (2, 2)])]
@@ -174,7 +177,7 @@ def test_a_query_that_is_started_without_adaptive_execution_has_plans_that_stay(
 
     settings = job.settings | {"spark.sql.adaptive.enabled": "false"}
     with session_with(job.spark, settings):
-        writer = by_key(job).agg(n=aggregates.count()).writeStream.foreachBatch(write)
+        writer = by_key(job).agg(n=hf.count()).writeStream.foreachBatch(write)
         writer = writer.option("checkpointLocation", str(job.spark_checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
     plan = capsys.readouterr().out
@@ -184,7 +187,7 @@ def test_a_query_that_is_started_without_adaptive_execution_has_plans_that_stay(
 
 def test_rows_that_are_no_stream_have_no_writer(spark: SparkSession) -> None:
     rows = spark.range(3).withColumnRenamed("id", "key")
-    output = keyed(rows, "key", uid="sums", parallelism=2).agg(n=aggregates.count())
+    output = keyed(rows, "key", uid="sums", parallelism=2).agg(n=hf.count())
     with pytest.raises(AnalysisException, match="WRITE_STREAM_NOT_ALLOWED"):
         _ = output.writeStream
 
@@ -207,30 +210,30 @@ def test_what_is_of_another_kind_than_its_method_takes_is_refused_on_the_driver(
         rows.transformWithState(Totals, "key long", "Update", "None")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=r"is a StatefulProcessor; run it by keyed"):
         rows.process(Totals(), "key long")  # type: ignore[arg-type]
-    for aggregate in (aggregates.sum("at"), aggregates.avg("at")):
+    for aggregate in (hf.sum("at"), hf.avg("at")):
         with pytest.raises(InvalidRequestError, match=r"'at': it has type timestamp.* cast it"):
             rows.agg(n=aggregate)
     with pytest.raises(InvalidRequestError, match=r"rows have no columns \['x'\]"):
-        rows.agg(n=aggregates.max("x"))
+        rows.agg(n=hf.max("x"))
     with pytest.raises(InvalidRequestError, match=r"'n' is a Column; make it by the functions of"):
         rows.agg(n=F.count("*"))  # type: ignore[arg-type]
-    by_minute = rows.window(windows.tumbling(timedelta(minutes=1)), time="at")
+    by_minute = rows.window(hf.tumbling_windows(timedelta(minutes=1)), time="at")
     with pytest.raises(InvalidRequestError, match=r"'n' is a Column; make it by the functions of"):
         by_minute.agg(n=F.count("*"))  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=r"several columns \['window_start'\]"):
-        by_minute.agg(window_start=aggregates.count())
+        by_minute.agg(window_start=hf.count())
     for taker in (rows, by_minute):
         with pytest.raises(InvalidRequestError, match=r"has no name; name its column, such as"):
-            taker.agg(aggregates.count())
+            taker.agg(hf.count())
     for wrong in ("1 minute", F.window("at", "1 minute")):
         with pytest.raises(InvalidRequestError, match=r"make them by holdfast.spark.windows"):
-            rows.window(wrong, time="at").agg(n=aggregates.count())  # type: ignore[arg-type]
+            rows.window(wrong, time="at").agg(n=hf.count())  # type: ignore[arg-type]
 
 
 def test_windows_need_a_column_of_times_and_tell_when_no_watermark_can_end_them(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    minute = windows.tumbling(timedelta(minutes=1))
+    minute = hf.tumbling_windows(timedelta(minutes=1))
     rows = keyed(stream(job), "key", uid="sums", parallelism=2)
     for time, text in (("value", "must be a timestamp"), ("other", "no column 'other'")):
         with pytest.raises(InvalidRequestError, match=text):

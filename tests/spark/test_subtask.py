@@ -6,10 +6,11 @@ from jobs.job import Job
 from jobs.operators import Groups, Returns, StopsReading, WrongColumns
 from pyspark import cloudpickle
 
+from holdfast import StatefulFunction
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import CheckpointDeclinedError, CheckpointError, InvalidRequestError
 from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
-from holdfast.spark import Settings, StatefulFunction
+from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import (
     JobStorage,
     Shipment,

@@ -14,9 +14,9 @@ from jobs.timed import TellsTimes
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast import scan_state, stateful_query
 from holdfast.backends.api import BatchTimes
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import checkpointed, read_state
 from holdfast.spark.event_time import WakeUps, wake_ups
 from holdfast.spark.query import query_run
 
@@ -191,7 +191,7 @@ def test_rows_of_sparks_own_operators_are_not_lost_in_a_batch_for_timers(
     job.feed_at(1 * S, 100 * S)
     rows = wake_ups.beside(job.stream().withWatermark("at", "10 seconds"))
     rows = rows.groupBy("at").count().selectExpr("count as id", "at")  # come with the watermark
-    query = checkpointed(process, operator, wake_ups=wake_ups)
+    query = stateful_query(process, operator, wake_ups=wake_ups)
     job.start(query, rows=rows, availableNow=True).awaitTermination()
     assert counted == {0: 0, 1: 1}
 
@@ -212,7 +212,7 @@ def test_a_session_without_a_limit_of_rows_per_batch_is_refused(job: Job) -> Non
         with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
             WakeUps().beside(job.stream())
         with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
-            read_state(job.spark, job.checkpoints)
+            scan_state(job.spark, job.checkpoints)
 
 
 @pytest.mark.exhaustive
@@ -229,8 +229,8 @@ def test_queries_do_not_share_what_asks(
     query = other.start(operator, rows=rows, availableNow=True)
     with pytest.raises(StreamingQueryException, match="wake_ups serve one query"):
         query.awaitTermination()
-    with pytest.raises(InvalidRequestError, match=r"give them to checkpointed\(\.\.\.\) instead"):
-        checkpointed(timers, job.part(TellsTimes(), "part", wake_ups=wake_ups))
+    with pytest.raises(InvalidRequestError, match=r"give them to stateful_query\(\.\.\.\) instead"):
+        stateful_query(timers, job.part(TellsTimes(), "part", wake_ups=wake_ups))
 
 
 def test_the_watermark_and_the_columns_stay_as_they_are(job: Job) -> None:

@@ -9,9 +9,10 @@ from jobs.job import Job
 from jobs.operators import CountsLongs, DiesOnce, Groups, local_directories
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast import StatefulFunction
 from holdfast.locations import CheckpointMetadata
 from holdfast.locations.metadata import decode_metadata
-from holdfast.spark import StatefulFunction, StatefulOperator
+from holdfast.spark.query import StatefulOperator
 
 ROWS = 100
 LOCAL = "spark.holdfast.state.local-recovery"

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs.keyed_subtasks import KeyedSubtasks
 
+import holdfast as hf
+from holdfast import session_windows, sliding_windows, tumbling_windows
 from holdfast.backends import NO_WATERMARK
 from holdfast.backends.keyed import BackendName
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import aggregates as agg
 from holdfast.spark.windows import (
     FixedWindows,
     SessionWindows,
@@ -24,23 +25,20 @@ from holdfast.spark.windows import (
     WindowAssigner,
     WindowedAggregation,
     WindowedFunction,
-    session,
-    sliding,
-    tumbling,
 )
 
 KEY = pa.schema([("k", pa.int64())])
 TIME = pa.timestamp("us", "UTC")
 COUNTED = pa.schema([("k", pa.int64()), ("rows", pa.int64())])
 AGGREGATES = {
-    "rows": agg.count(),
-    "values": agg.count("v"),
-    "total": agg.sum("v"),
-    "least": agg.min("v"),
-    "most": agg.max("v"),
-    "mean": agg.avg("v"),
-    "latest": agg.last("v", by="ts"),
-    "all": agg.collect("v"),
+    "rows": hf.count(),
+    "values": hf.count("v"),
+    "total": hf.sum("v"),
+    "least": hf.min("v"),
+    "most": hf.max("v"),
+    "mean": hf.avg("v"),
+    "latest": hf.last("v", by="ts"),
+    "all": hf.collect("v"),
 }
 Row = tuple[int | None, int, int | None]
 """A key, a time in milliseconds, and a value."""
@@ -187,14 +185,14 @@ BATCHES = st.lists(
 )
 ASSIGNERS = st.sampled_from(
     [
-        tumbling(ms(10)),
-        tumbling(ms(10), offset=ms(-3)),
-        sliding(ms(10), ms(5)),
-        sliding(ms(10), ms(4), offset=ms(1)),
-        sliding(ms(4), ms(10)),
-        session(ms(1)),
-        session(ms(7)),
-        session(ms(20)),
+        tumbling_windows(ms(10)),
+        tumbling_windows(ms(10), offset=ms(-3)),
+        sliding_windows(ms(10), ms(5)),
+        sliding_windows(ms(10), ms(4), offset=ms(1)),
+        sliding_windows(ms(4), ms(10)),
+        session_windows(ms(1)),
+        session_windows(ms(7)),
+        session_windows(ms(20)),
     ]
 )
 
@@ -206,7 +204,9 @@ def test_windows_are_what_rows_one_by_one_make(
     check_windows(windows, lateness, emit, batches, "columnar")
 
 
-@pytest.mark.parametrize("windows", [tumbling(ms(10)), sliding(ms(10), ms(5)), session(ms(7))])
+@pytest.mark.parametrize(
+    "windows", [tumbling_windows(ms(10)), sliding_windows(ms(10), ms(5)), session_windows(ms(7))]
+)
 def test_windows_of_rows_that_arrow_holds_in_several_arrays_are_the_same(
     monkeypatch: pytest.MonkeyPatch, windows: WindowAssigner
 ) -> None:
@@ -265,7 +265,7 @@ def function_of(calls: list[Any]) -> Callable[..., Any]:
 def test_a_function_gets_the_rows_of_a_window_in_order_of_time() -> None:
     calls: list[Any] = []
     subtasks = KeyedSubtasks(
-        lambda: WindowedFunction(function_of(calls), tumbling(ms(10)), time="ts"),
+        lambda: WindowedFunction(function_of(calls), tumbling_windows(ms(10)), time="ts"),
         KEY,
         output=COUNTED,
     )
@@ -289,7 +289,7 @@ def test_a_function_may_give_arrow_data_or_nothing() -> None:
         return {1: [made], 2: made.to_batches()}.get(key[0])
 
     subtasks = KeyedSubtasks(
-        lambda: WindowedFunction(function, session(ms(10)), time="ts"), KEY, output=KEY
+        lambda: WindowedFunction(function, session_windows(ms(10)), time="ts"), KEY, output=KEY
     )
     out = subtasks.batch(table([(1, 7, 70), (2, 3, None), (3, 5, 1)]), watermark=100)
     assert sorted(row["k"] for row in out) == [1, 2]
@@ -302,7 +302,7 @@ def test_no_batch_comes_for_the_timers_of_a_session_that_has_grown(
 ) -> None:
     subtasks = KeyedSubtasks(
         lambda: WindowedAggregation(
-            {"rows": agg.count()}, session(ms(10)), time="ts", allowed_lateness=ms(lateness)
+            {"rows": hf.count()}, session_windows(ms(10)), time="ts", allowed_lateness=ms(lateness)
         ),
         KEY,
     )
@@ -323,8 +323,10 @@ def test_sessions_that_are_merged_count_distinct_values_of_both() -> None:
         data: bytes = made.serialize_updatable()
         return data
 
-    distinct = {"n": agg.approx_count_distinct("value")}
-    subtasks = KeyedSubtasks(lambda: WindowedAggregation(distinct, session(ms(10)), time="ts"), KEY)
+    distinct = {"n": hf.approx_count_distinct("value")}
+    subtasks = KeyedSubtasks(
+        lambda: WindowedAggregation(distinct, session_windows(ms(10)), time="ts"), KEY
+    )
 
     def batch(rows: list[tuple[int, range]], watermark: int = 0) -> list[dict[str, Any]]:
         times = table([(1, time, 1) for time, _ in rows]).select(["k", "ts"])
@@ -339,7 +341,7 @@ def test_sessions_that_are_merged_count_distinct_values_of_both() -> None:
 
 def test_rows_without_a_time_are_in_no_window() -> None:
     subtasks = KeyedSubtasks(
-        lambda: WindowedFunction(function_of([]), tumbling(ms(10)), time="ts"),
+        lambda: WindowedFunction(function_of([]), tumbling_windows(ms(10)), time="ts"),
         KEY,
         output=COUNTED,
     )
@@ -353,7 +355,7 @@ def test_rows_without_a_time_are_in_no_window() -> None:
 def test_parts_of_milliseconds_are_rounded_down() -> None:
     calls: list[Any] = []
     subtasks = KeyedSubtasks(
-        lambda: WindowedFunction(function_of(calls), tumbling(ms(10)), time="ts"),
+        lambda: WindowedFunction(function_of(calls), tumbling_windows(ms(10)), time="ts"),
         KEY,
         output=COUNTED,
     )
@@ -365,16 +367,18 @@ def test_parts_of_milliseconds_are_rounded_down() -> None:
 
 def test_what_is_no_window_is_refused() -> None:
     refused: list[tuple[Callable[[], object], str]] = [
-        (lambda: tumbling(ms(0)), "the size of windows is 0:00:00; it must be at least"),
-        (lambda: sliding(ms(5), ms(0.5)), "the slide of windows"),
-        (lambda: session(5), "give a timedelta of whole milliseconds"),  # type: ignore[arg-type]
+        (lambda: tumbling_windows(ms(0)), "the size of windows is 0:00:00; it must be at least"),
+        (lambda: sliding_windows(ms(5), ms(0.5)), "the slide of windows"),
+        (lambda: session_windows(5), "give a timedelta of whole milliseconds"),  # type: ignore[arg-type]
         (
-            lambda: WindowedFunction(function_of([]), session(ms(1)), time="ts", emit="always"),  # type: ignore[arg-type]
+            lambda: WindowedFunction(
+                function_of([]), session_windows(ms(1)), time="ts", emit="always"
+            ),  # type: ignore[arg-type]
             "emit is 'always'; it must be 'append' or 'update'",
         ),
         (
             lambda: WindowedFunction(
-                function_of([]), session(ms(1)), time="ts", allowed_lateness=-ms(1)
+                function_of([]), session_windows(ms(1)), time="ts", allowed_lateness=-ms(1)
             ),
             "the allowed lateness of windows",
         ),
@@ -387,7 +391,7 @@ def test_what_is_no_window_is_refused() -> None:
 def test_rows_need_a_column_of_event_time() -> None:
     for time, text in [("t", "rows have no column 't'"), ("v", "'v' of event time is int64")]:
         subtasks = KeyedSubtasks(
-            lambda time=time: WindowedFunction(function_of([]), session(ms(1)), time=time),  # type: ignore[misc]
+            lambda time=time: WindowedFunction(function_of([]), session_windows(ms(1)), time=time),  # type: ignore[misc]
             KEY,
         )
         with pytest.raises(InvalidRequestError, match=text):
@@ -396,13 +400,16 @@ def test_rows_need_a_column_of_event_time() -> None:
 
 def test_an_aggregate_can_not_have_the_name_of_a_column_of_its_window() -> None:
     subtasks = KeyedSubtasks(
-        lambda: WindowedAggregation({"window_end": agg.count()}, session(ms(1)), time="ts"), KEY
+        lambda: WindowedAggregation({"window_end": hf.count()}, session_windows(ms(1)), time="ts"),
+        KEY,
     )
     with pytest.raises(InvalidRequestError, match="window_end"):
         subtasks.batch(table([(1, 1, 1)]))
 
 
-@pytest.mark.parametrize("windows", [tumbling(ms(10)), sliding(ms(10), ms(5)), session(ms(10))])
+@pytest.mark.parametrize(
+    "windows", [tumbling_windows(ms(10)), sliding_windows(ms(10), ms(5)), session_windows(ms(10))]
+)
 def test_rows_at_the_edge_of_the_calendar_have_windows(windows: WindowAssigner) -> None:
     calls: list[Any] = []
     subtasks = KeyedSubtasks(

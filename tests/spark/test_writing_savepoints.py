@@ -28,18 +28,18 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast
-from holdfast.backends import ListStateDescriptor, StateRows
-from holdfast.backends.keyed_state import StateTtlConfig, ValueStateDescriptor
-from holdfast.backends.keys import KEY_HASH
-from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.spark import (
+from holdfast import (
     NewOperator,
-    Settings,
-    read_state,
+    StateRows,
     restore_savepoint,
+    scan_state,
     take_savepoint,
     write_savepoint,
 )
+from holdfast.backends import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from holdfast.backends.keys import KEY_HASH
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.spark.settings import Settings
 
 PATH = "spark.holdfast.savepoint.path"
 
@@ -155,7 +155,7 @@ def test_state_is_repaired_and_the_query_goes_on(
 ) -> None:
     run_all_kinds(job, rows=10)
     savepoint = take_savepoint(job.spark_checkpoint, f"file://{tmp_path}/savepoints")
-    held = read_state(spark, savepoint, "operator", "list")
+    held = scan_state(spark, savepoint, "operator", "list")
     repaired = write_savepoint(
         f"file://{tmp_path}/repaired",
         {

@@ -23,7 +23,7 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
-from holdfast.locations.coordination import verify
+from holdfast.locations.coordination import verify_files
 from holdfast.locations.handles import StreamStateHandle
 
 _NONE: Mapping[str, StreamStateHandle] = {}
@@ -81,7 +81,7 @@ def _damage(
         return CheckpointCorruptedError(f"RocksDB: {text}", directory)
     deleted = _without_copies(named[0])
     source = stored.get(os.path.basename(named[0]))
-    for file in verify([] if source is None else [source]):
+    for file in verify_files([] if source is None else [source]):
         if isinstance(file.failure, CheckpointCorruptedError):
             return file.failure
     return CheckpointCorruptedError(f"RocksDB: {text}{deleted}", directory)

@@ -9,11 +9,11 @@ from holdfast.cli.stores import use_stores
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations.coordination import (
+    checkpoint_size,
     claimant_of,
     find_checkpoint,
     is_gone,
     is_savepoint,
-    size_of,
 )
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import SPARK, SparkProgress, all_streams, directories_of, progress_of
@@ -102,7 +102,7 @@ def summary(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
     metadata = checkpoint.metadata
     pointer = checkpoint.location.external_pointer
     progress = progress_in(checkpoint)
-    size = size_of(checkpoint, all_streams(checkpoint))
+    size = checkpoint_size(checkpoint, all_streams(checkpoint))
     holder = claimant_of(pointer)
     return {
         "kind": "savepoint" if is_savepoint(pointer) else "checkpoint",

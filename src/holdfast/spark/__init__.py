@@ -1,71 +1,7 @@
-"""Runs operators with state in PySpark's Structured Streaming; savepoints, and settings of queries."""
+"""Operators with state in Structured Streaming, savepoints of queries, and their settings.
 
-import holdfast.spark.pyspark_version  # noqa: F401  # first, so that it says why nothing else works
-from holdfast.backends.keys import subtask_of_key
-from holdfast.spark.by_key import keyed
-from holdfast.spark.data_source import read_state
-from holdfast.spark.moving import SparkInitialState, import_spark_state, spark_initial_state
-from holdfast.spark.operators import (
-    Broadcast,
-    BroadcastProcessFunction,
-    CheckpointedSink,
-    KeyedProcessFunction,
-    Sink,
-    StatefulFunction,
-)
-from holdfast.spark.query import StatefulOperator, StatefulQuery, checkpointed, stateful
-from holdfast.spark.savepoints import (
-    NewOperator,
-    RestoredQuery,
-    RollBackPoint,
-    RollBackPreview,
-    application_id,
-    preview_roll_back,
-    restore_savepoint,
-    roll_back,
-    roll_back_points,
-    stop_with_savepoint,
-    take_savepoint,
-    write_savepoint,
-)
-from holdfast.spark.settings import Setting, Settings, configure, settings_table
-from holdfast.spark_progress import SparkProgress, copy_savepoint, progress_of, verify_checkpoints
+`import holdfast` has the names for users. Start with `query` for the path of a micro-batch, with `by_key` for streams by
+key, and with `savepoints` for copies of whole queries.
+"""
 
-__all__ = [
-    "Broadcast",
-    "BroadcastProcessFunction",
-    "CheckpointedSink",
-    "KeyedProcessFunction",
-    "NewOperator",
-    "RestoredQuery",
-    "RollBackPoint",
-    "RollBackPreview",
-    "Setting",
-    "Settings",
-    "Sink",
-    "SparkInitialState",
-    "SparkProgress",
-    "StatefulFunction",
-    "StatefulOperator",
-    "StatefulQuery",
-    "application_id",
-    "checkpointed",
-    "configure",
-    "copy_savepoint",
-    "import_spark_state",
-    "keyed",
-    "preview_roll_back",
-    "progress_of",
-    "read_state",
-    "restore_savepoint",
-    "roll_back",
-    "roll_back_points",
-    "settings_table",
-    "spark_initial_state",
-    "stateful",
-    "stop_with_savepoint",
-    "subtask_of_key",
-    "take_savepoint",
-    "verify_checkpoints",
-    "write_savepoint",
-]
+import holdfast.spark.pyspark_version  # noqa: F401  # first: with an old PySpark all other imports fail

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import CheckpointError
-from holdfast.locations.coordination import size_of
+from holdfast.locations.coordination import checkpoint_size
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress.history_format import (
@@ -75,7 +75,7 @@ class Past:
 def figures_of(completed: CompletedCheckpoint) -> PastCheckpoint:
     """The figures of a checkpoint to remember. Statistics that nobody has counted are zero."""
     metadata = completed.metadata
-    size = size_of(completed)
+    size = checkpoint_size(completed)
     operators = {uid: _operator(state) for uid, state in metadata.operators.items()}
     return PastCheckpoint(
         checkpoint=metadata.checkpoint_id,

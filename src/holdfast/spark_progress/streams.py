@@ -7,7 +7,13 @@ import msgspec
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.locations.coordination import VerifiedFile, copy_checkpoint, files_of, is_gone, verify
+from holdfast.locations.coordination import (
+    VerifiedFile,
+    copy_checkpoint,
+    files_of,
+    is_gone,
+    verify_files,
+)
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress.spark_files import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
@@ -43,7 +49,7 @@ def verify_checkpoints(
     on_gone: Callable[[CompletedCheckpoint], object] = lambda _: None,
     known: Container[tuple[str, int]] = (),
 ) -> Iterator[VerifiedFile]:
-    """Read every byte of every file that checkpoints lead to; see `verify`.
+    """Read every byte of every file that checkpoints lead to; see `verify_files`.
 
     A file that a running job has deleted meanwhile, together with all checkpoints that lead to it, is
     left out. The `_metadata` of a checkpoint was verified when it was loaded.
@@ -66,7 +72,7 @@ def verify_checkpoints(
         for file in files:
             leading.setdefault(file.uri, []).append(checkpoint)
     gone: set[str] = set()
-    for verified in verify(streams, on_bytes=on_bytes):
+    for verified in verify_files(streams, on_bytes=on_bytes):
         if not isinstance(verified.failure, CheckpointNotFoundError):
             yield verified
             continue

@@ -78,10 +78,14 @@ def diff_command(options: argparse.Namespace) -> int:
 
 def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[str, Any]:
     # Not at the top: it takes a while to load Arrow, and other commands need none.
-    from holdfast.backends.inspection import compare, compare_files, compare_subtasks  # noqa: PLC0415
+    from holdfast.backends.inspection import (  # noqa: PLC0415
+        compare_files,
+        compare_states,
+        compare_subtasks,
+    )
 
     metadata = first.metadata, second.metadata
-    differences = compare(*metadata)
+    differences = compare_states(*metadata)
     subtasks = compare_subtasks(*metadata)
     coordinator_states = _other_coordinator_states(*metadata)
     # Where only one is a savepoint, it is the state of operators that both have.

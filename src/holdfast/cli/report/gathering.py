@@ -26,9 +26,9 @@ from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import (
     JobHistory,
     SweepReport,
-    Unreadable,
+    UnreadableCheckpoint,
+    checkpoint_size,
     job_histories,
-    size_of,
 )
 from holdfast.locations.handles import StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
@@ -186,7 +186,7 @@ def _state(history: JobHistory, usual_ms: float | None, now_ms: int) -> str:
 
 def _checkpoint(completed: CompletedCheckpoint) -> Checkpoint:
     metadata = completed.metadata
-    size = size_of(completed, _streams(completed))
+    size = checkpoint_size(completed, _streams(completed))
     operators = [_operator(uid, state) for uid, state in sorted(metadata.operators.items())]
     subtasks = [subtask for operator in operators for subtask in operator.subtasks]
     return Checkpoint(
@@ -262,7 +262,7 @@ def _subtask(index: int, state: StoredSubtask) -> Subtask:
     )
 
 
-def _unreadable(unreadable: Unreadable) -> Failure:
+def _unreadable(unreadable: UnreadableCheckpoint) -> Failure:
     # The message without the place, which stands beside it.
     error = public_text(str(unreadable.error.args[0]))
     return Failure(unreadable.checkpoint_id, public_text(unreadable.uri), "unreadable", error=error)

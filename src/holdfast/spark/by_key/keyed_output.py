@@ -30,7 +30,7 @@ class KeyedOutput:
 
     @cached_property
     def operator(self) -> StatefulOperator:
-        """The operator alone, to be given to `checkpointed` and applied to rows of batches.
+        """The operator alone, to be given to `stateful_query` and applied to rows of batches.
 
         Where it has timers, `WakeUps` has batches come for them.
         """

@@ -46,7 +46,7 @@ def keyed(
     key: str | Sequence[str],
     *,
     uid: str,
-    parallelism: int,
+    parallelism: int | None = None,
     max_parallelism: int | None = None,
     persist: bool = False,
 ) -> "KeyedRows":
@@ -56,7 +56,8 @@ def keyed(
         rows: A stream; a DataFrame of the same columns will do where only the operator is used.
         key: The key's column, or columns, by name.
         uid: Names the operator's state in checkpoints; keep it for the life of the job.
-        parallelism: Number of subtasks; it may change when the query is started again.
+        parallelism: Number of subtasks, as for `stateful`. None keeps the number of the checkpoint, or takes Spark's
+            default parallelism.
         max_parallelism: Number of key groups, as for `stateful`.
         persist: Keep the rows of a batch that come out in Spark's cache until the batch is done, so that the function of
             `foreachBatch` can read them in several actions.
@@ -82,7 +83,7 @@ class KeyedRows:
     rows: DataFrame
     key: tuple[str, ...]
     uid: str
-    parallelism: int
+    parallelism: int | None
     max_parallelism: int | None
     persist: bool
 

@@ -1,4 +1,4 @@
-"""`read_state`: the data source with the settings of a session."""
+"""`scan_state`: the data source with the settings of a session."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from holdfast.spark.settings import is_of_stores
 from pyspark_holdfast import DefaultSource
 
 
-def read_state(
+def scan_state(
     spark: SparkSession,
     pointer: str | PathLike[str],
     operator: str | None = None,

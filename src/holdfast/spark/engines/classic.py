@@ -70,6 +70,9 @@ class ClassicEngine:
             execution=execution,
         )
 
+    def default_parallelism(self) -> int:
+        return int(self.session.sparkContext.defaultParallelism)
+
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
         # From Spark's memory: the file can be in a store that is far away.
         log = query.execution.offsetLog()

@@ -11,7 +11,9 @@ from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from holdfast.backends.keys import MAX_PARALLELISM
 from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems import retry_deadline
 from holdfast.spark.checkpoint_location import read_text, replace
@@ -91,6 +93,11 @@ class ConnectEngine:
             checkpoint_location=query.location,
             name=query.name,
         )
+
+    def default_parallelism(self) -> int:
+        # Clients can't ask for it, but it is the number of partitions of a range.
+        rows = self.session.range(MAX_PARALLELISM).select(F.spark_partition_id())
+        return rows.distinct().count()
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
         return self.read(query, f"offsets/{batch_id}")

@@ -98,6 +98,10 @@ class Engine(Protocol):
         """Raises `InvalidRequestError` for settings that can't be used here."""
         ...
 
+    def default_parallelism(self) -> int:
+        """Return Spark's default number of partitions: by default, the number of the session's cores."""
+        ...
+
     def needs_rows(self, query: RunningQuery) -> bool:
         """Whether Spark itself may need the rows of each batch that it commits.
 

@@ -32,7 +32,7 @@ _ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 class WakeUps:
     """Has Spark run batches of a query when timers are due and its sources have no new rows.
 
-    The rows of the query have to come through `beside`, from its first batch on, and `checkpointed` or
+    The rows of the query have to come through `beside`, from its first batch on, and `stateful_query` or
     `stateful` must be given the same object, which then asks for batches behind each batch. It serves one query.
 
     Attributes:

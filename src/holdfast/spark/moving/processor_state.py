@@ -15,8 +15,7 @@ from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator
-from holdfast.spark.data_source import read_state as frame_of_state
-from holdfast.spark.data_source import spark_schema_of
+from holdfast.spark.data_source import scan_state, spark_schema_of
 from holdfast.spark.moving.descriptions import description
 from holdfast.spark.moving.state_rows import COLUMNS, RowsOfState
 from holdfast.spark.processors import (
@@ -135,7 +134,7 @@ class ProcessorState:
         return reduce(lambda some, others: some.union(others), frames)
 
     def _frame(self, spark: SparkSession, state: StoredState, rows: RowsOfState) -> DataFrame:
-        frame = frame_of_state(spark, self.pointer, self.uid, state.name, kind=state.kind)
+        frame = scan_state(spark, self.pointer, self.uid, state.name, kind=state.kind)
         # By place, because a column of the state may be called like one of the key. The subtask's is the first.
         places = [f"_{number}" for number in range(len(frame.columns))]
         fields = frame.schema.fields[1 : 1 + len(self.key)]

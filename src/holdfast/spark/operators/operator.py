@@ -37,7 +37,7 @@ class Operator:
 
     function: StatefulFunction
     uid: str
-    parallelism: int
+    parallelism: int | None = None
     sink: Sink | None = None
     max_parallelism: int | None = None
     key: tuple[str, ...] = ()
@@ -57,7 +57,8 @@ class Operator:
             raise InvalidRequestError(f"uid is {self.uid!r}; it must be a string that is not empty")
         for name in ("parallelism", "max_parallelism"):
             self._check_number(name)
-        OperatorSettings(self.parallelism, self.max_parallelism)
+        if self.parallelism is not None:
+            OperatorSettings(self.parallelism, self.max_parallelism)  # raises if they do not match
         for name in ("persist", "forward"):
             if type(getattr(self, name)) is not bool:
                 message = f"{name} is {getattr(self, name)!r}; it must be True or False"
@@ -134,18 +135,13 @@ class Operator:
 
     def _check_number(self, name: str) -> None:
         number = getattr(self, name)
-        if number is None and name == "max_parallelism":
+        if number is None:
             return
         if type(number) is not int or not 1 <= number <= MAX_PARALLELISM:
             message = (
                 f"{name} is {number!r}; it must be a whole number between 1 and {MAX_PARALLELISM}"
             )
             raise InvalidRequestError(message)
-
-    @property
-    def settings(self) -> OperatorSettings:
-        """How many subtasks and key groups the operator has."""
-        return OperatorSettings(self.parallelism, self.max_parallelism)
 
     def is_like(self, other: "Operator") -> bool:
         """Whether both are the same operator, maybe different copies of it: Spark Connect pickles them."""
@@ -180,7 +176,8 @@ def _traits(operator: Operator) -> tuple[object, ...]:
         kind.__module__,
         kind.__qualname__,
         operator.uid,
-        operator.settings,
+        operator.parallelism,
+        operator.max_parallelism,
         operator.key,
         operator.persist,
         operator.forward,

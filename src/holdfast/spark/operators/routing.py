@@ -55,13 +55,14 @@ class Routing:
     late_rows: LateRows | None
 
     @classmethod
-    def of(cls, rows: DataFrame, operator: Operator, max_parallelism: int) -> Self:
+    def of(
+        cls, rows: DataFrame, operator: Operator, parallelism: int, max_parallelism: int
+    ) -> Self:
         """The routing of all rows that have the schema of these.
 
         Raises:
             InvalidRequestError: The rows lack a column of the key, or have columns that can't be used.
         """
-        parallelism = operator.parallelism
         input_schema = arrow_schema(rows, uid=operator.uid)
         missing = [column for column in operator.key if column not in rows.columns]
         if missing:

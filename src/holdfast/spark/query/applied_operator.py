@@ -23,6 +23,7 @@ class AppliedOperator:
 
     Attributes:
         operator: The operator.
+        parallelism: Number of its subtasks.
         rows: The rows that the operator is applied to.
         output: The rows that it yields.
         arrived: All acknowledgements that have come to the driver, of the batch and before it.
@@ -31,6 +32,7 @@ class AppliedOperator:
     """
 
     operator: Operator
+    parallelism: int
     rows: DataFrame
     output: DataFrame
     arrived: list[bytes]
@@ -73,14 +75,13 @@ class AppliedOperator:
         Raises:
             CheckpointDeclinedError: State and what the sink holds could come from different passes.
         """
-        parallelism = self.operator.parallelism
         reports = self.acknowledgements()
         if self.operator.forward and is_doubled(reports):
             raise self.declined(
                 "has some of its rows computed twice in one stage. With forward=True it must not "
                 "coalesce them; if an executor was lost, restart the query"
             )
-        if len(reports) < parallelism:
+        if len(reports) < self.parallelism:
             # The sink read nothing, or only a glimpse, so the state may come from another pass; but not if
             # operators behind this one have seen the glimpse, or operators before it run once more.
             finished = [other for other in others if other.finished]
@@ -92,7 +93,7 @@ class AppliedOperator:
             if is_partly_used or ran != [other.finished for other in finished]:
                 raise self.declined("reads its rows only in part")
             reports = self.acknowledgements()
-        settled = of_the_pass(reports, parallelism)
+        settled = of_the_pass(reports, self.parallelism)
         if settled is None:
             raise self.declined(
                 "runs its rows through the operator more than once, and may hold those of any "

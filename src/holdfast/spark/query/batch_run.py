@@ -34,7 +34,7 @@ def current_batch() -> "BatchRun":
     if batch is None:
         message = (
             "an operator is applied outside of a micro-batch; pass the function that applies it, "
-            "and the operator, to checkpointed(...), and that to foreachBatch"
+            "and the operator, to stateful_query(...), and that to foreachBatch"
         )
         raise InvalidRequestError(message)
     return batch
@@ -49,7 +49,7 @@ def check_no_batch() -> None:
     if _current.get() is not None:
         message = (
             "an operator is called by a function that runs in a batch with state itself; pass the "
-            "operator to checkpointed(...) too, and call its apply(...)"
+            "operator to stateful_query(...) too, and call its apply(...)"
         )
         raise InvalidRequestError(message)
 
@@ -117,7 +117,7 @@ class BatchRun:
         if running is None or not self._are_one(running.operator, operator):
             message = (
                 f"operator {uid!r} is none of this query's, which are {sorted(self._operators)}; "
-                "pass this very one to checkpointed(...) too"
+                "pass this very one to stateful_query(...) too"
             )
             raise InvalidRequestError(message)
         if uid in self._applied or uid in self._kept:
@@ -135,7 +135,12 @@ class BatchRun:
             kept = self._kept[uid] = output.localCheckpoint(eager=True)
             return rows_in(kept)
         applied = self._applied[uid] = AppliedOperator(
-            operator, rows, output, running.arrived, self._pending.checkpoint_id
+            operator,
+            self._pending.assigned[uid].parallelism,
+            rows,
+            output,
+            running.arrived,
+            self._pending.checkpoint_id,
         )
         if operator.persist:
             applied.output = output.persist()
@@ -153,9 +158,9 @@ class BatchRun:
         """The operator's output over the rows, with a column for acknowledgements where they come as rows."""
         operator = running.operator
         assigned = self._pending.assigned[operator.uid]
-        shape = running.shape(rows, assigned.max_parallelism)
+        shape = running.shape(rows, assigned)
         self._check_key_types(operator, shape.routing.key_types)
-        forwarded = self._forwarded(operator, rows, shape.routing) if operator.forward else None
+        forwarded = self._forwarded(rows, shape.routing) if operator.forward else None
         shipment = Shipment(
             _pickled(operator), assigned.subtasks, self._broadcast_rows(operator, broadcast)
         )
@@ -166,7 +171,7 @@ class BatchRun:
             location_reference=self._pending.location.location_reference,
             restored_checkpoint_id=self._pending.restored_checkpoint_id,
             shipment=self._cleanup.enter_context(self._engine.shipped(shipment, uid=operator.uid)),
-            parallelism=operator.parallelism,
+            parallelism=assigned.parallelism,
             is_dealt=forwarded is None,
             key=OperatorKey(shape.routing.key, assigned.max_parallelism) if operator.key else None,
             may_refer=self._pending.may_refer[operator.uid],
@@ -183,20 +188,20 @@ class BatchRun:
             routed = shape.routing.dealt(rows, self._times.late_watermark)
         return routed.mapInArrow(runner, schema)
 
-    def _forwarded(self, operator: Operator, rows: DataFrame, routing: Routing) -> DataFrame | None:
+    def _forwarded(self, rows: DataFrame, routing: Routing) -> DataFrame | None:
         """The rows in their own partitions, one for each subtask; None if rows have to be dealt."""
         if self._jobs is None:
             return None
         late_watermark = self._times.late_watermark
         marked = routing.marked(rows, late_watermark)
         partitions = self._jobs.partitions(marked)
-        if partitions == operator.parallelism:
+        if partitions == routing.parallelism:
             return marked
-        if partitions is None or partitions < operator.parallelism:
+        if partitions is None or partitions < routing.parallelism:
             return None
         if any(self._jobs.come_from(rows, uid) for uid in self._applied):
             return None  # put together, rows of that operator would move away from its subtasks
-        return routing.marked(rows.coalesce(operator.parallelism), late_watermark)
+        return routing.marked(rows.coalesce(routing.parallelism), late_watermark)
 
     def _check_key_types(self, operator: Operator, key_types: tuple[str, ...]) -> None:
         """Refuse a key of other types than before: equal numbers of different types have different hashes."""

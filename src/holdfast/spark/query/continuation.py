@@ -87,7 +87,7 @@ class Continuation:
                 "are to go, with their state, set "
                 "spark.holdfast.checkpoint.allow-non-restored-state to true; if another call of "
                 "stateful(...) runs them in the same foreachBatch, bring them together by "
-                "checkpointed(...)"
+                "stateful_query(...)"
             )
             raise InvalidRequestError(message, pointer)
 
@@ -148,7 +148,7 @@ def _check_dealt_alike(operator: Operator, stored: StoredOperator, pointer: str)
             "only has a new name must be given the old one before the operator"
         )
         raise InvalidRequestError(message, pointer)
-    if not operator.key or operator.parallelism == stored.parallelism:
+    if not operator.key or operator.parallelism in {None, stored.parallelism}:
         return
     dealt_anywhere = sorted(
         {

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from holdfast.backends.assignment import AssignedOperator
 from holdfast.common import Clock, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
@@ -88,6 +89,7 @@ class CheckpointCoordinator:
         cleaner: Deletes checkpoints that are not kept, and runs `sweep`.
         clock: Says when checkpoints were completed, and how long they took.
         given_up: Attempts that no checkpoint has told of yet.
+        default_parallelism: Returns the number of subtasks of a new operator that was given none.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class CheckpointCoordinator:
         cleaner: CheckpointsCleaner,
         clock: Clock,
         given_up: GivenUpAttempts = GIVEN_UP,
+        default_parallelism: Callable[[], int] = lambda: 1,
     ) -> None:
         self.access = access
         self._job_id = job_id
@@ -130,6 +133,7 @@ class CheckpointCoordinator:
         self._cleaner = cleaner
         self._clock = clock
         self._given_up = given_up
+        self._default_parallelism = default_parallelism
         access.initialize_base_locations_for_checkpoint()
 
     @property
@@ -171,7 +175,7 @@ class CheckpointCoordinator:
                 if self._claims_start and self._directory is not None:
                     check_claimable(self._savepoint, all_streams(self._savepoint), self._directory)
             # For its errors; the state is assigned once the job is ours.
-            assigned_operators(self._operators, last or self._savepoint, is_ours=self._is_ours)
+            self._assign(last or self._savepoint)
             self._take_over()
         else:
             self._ownership.check()
@@ -183,7 +187,7 @@ class CheckpointCoordinator:
         # From the batch, not counted: two drivers on one job meet at the same file then.
         checkpoint_id = batch_id + 1
         location = self.access.initialize_location_for_checkpoint(checkpoint_id)
-        assigned = assigned_operators(self._operators, restored, is_ours=self._is_ours)
+        assigned = self._assign(restored)
         return PendingCheckpoint(
             checkpoint_id=checkpoint_id,
             batch_id=batch_id,
@@ -203,6 +207,15 @@ class CheckpointCoordinator:
             progress=progress_behind(restored),
             commit_token=uuid.uuid4().hex,
             started_s=started_s,
+        )
+
+    def _assign(self, restored: CompletedCheckpoint | None) -> dict[str, AssignedOperator]:
+        """Return the state that each operator begins with."""
+        return assigned_operators(
+            self._operators,
+            restored,
+            is_ours=self._is_ours,
+            default_parallelism=self._default_parallelism,
         )
 
     def _take_over(self) -> None:
@@ -277,6 +290,7 @@ class CheckpointCoordinator:
                 operator_state(
                     operator,
                     acknowledgements[uid],
+                    parallelism=pending.assigned[uid].parallelism,
                     max_parallelism=pending.assigned[uid].max_parallelism,
                     key_types=pending.key_types.get(uid, ()),
                 ),

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Self
 
 import pyspark
@@ -127,6 +127,7 @@ class QueryRun:
             sweep=_sweep_of(settings, job_id),
             cleaner=CLEANER,
             clock=clock,
+            default_parallelism=cache(engine.default_parallelism),
         )
         guard_against_other_plans(engine.session)
         return cls(

@@ -1,8 +1,9 @@
 """The state that the operators of a query begin with: the state of a checkpoint, or none."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from holdfast.backends.assignment import AssignedOperator, assign
+from holdfast.backends.assignment import AssignedOperator, OperatorSettings, assign
+from holdfast.backends.keys import MAX_PARALLELISM
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark.operators import Operator
@@ -10,7 +11,11 @@ from holdfast.spark_progress import SPARK, SparkProgress, progress_of
 
 
 def assigned_operators(
-    operators: Mapping[str, Operator], last: CompletedCheckpoint | None, *, is_ours: bool
+    operators: Mapping[str, Operator],
+    last: CompletedCheckpoint | None,
+    *,
+    is_ours: bool,
+    default_parallelism: Callable[[], int],
 ) -> dict[str, AssignedOperator]:
     """The state that each subtask begins with, by the operator's uid.
 
@@ -18,15 +23,21 @@ def assigned_operators(
         operators: The query's operators by uid.
         last: The checkpoint; None if the query begins without state.
         is_ours: Whether this run of the query has completed the checkpoint.
+        default_parallelism: Returns the number of subtasks of a new operator that was given none.
     """
-    if last is None:
-        return {uid: _without_state(operator) for uid, operator in operators.items()}
-    if is_ours:
+    if last is not None and is_ours:
         # Nothing was restarted. Spread anew, a union state would be stored by each subtask whole.
         return {uid: _unchanged(last.metadata.operators[uid]) for uid in operators}
+    stored = last.metadata.operators if last else {}
+    settings = {
+        uid: _settings(operator, stored.get(uid), default_parallelism)
+        for uid, operator in operators.items()
+    }
+    if last is None:
+        return {uid: _without_state(each) for uid, each in settings.items()}
     return assign(
         last.metadata,
-        {uid: operator.settings for uid, operator in operators.items()},
+        settings,
         allow_non_restored_state=True,  # it was checked, with Spark's way out
     )
 
@@ -50,9 +61,22 @@ def known_key_types(
     }
 
 
-def _without_state(operator: Operator) -> AssignedOperator:
-    subtasks = (StoredSubtask(),) * operator.parallelism
-    return AssignedOperator(operator.settings.max_parallelism_or_default, subtasks)
+def _settings(
+    operator: Operator, stored: StoredOperator | None, default_parallelism: Callable[[], int]
+) -> OperatorSettings:
+    """Return the operator's settings, with a number of subtasks if it was given none."""
+    parallelism = operator.parallelism
+    if parallelism is None:
+        parallelism = min(
+            stored.parallelism if stored else default_parallelism(),
+            operator.max_parallelism or MAX_PARALLELISM,
+        )
+    return OperatorSettings(parallelism, operator.max_parallelism)
+
+
+def _without_state(settings: OperatorSettings) -> AssignedOperator:
+    subtasks = (StoredSubtask(),) * settings.parallelism
+    return AssignedOperator(settings.max_parallelism_or_default, subtasks)
 
 
 def _unchanged(stored: StoredOperator) -> AssignedOperator:

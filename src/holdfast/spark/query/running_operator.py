@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
+from holdfast.backends.assignment import AssignedOperator
 from holdfast.spark.operators import Operator, Routing, arrow_schema
 from holdfast.spark.subtask import Reports
 
@@ -27,14 +28,14 @@ class PlanShape:
     spark_schema: StructType
 
     @classmethod
-    def of(cls, rows: DataFrame, operator: Operator, max_parallelism: int) -> Self:
+    def of(cls, rows: DataFrame, operator: Operator, assigned: AssignedOperator) -> Self:
         """The shape for all rows that have the schema of these."""
         output = rows
         if operator.schema is not None:
             output = rows.sparkSession.createDataFrame([], operator.schema)
         columns = [StructField(column.name, column.dataType) for column in output.schema]
         return cls(
-            routing=Routing.of(rows, operator, max_parallelism),
+            routing=Routing.of(rows, operator, assigned.parallelism, assigned.max_parallelism),
             output_schema=arrow_schema(output, uid=operator.uid),
             spark_schema=StructType(columns),
         )
@@ -71,9 +72,9 @@ class RunningOperator:
             self.preparations[key] = self.operator.prepare(rows)
         return self.preparations[key](rows)
 
-    def shape(self, rows: DataFrame, max_parallelism: int) -> PlanShape:
+    def shape(self, rows: DataFrame, assigned: AssignedOperator) -> PlanShape:
         """The shape of the plan for such rows; worked out once for each schema."""
         key = rows.schema.json()
         if key not in self.shapes:
-            self.shapes[key] = PlanShape.of(rows, self.operator, max_parallelism)
+            self.shapes[key] = PlanShape.of(rows, self.operator, assigned)
         return self.shapes[key]

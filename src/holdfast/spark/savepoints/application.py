@@ -22,7 +22,7 @@ def application_id(checkpoint_location: Place | None = None) -> str:
 
     Args:
         checkpoint_location: The query's checkpointLocation, for a function of `foreachBatch` without operators of
-            Holdfast. None inside a sink, or a function that `checkpointed` was given: then it is the id of the
+            Holdfast. None inside a sink, or a function that `stateful_query` was given: then it is the id of the
             query that runs the batch, also with Spark Connect.
 
     Raises:

@@ -53,6 +53,7 @@ def operator_state(
     operator: Operator,
     acknowledgements: list[Acknowledgement],
     *,
+    parallelism: int,
     max_parallelism: int,
     key_types: tuple[str, ...],
 ) -> StoredOperator:
@@ -61,7 +62,8 @@ def operator_state(
     Args:
         operator: The operator as the user describes it.
         acknowledgements: The reports.
-        max_parallelism: Number of the operator's key groups.
+        parallelism: Number of the operator's subtasks.
+        max_parallelism: Number of its key groups.
         key_types: Spark's types of the columns of its key.
 
     Raises:
@@ -77,7 +79,7 @@ def operator_state(
             "batch; else the sink needs persist=True"
         )
         raise CheckpointDeclinedError(message)
-    missing = sorted(set(range(operator.parallelism)) - set(subtasks))
+    missing = sorted(set(range(parallelism)) - set(subtasks))
     if missing:
         message = (
             f"no report of subtasks {missing} of operator {uid!r}: the sink's first action failed or "
@@ -85,7 +87,7 @@ def operator_state(
         )
         raise CheckpointDeclinedError(message)
     return StoredOperator(
-        parallelism=operator.parallelism,
+        parallelism=parallelism,
         max_parallelism=max_parallelism,
         subtasks=dict(sorted(subtasks.items())),
         key=operator.key,

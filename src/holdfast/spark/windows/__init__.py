@@ -1,6 +1,6 @@
 """Windows of event time: tumbling, sliding and session windows with late rows, for aggregates or a function.
 
-    assigning      tumbling, sliding, session: what users write, and which windows times belong to
+    assigning      tumbling_windows, …: what users write, and which windows times belong to
     spans          windows of keys in a batch, as state knows them
     fixed          keeps tumbling and sliding windows
     sessions       keeps session windows, which are merged
@@ -14,9 +14,9 @@ from holdfast.spark.windows.assigning import (
     SessionWindows,
     Window,
     WindowAssigner,
-    session,
-    sliding,
-    tumbling,
+    session_windows,
+    sliding_windows,
+    tumbling_windows,
 )
 from holdfast.spark.windows.operators import (
     END,
@@ -36,7 +36,7 @@ __all__ = [
     "WindowFunction",
     "WindowedAggregation",
     "WindowedFunction",
-    "session",
-    "sliding",
-    "tumbling",
+    "session_windows",
+    "sliding_windows",
+    "tumbling_windows",
 ]

@@ -33,7 +33,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class FixedWindows:
-    """Windows of one length, which begin in equal steps. Made by `tumbling` and `sliding`.
+    """Windows of one length, which begin in equal steps. Made by `tumbling_windows` and `sliding_windows`.
 
     Attributes:
         size_ms: How long a window is, milliseconds.
@@ -74,7 +74,7 @@ class FixedWindows:
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Windows that end when a key has had no row for a while. Made by `session`.
+    """Windows that end when a key has had no row for a while. Made by `session_windows`.
 
     Attributes:
         gap_ms: How long, milliseconds. Each row has a window of this length; those of a key that meet are merged.
@@ -93,7 +93,7 @@ class SessionWindows:
 WindowAssigner: TypeAlias = FixedWindows | SessionWindows
 
 
-def tumbling(size: timedelta, *, offset: timedelta = timedelta(0)) -> FixedWindows:
+def tumbling_windows(size: timedelta, *, offset: timedelta = timedelta(0)) -> FixedWindows:
     """Windows of one length, one behind the other.
 
     Args:
@@ -103,16 +103,18 @@ def tumbling(size: timedelta, *, offset: timedelta = timedelta(0)) -> FixedWindo
     Raises:
         InvalidRequestError: A duration is no whole number of milliseconds, or the size is none.
     """
-    return sliding(size, size, offset=offset)
+    return sliding_windows(size, size, offset=offset)
 
 
-def sliding(size: timedelta, slide: timedelta, *, offset: timedelta = timedelta(0)) -> FixedWindows:
+def sliding_windows(
+    size: timedelta, slide: timedelta, *, offset: timedelta = timedelta(0)
+) -> FixedWindows:
     """Windows of one length that overlap, or leave something out.
 
     Args:
         size: How long a window is.
         slide: How long after each other windows begin. If it is longer than they are, some rows are in none.
-        offset: Where windows begin, as for `tumbling`.
+        offset: Where windows begin, as for `tumbling_windows`.
 
     Raises:
         InvalidRequestError: A duration is no whole number of milliseconds, or size or slide are none.
@@ -122,7 +124,7 @@ def sliding(size: timedelta, slide: timedelta, *, offset: timedelta = timedelta(
     )
 
 
-def session(gap: timedelta) -> SessionWindows:
+def session_windows(gap: timedelta) -> SessionWindows:
     """Windows of activity of a key: rows that are not further apart than the gap share one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`stateful` and `checkpointed`: operators with state, as functions for `foreachBatch`."""
+"""`stateful` and `stateful_query`: operators with state, as functions for `foreachBatch`."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ def stateful(
     function: StatefulFunction,
     *,
     uid: str,
-    parallelism: int,
+    parallelism: int | None = None,
     sink: Sink | None = None,
     max_parallelism: int | None = None,
     key: str | Sequence[str] | None = None,
@@ -47,13 +47,14 @@ def stateful(
     batch id and before the state moves on: it must replace what it wrote for that id.
 
     A query with several operators has a function of its own that applies them, made by
-    `checkpointed`.
+    `stateful_query`.
 
     Args:
         function: The operator; it is pickled to the executors.
         uid: Names the operator's state in checkpoints; keep it for the life of the job.
         parallelism: Number of subtasks, 1 to `max_parallelism`; each has its own part of the
-            state. The number may change when the query is started again: the state is spread anew.
+            state. Another number redistributes the state when the query is started again. None keeps the number
+            of the checkpoint; a new operator gets Spark's default parallelism, at most `max_parallelism`.
         sink: Writes the output rows. It must read them in one action over all of them, and let
             errors through. Without a sink they are dropped. Sink and function can also be a
             `CheckpointListener` each; both are told on the driver.
@@ -100,7 +101,7 @@ def stateful(
     )
 
 
-def checkpointed(
+def stateful_query(
     process: Sink, *operators: "StatefulOperator", wake_ups: WakeUps | None = None
 ) -> "StatefulQuery":
     """Make a query of several operators; pass the result to `foreachBatch`.
@@ -135,7 +136,7 @@ def checkpointed(
             raise InvalidRequestError(message)
         if given._query.wake_ups is not None:  # noqa: SLF001  # of this module
             message = (
-                f"operator {operator.uid!r} has wake_ups; give them to checkpointed(...) instead"
+                f"operator {operator.uid!r} has wake_ups; give them to stateful_query(...) instead"
             )
             raise InvalidRequestError(message)
         by_uid[operator.uid] = operator
@@ -147,7 +148,7 @@ def checkpointed(
 class StatefulOperator:
     """An operator with state, made by `stateful`.
 
-    Pass it to `foreachBatch` as it is, or `apply` it in a function made by `checkpointed`.
+    Pass it to `foreachBatch` as it is, or `apply` it in a function made by `stateful_query`.
     """
 
     def __init__(self, operator: Operator, wake_ups: WakeUps | None = None) -> None:
@@ -169,7 +170,7 @@ class StatefulOperator:
             until the batch is done.
 
         Raises:
-            InvalidRequestError: It is not called in a function made by `checkpointed`, or twice in
+            InvalidRequestError: It is not called in a function made by `stateful_query`, or twice in
                 a batch, or the rows don't suit the operator.
         """
         return current_batch().apply(self._operator, rows, broadcast)
@@ -319,7 +320,7 @@ def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) ->
             f"operators {sorted(operators)} are called in batch {batch_id} after another call, which "
             "has completed the batch without their rows; when the query is started again the batch "
             "is skipped. Call stateful(...) once a batch: several operators, or several streams of "
-            "rows, go through checkpointed(...). To have these rows too, roll the query back to the "
+            "rows, go through stateful_query(...). To have these rows too, roll the query back to the "
             "checkpoint before"
         )
         raise InvalidRequestError(message)
