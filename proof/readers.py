@@ -38,8 +38,8 @@ from holdfast.spark_progress import (
     SPARK,
     SPARK_FILES,
     SparkProgress,
-    carried_history,
-    past_of,
+    history_of,
+    next_history,
     progress_of,
     spark_files_of,
 )
@@ -140,7 +140,7 @@ def _of_a_query(file: Path) -> bytes:
             metadata, checkpoint_id=number, created_ms=1000 * number, coordinator_states=states
         )
         latest = CompletedCheckpoint(earlier, _Place(), 1000)  # type: ignore[arg-type]  # as below
-        states = {SPARK: states[SPARK], **carried_history(latest, ())}
+        states = {SPARK: states[SPARK], **next_history(latest, ())}
     whole = msgspec.structs.replace(metadata, checkpoint_id=200, coordinator_states=states)
     return encode_metadata(whole, _SAVEPOINT)
 
@@ -155,7 +155,7 @@ def _read_metadata(content: bytes) -> None:
     errors = []
     for read in (
         lambda: SPARK in metadata.coordinator_states and progress_of(metadata).times,
-        lambda: past_of([completed]),
+        lambda: history_of([completed]),
         lambda: SPARK_FILES in metadata.coordinator_states and spark_files_of(metadata, _SAVEPOINT),
         lambda: metadata.state_bytes,
     ):

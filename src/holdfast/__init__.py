@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     )
     from holdfast.spark.settings import configure
     from holdfast.spark.windows import session_windows, sliding_windows, tumbling_windows
-    from holdfast.spark_progress import copy_savepoint, progress_of, verify_checkpoints
-    from holdfast.spark_progress.tables import subtasks
+    from holdfast.spark_progress import copy_savepoint, progress_of, subtasks, verify_checkpoints
 
 __all__ = [
     "BroadcastProcessFunction",
@@ -111,8 +110,7 @@ _MODULES = {
     "stop_with_savepoint take_savepoint write_savepoint",
     "spark.settings": "configure",
     "spark.windows": "session_windows sliding_windows tumbling_windows",
-    "spark_progress": "copy_savepoint progress_of verify_checkpoints",
-    "spark_progress.tables": "subtasks",
+    "spark_progress": "copy_savepoint progress_of subtasks verify_checkpoints",
 }
 """The names of `__all__`, by the module that defines them."""
 

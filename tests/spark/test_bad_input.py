@@ -20,7 +20,7 @@ from holdfast import StatefulFunction, stateful_query
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.query import StatefulOperator
 from holdfast.spark.settings import Settings
-from holdfast.spark_progress import past_of
+from holdfast.spark_progress import history_of
 
 
 def refused(job: Job, operator: StatefulOperator, *words: str) -> None:
@@ -166,7 +166,7 @@ def test_rows_of_another_schema_are_refused_in_one_line(job: Job) -> None:
     assert job.ids_written() == []
 
     job.run(job.operator(Groups(70)))
-    (failed,) = past_of([job.latest()]).given_up
+    (failed,) = history_of([job.latest()]).failed_attempts
     assert failed.reason.startswith("InvalidRequestError: rows of operator 'operator'")
 
 

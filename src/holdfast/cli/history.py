@@ -10,7 +10,7 @@ from holdfast.cli.output import bytes_text, print_line, print_lines, time_text
 from holdfast.common import uripath
 from holdfast.locations.coordination import is_savepoint
 from holdfast.locations.storages import CompletedCheckpoint
-from holdfast.spark_progress import GivenUpAttempt, PastCheckpoint, Restart, past_of
+from holdfast.spark_progress import CheckpointStatistics, FailedAttempt, Restart, history_of
 
 _NUMBERS = ("batch", "took", "rows in", "rows out", "new", "referenced")
 
@@ -33,7 +33,7 @@ def history_rows(checkpoints: Sequence[CompletedCheckpoint]) -> list[dict[str, A
     Raises:
         CheckpointCorruptedError: The history in its newest checkpoint can't be read.
     """
-    past = past_of(checkpoints)
+    past = history_of(checkpoints)
     newest = checkpoints[-1]
     of_job = {
         "job": newest.metadata.job_id,
@@ -63,7 +63,7 @@ def print_history(rows: Iterable[Mapping[str, Any]]) -> None:
         print_lines(table, right=_NUMBERS)
 
 
-def _checkpoint_row(checkpoint: PastCheckpoint, restart: Restart | None) -> dict[str, Any]:
+def _checkpoint_row(checkpoint: CheckpointStatistics, restart: Restart | None) -> dict[str, Any]:
     return {
         "kind": "checkpoint",
         **msgspec.structs.asdict(checkpoint),
@@ -76,7 +76,7 @@ def _checkpoint_row(checkpoint: PastCheckpoint, restart: Restart | None) -> dict
     }
 
 
-def _attempt_row(attempt: GivenUpAttempt) -> dict[str, Any]:
+def _attempt_row(attempt: FailedAttempt) -> dict[str, Any]:
     return {
         "kind": "given up",
         **msgspec.structs.asdict(attempt),

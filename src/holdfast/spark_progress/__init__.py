@@ -1,25 +1,24 @@
-"""Spark's part of a checkpoint: the progress of the query and, in savepoints, Spark's files. Needs no PySpark.
+"""Parts of a checkpoint that depend on Spark: the query's progress, the job's history, and in savepoints Spark's files.
 
-The driver writes it; commands and savepoints read it. `progress` and `spark_files` are two formats;
-`past_checkpoints` has what deleted checkpoints were like, in the format of `history_format`; `streams` adds Spark's
-files to what a checkpoint leads to, wherever all of that is copied or verified; `tables` shows checkpoints of queries
-as Arrow tables. Start with `progress`.
+The driver writes them; commands and savepoints read them, without PySpark. `progress`, `spark_files` and `history_format`
+each have a format. `history` has the statistics of deleted checkpoints, `savepoint_files` lists, verifies and copies all
+files of a checkpoint, `subtasks` makes a table of subtasks. Start with `progress`.
 """
 
+from holdfast.spark_progress.history import (
+    History,
+    Restart,
+    checkpoint_statistics,
+    history_of,
+    next_history,
+)
 from holdfast.spark_progress.history_format import (
     HISTORY,
-    MOST_ATTEMPTS,
-    MOST_REASON,
-    GivenUpAttempt,
-    PastCheckpoint,
-    PastOperator,
-)
-from holdfast.spark_progress.past_checkpoints import (
-    Past,
-    Restart,
-    carried_history,
-    figures_of,
-    past_of,
+    MAX_ATTEMPTS,
+    MAX_REASON_CHARACTERS,
+    CheckpointStatistics,
+    FailedAttempt,
+    OperatorStatistics,
 )
 from holdfast.spark_progress.progress import (
     SPARK,
@@ -29,43 +28,51 @@ from holdfast.spark_progress.progress import (
     progress_of,
     sources_of,
 )
-from holdfast.spark_progress.spark_comparison import SparkFilesComparison, compare_spark_files
-from holdfast.spark_progress.spark_files import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
-from holdfast.spark_progress.streams import (
+from holdfast.spark_progress.savepoint_files import (
     all_streams,
     copy_savepoint,
     directories_of,
     verify_checkpoints,
     with_copied_files,
 )
+from holdfast.spark_progress.spark_files import (
+    SPARK_FILES,
+    SparkFile,
+    SparkFiles,
+    SparkFilesComparison,
+    compare_spark_files,
+    spark_files_of,
+)
+from holdfast.spark_progress.subtasks import subtasks
 
 __all__ = [
     "HISTORY",
-    "MOST_ATTEMPTS",
-    "MOST_REASON",
+    "MAX_ATTEMPTS",
+    "MAX_REASON_CHARACTERS",
     "SPARK",
     "SPARK_FILES",
-    "GivenUpAttempt",
-    "Past",
-    "PastCheckpoint",
-    "PastOperator",
+    "CheckpointStatistics",
+    "FailedAttempt",
+    "History",
+    "OperatorStatistics",
     "Restart",
     "SparkFile",
     "SparkFiles",
     "SparkFilesComparison",
     "SparkProgress",
     "all_streams",
-    "carried_history",
+    "checkpoint_statistics",
     "compare_spark_files",
     "copy_savepoint",
     "directories_of",
-    "figures_of",
+    "history_of",
     "logged_times",
-    "past_of",
+    "next_history",
     "plan_of",
     "progress_of",
     "sources_of",
     "spark_files_of",
+    "subtasks",
     "verify_checkpoints",
     "with_copied_files",
 ]

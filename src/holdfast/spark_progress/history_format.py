@@ -1,10 +1,10 @@
-"""The bytes of a history: MessagePack in `_metadata`, under the coordinator state `history`. Pure, no I/O.
+"""Format of a job's history: MessagePack in `_metadata`, under the coordinator state `history`. No I/O.
 
 {"blocks": [block, …], "recent": [checkpoint, …], "given_up": [attempt, …]}
 
-The newest checkpoints stand in `recent`, as maps. When those are many they become a block: their numbers column by
-column, most as differences, which zlib takes to a third. A block is never opened again to be carried on.
-All together stay below `MOST_BYTES`: first the oldest blocks lose what they have of single operators, then they go.
+`recent` has the newest checkpoints, as maps. When it is full it becomes a block: numbers column by column, most of
+them as differences, which zlib compresses to a third. Later checkpoints copy blocks without unpacking them. The
+encoded history stays below `MAX_BYTES`: the oldest blocks lose their columns of operators first, then they are dropped.
 """
 
 import zlib
@@ -19,35 +19,35 @@ from holdfast.errors import CheckpointCorruptedError
 
 HISTORY = "history"
 
-MOST_BYTES = 32_000
-"""The most that an encoded history may take."""
+MAX_BYTES = 32_000
+"""Size limit of an encoded history."""
 
-MOST_CHECKPOINTS = 1_000
-"""At least so many are remembered, if they fit in; a block goes when it is not needed for them."""
+MIN_CHECKPOINTS = 1_000
+"""Number of checkpoints to keep if they fit into `MAX_BYTES`; blocks before them are dropped."""
 
-MOST_OPERATORS = 16
-"""A query with more has no figures of single operators: packing them would take milliseconds."""
+MAX_OPERATORS = 16
+"""Queries with more operators store no statistics of single operators: packing those would take milliseconds."""
 
-MOST_ATTEMPTS = 32
-MOST_REASON = 120
-"""Characters of a reason."""
+MAX_ATTEMPTS = 32
+MAX_REASON_CHARACTERS = 120
+"""Length limit of `FailedAttempt.reason`."""
 
 _BLOCK, _BLOCK_BYTES = 125, 8_000
-_MOST_OPENED = 1 << 22
-_ROOM = 200  # for the names of keys, and lengths
+_MAX_UNPACKED_BYTES = 1 << 22
+_ENVELOPE_BYTES = 200  # names of keys, and lengths
 
 
-class PastOperator(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Counts and times of an operator's subtasks for a checkpoint, together.
+class OperatorStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Statistics of an operator in a checkpoint: totals of its subtasks.
 
     Attributes:
-        parallelism: Their number.
-        rows_in: Rows given to them.
-        rows_late: Rows that came too late, and are not among those.
-        rows_out: Rows that they gave on.
+        parallelism: Number of subtasks.
+        rows_in: Rows that were processed.
+        rows_late: Rows that were dropped because they were late; not part of `rows_in`.
+        rows_out: Rows that were emitted.
         written_bytes: State that was written, in files and inline.
-        process_ms: Time in the operator's own code, of the slowest of them, milliseconds.
-        restored_from: The farthest place where one found its state: `worker`, `local`, `storage`, or empty.
+        process_ms: Time in the operator's code, in the slowest subtask, milliseconds.
+        restored_from: The most distant place from which a subtask was restored: `worker`, `local`, `storage`, or empty.
     """
 
     parallelism: Parallelism
@@ -59,21 +59,21 @@ class PastOperator(msgspec.Struct, frozen=True, omit_defaults=True):
     restored_from: str = ""
 
 
-class PastCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The figures of a completed checkpoint that later checkpoints remember.
+class CheckpointStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Statistics of a completed checkpoint, kept by the checkpoints after it.
 
     Attributes:
-        checkpoint: The checkpoint's number.
-        batch: The micro-batch of Spark that it completes; None if it is not one of Spark's.
-        completed_ms: When, by the driver's clock, milliseconds since 1970 UTC.
-        duration_ms: From its beginning to its completion, milliseconds.
+        checkpoint: Checkpoint id.
+        batch: The micro-batch that it completes; None if no Spark query took it.
+        completed_ms: Time of completion by the driver's clock, milliseconds since 1970 UTC.
+        duration_ms: Milliseconds from start to completion.
         epoch: Number of the claim under which it was committed.
-        new_bytes: The bytes of `_metadata`, and of files in the checkpoint's own directory.
-        referenced_bytes: Files of state elsewhere.
-        rows_in: The rows of the operator that was given the most.
-        rows_late: The rows that were dropped because they came too late.
-        rows_out: The rows that all operators together gave on.
-        operators: By uid; empty if they are many, or it is so long ago that there was no room for them.
+        new_bytes: Size of `_metadata` and of the files in the checkpoint's own directory.
+        referenced_bytes: Size of state files elsewhere.
+        rows_in: Rows that were processed by the operator with the most.
+        rows_late: Rows that were dropped because they were late, of all operators.
+        rows_out: Rows that were emitted by all operators.
+        operators: Statistics by uid; empty if there are too many operators, or no room was left for them.
     """
 
     checkpoint: Count
@@ -86,36 +86,36 @@ class PastCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     rows_in: Count = 0
     rows_late: Count = 0
     rows_out: Count = 0
-    operators: dict[str, PastOperator] = {}
+    operators: dict[str, OperatorStatistics] = {}
 
 
-class GivenUpAttempt(msgspec.Struct, frozen=True):
-    """An attempt at a checkpoint that failed, and was cleaned up.
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """A checkpoint that failed and was cleaned up.
 
     Attributes:
-        checkpoint: The number that it would have got.
+        checkpoint: The id that it would have had.
         batch: The micro-batch of Spark.
         epoch: Number of the driver's claim.
-        given_up_ms: When, by the driver's clock, milliseconds since 1970 UTC.
-        duration_ms: How long it had taken until then, milliseconds.
-        reason: The error's class; of Holdfast's own, the message too.
+        failed_ms: Time of failure by the driver's clock, milliseconds since 1970 UTC.
+        duration_ms: Milliseconds from start to failure.
+        reason: Class of the error; with the message if it is one of Holdfast.
     """
 
     checkpoint: Count
     batch: Count
     epoch: Count
-    given_up_ms: TimeMs
+    failed_ms: TimeMs = msgspec.field(name="given_up_ms")
     duration_ms: DurationMs
     reason: str
 
 
 class HistoryBlock(msgspec.Struct, frozen=True):
-    """Checkpoints that lie so far back that nobody adds to them.
+    """A full run of checkpoints, packed.
 
     Attributes:
-        count: Their number.
-        totals: Their columns, packed.
-        operators: Columns of each operator, packed; empty if there was no room for them.
+        count: Number of checkpoints.
+        totals: Their packed columns.
+        operators: Packed columns of each operator; empty if no room was left for them.
     """
 
     count: Count
@@ -124,27 +124,27 @@ class HistoryBlock(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Approximate encoded size in bytes."""
         return len(self.totals) + len(self.operators) + 40
 
 
-class History(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The checkpoints and failed attempts that are remembered.
+class StoredHistory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job's history as a checkpoint stores it.
 
     Attributes:
         blocks: Oldest first.
-        recent: The checkpoints behind them.
-        given_up: The newest attempts that were given up.
+        recent: The checkpoints after the blocks.
+        failed_attempts: The newest of them, oldest first.
     """
 
     blocks: tuple[HistoryBlock, ...] = ()
-    recent: tuple[PastCheckpoint, ...] = ()
-    given_up: tuple[GivenUpAttempt, ...] = ()
+    recent: tuple[CheckpointStatistics, ...] = ()
+    failed_attempts: tuple[FailedAttempt, ...] = msgspec.field(default=(), name="given_up")
 
 
-NO_HISTORY = History()
+NO_HISTORY = StoredHistory()
 
-_TOTALS = (
+_TOTAL_COLUMNS = (
     "checkpoint",
     "batch",
     "completed_ms",
@@ -156,7 +156,7 @@ _TOTALS = (
     "rows_late",
     "rows_out",
 )
-_OF_OPERATORS = (
+_OPERATOR_COLUMNS = (
     "parallelism",
     "rows_in",
     "rows_late",
@@ -166,34 +166,36 @@ _OF_OPERATORS = (
     "restored_from",
 )
 
-_DECODER = message_pack_decoder(History)
+_DECODER = message_pack_decoder(StoredHistory)
 _COLUMNS = message_pack_decoder(list[list[int | None]])
 _BY_UID = message_pack_decoder(dict[str, tuple[list[int], list[list[int | str]]]])
 
 
-def with_checkpoint(history: History, checkpoint: PastCheckpoint) -> History:
-    """The history with one more checkpoint."""
-    if len(checkpoint.operators) > MOST_OPERATORS:
+def with_checkpoint(history: StoredHistory, checkpoint: CheckpointStatistics) -> StoredHistory:
+    """Return the history with one more checkpoint."""
+    if len(checkpoint.operators) > MAX_OPERATORS:
         checkpoint = msgspec.structs.replace(checkpoint, operators={})
     recent = (*history.recent, checkpoint)
     if len(recent) < _BLOCK and _length(recent) < _BLOCK_BYTES:
         return msgspec.structs.replace(history, recent=recent)
-    return msgspec.structs.replace(history, blocks=(*history.blocks, _block(recent)), recent=())
+    return msgspec.structs.replace(
+        history, blocks=(*history.blocks, _pack_block(recent)), recent=()
+    )
 
 
-def with_attempts(history: History, attempts: Iterable[GivenUpAttempt]) -> History:
-    """The history with further attempts that were given up; the oldest go."""
-    given_up = (*history.given_up, *attempts)[-MOST_ATTEMPTS:]
-    return msgspec.structs.replace(history, given_up=given_up)
+def with_attempts(history: StoredHistory, attempts: Iterable[FailedAttempt]) -> StoredHistory:
+    """Return the history with further failed attempts; the oldest are dropped."""
+    failed_attempts = (*history.failed_attempts, *attempts)[-MAX_ATTEMPTS:]
+    return msgspec.structs.replace(history, failed_attempts=failed_attempts)
 
 
-def encode_history(history: History) -> bytes:
-    """The history in at most `MOST_BYTES` bytes."""
+def encode_history(history: StoredHistory) -> bytes:
+    """Encode a history in at most `MAX_BYTES` bytes."""
     blocks = list(history.blocks)
     count = sum(block.count for block in blocks) + len(history.recent)
-    while blocks and count - blocks[0].count >= MOST_CHECKPOINTS:
+    while blocks and count - blocks[0].count >= MIN_CHECKPOINTS:
         count -= blocks.pop(0).count
-    room = MOST_BYTES - _ROOM - _length(history.recent) - _length(history.given_up)
+    room = MAX_BYTES - _ENVELOPE_BYTES - _length(history.recent) - _length(history.failed_attempts)
     for index, block in enumerate(blocks):
         if sum(each.size for each in blocks) <= room:
             break
@@ -203,33 +205,29 @@ def encode_history(history: History) -> bytes:
     return msgspec.msgpack.encode(msgspec.structs.replace(history, blocks=tuple(blocks)))
 
 
-def decode_history(encoded: bytes, whose: str) -> History:
-    """Read a history; its blocks stay closed.
-
-    Args:
-        encoded: The bytes of the history.
-        whose: Where they stand, for errors.
+def decode_history(encoded: bytes, place: str) -> StoredHistory:
+    """Decode a history without unpacking its blocks; errors name the place.
 
     Raises:
-        CheckpointCorruptedError: The bytes are no history.
+        CheckpointCorruptedError: The bytes are not a valid history.
     """
     try:
         return _DECODER.decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        message = f"history in {whose} can't be decoded ({error})"
+        message = f"history in {place} can't be decoded ({error})"
         raise CheckpointCorruptedError(message) from error
 
 
-def opened_blocks(history: History) -> list[PastCheckpoint]:
-    """Every checkpoint of a history, oldest first.
+def unpack_history(history: StoredHistory) -> list[CheckpointStatistics]:
+    """Return all checkpoints of a history, oldest first.
 
     Raises:
         CheckpointCorruptedError: A block can't be read.
     """
-    checkpoints: list[PastCheckpoint] = []
+    checkpoints: list[CheckpointStatistics] = []
     try:
         for block in history.blocks:
-            checkpoints += _opened(block)
+            checkpoints += _unpack_block(block)
     except (
         msgspec.MsgspecError,
         UnicodeDecodeError,
@@ -247,56 +245,58 @@ def _length(part: object) -> int:
     return len(msgspec.msgpack.encode(part))
 
 
-def _block(checkpoints: Sequence[PastCheckpoint]) -> HistoryBlock:
+def _pack_block(checkpoints: Sequence[CheckpointStatistics]) -> HistoryBlock:
     totals = []
-    for name in _TOTALS:
+    for name in _TOTAL_COLUMNS:
         values = [getattr(checkpoint, name) for checkpoint in checkpoints]
-        totals.append(values if None in values else _differences(values))
-    by_uid: dict[str, list[tuple[int, PastOperator]]] = {}
-    for place, checkpoint in enumerate(checkpoints):
+        totals.append(values if None in values else _encode_differences(values))
+    by_uid: dict[str, list[tuple[int, OperatorStatistics]]] = {}
+    for position, checkpoint in enumerate(checkpoints):
         for uid, operator in checkpoint.operators.items():
-            by_uid.setdefault(uid, []).append((place, operator))
+            by_uid.setdefault(uid, []).append((position, operator))
     columns = {
         uid: (
-            _differences([place for place, _ in had]),
-            [[getattr(operator, name) for _, operator in had] for name in _OF_OPERATORS],
+            _encode_differences([position for position, _ in rows]),
+            [[getattr(operator, name) for _, operator in rows] for name in _OPERATOR_COLUMNS],
         )
-        for uid, had in by_uid.items()
+        for uid, rows in by_uid.items()
     }
-    return HistoryBlock(len(checkpoints), _packed(totals), _packed(columns) if columns else b"")
+    return HistoryBlock(len(checkpoints), _pack(totals), _pack(columns) if columns else b"")
 
 
-def _opened(block: HistoryBlock) -> list[PastCheckpoint]:
+def _unpack_block(block: HistoryBlock) -> list[CheckpointStatistics]:
     columns = []
-    for values in _COLUMNS.decode(_unpacked(block.totals)):
+    for values in _COLUMNS.decode(_unpack(block.totals)):
         known = [value for value in values if value is not None]
         columns.append(list(accumulate(known)) if len(known) == len(values) else values)
-    # Not by the block's own count, which could be any number.
-    operators: list[dict[str, PastOperator]] = [{} for _ in columns[0]]
-    for uid, (places, values_of) in (
-        _BY_UID.decode(_unpacked(block.operators)).items() if block.operators else ()
+    # `block.count` is not verified: it could be any number.
+    operators: list[dict[str, OperatorStatistics]] = [{} for _ in columns[0]]
+    for uid, (positions, values_of) in (
+        _BY_UID.decode(_unpack(block.operators)).items() if block.operators else ()
     ):
-        for place, *values in zip(accumulate(places), *values_of, strict=True):
-            had = dict(zip(_OF_OPERATORS, values, strict=True))
-            operators[place][uid] = msgspec.convert(had, PastOperator)
+        for position, *values in zip(accumulate(positions), *values_of, strict=True):
+            row = dict(zip(_OPERATOR_COLUMNS, values, strict=True))
+            operators[position][uid] = msgspec.convert(row, OperatorStatistics)
     rows = zip(*columns, operators, strict=True)
-    names = (*_TOTALS, "operators")
-    return [msgspec.convert(dict(zip(names, row, strict=True)), PastCheckpoint) for row in rows]
+    names = (*_TOTAL_COLUMNS, "operators")
+    return [
+        msgspec.convert(dict(zip(names, row, strict=True)), CheckpointStatistics) for row in rows
+    ]
 
 
-def _differences(values: Sequence[int]) -> list[int]:
-    """The first value, and how much each other one is above the one before."""
+def _encode_differences(values: Sequence[int]) -> list[int]:
+    """Return the first value, and the difference of each other value to the one before it."""
     return [*values[:1], *(later - earlier for earlier, later in pairwise(values))]
 
 
-def _packed(columns: Any) -> bytes:
+def _pack(columns: Any) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(columns), 6)
 
 
-def _unpacked(packed: bytes) -> bytes:
-    """The columns, if they are of a length that there can be: nothing here fills memory."""
+def _unpack(packed: bytes) -> bytes:
+    """Decompress columns, up to a limit, so that a corrupt block does not fill memory."""
     inflating = zlib.decompressobj()
-    columns = inflating.decompress(packed, _MOST_OPENED)
+    columns = inflating.decompress(packed, _MAX_UNPACKED_BYTES)
     if inflating.unconsumed_tail or not inflating.eof:
-        raise ValueError("it is cut off, or longer than any that was written")
+        raise ValueError("it is truncated, or longer than a block can be")
     return columns

@@ -33,7 +33,13 @@ from holdfast.locations.coordination import (
 from holdfast.locations.handles import StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
-from holdfast.spark_progress import Past, all_streams, figures_of, past_of, progress_of
+from holdfast.spark_progress import (
+    Past,
+    all_streams,
+    checkpoint_statistics,
+    history_of,
+    progress_of,
+)
 
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
 
@@ -130,9 +136,9 @@ def _query_name(checkpoints: Sequence[CompletedCheckpoint]) -> str:
 def _remembered(history: JobHistory) -> tuple[Past, str]:
     """The history in the newest checkpoint that can be read; and why not, if it can't be read."""
     try:
-        return past_of(history.checkpoints), ""
+        return history_of(history.checkpoints), ""
     except CheckpointError as error:
-        return Past(tuple(map(figures_of, history.checkpoints))), public_text(str(error))
+        return Past(tuple(map(checkpoint_statistics, history.checkpoints))), public_text(str(error))
 
 
 def _past(past: Past, history: JobHistory) -> list[RememberedCheckpoint]:

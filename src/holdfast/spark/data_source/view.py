@@ -14,7 +14,7 @@ from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.data_source.spark_types import spark_schema_of
 from holdfast.spark.settings import Stores, check_known
-from holdfast.spark_progress.tables import subtasks
+from holdfast.spark_progress import subtasks
 
 SETTINGS = "settings"
 """The option for settings of Spark as a JSON object. Spark makes small letters of options' names."""

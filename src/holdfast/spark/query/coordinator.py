@@ -49,11 +49,11 @@ from holdfast.spark.query.writing_program import writer
 from holdfast.spark.subtask import Acknowledgement, operator_state
 from holdfast.spark_progress import (
     SPARK,
-    GivenUpAttempt,
+    FailedAttempt,
     SparkProgress,
     all_streams,
-    carried_history,
-    figures_of,
+    checkpoint_statistics,
+    next_history,
 )
 
 _log = logging.getLogger(__name__)
@@ -354,7 +354,7 @@ class CheckpointCoordinator:
             operators=operators,
             coordinator_states={
                 SPARK: msgspec.msgpack.encode(progress),
-                **carried_history(self.latest, attempts),
+                **next_history(self.latest, attempts),
                 **sink_states,
             },
             epoch=ownership.epoch,
@@ -408,11 +408,11 @@ class CheckpointCoordinator:
         return is_sure
 
     def _note(self, pending: PendingCheckpoint, error: BaseException) -> None:
-        attempt = GivenUpAttempt(
+        attempt = FailedAttempt(
             checkpoint=pending.checkpoint_id,
             batch=pending.batch_id,
             epoch=self._ownership.epoch if self._ownership else 0,
-            given_up_ms=self._clock.now_ms(),
+            failed_ms=self._clock.now_ms(),
             duration_ms=1000 * (self._clock.monotonic_s() - pending.started_s),
             reason=reason_of(error),
         )
@@ -452,7 +452,7 @@ def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
         metadata.job_id,
         batch_id,
         metadata.duration_ms,
-        figures_of(completed).rows_in,
+        checkpoint_statistics(completed).rows_in,
         sum(each.rows_out for each in statistics),
         metadata.state_bytes,
         completed.metadata_bytes,

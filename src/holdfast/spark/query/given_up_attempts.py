@@ -6,7 +6,7 @@ of its own. As long as that is in the same process, it gets to know.
 
 from holdfast.common import ProcessLock
 from holdfast.errors import CheckpointError
-from holdfast.spark_progress import MOST_ATTEMPTS, MOST_REASON, GivenUpAttempt
+from holdfast.spark_progress import MAX_ATTEMPTS, MAX_REASON_CHARACTERS, FailedAttempt
 
 
 class GivenUpAttempts:
@@ -14,20 +14,20 @@ class GivenUpAttempts:
 
     def __init__(self) -> None:
         self._lock = ProcessLock()
-        self._attempts: dict[str, tuple[GivenUpAttempt, ...]] = {}
+        self._attempts: dict[str, tuple[FailedAttempt, ...]] = {}
 
-    def note(self, job_directory: str, attempt: GivenUpAttempt) -> None:
+    def note(self, job_directory: str, attempt: FailedAttempt) -> None:
         """Keep an attempt; the oldest go."""
         with self._lock.current:
             known = self._attempts.get(job_directory, ())
-            self._attempts[job_directory] = (*known, attempt)[-MOST_ATTEMPTS:]
+            self._attempts[job_directory] = (*known, attempt)[-MAX_ATTEMPTS:]
 
-    def of(self, job_directory: str) -> tuple[GivenUpAttempt, ...]:
+    def of(self, job_directory: str) -> tuple[FailedAttempt, ...]:
         """The attempts that no checkpoint of the job has recorded yet."""
         with self._lock.current:
             return self._attempts.get(job_directory, ())
 
-    def forget(self, job_directory: str, told: tuple[GivenUpAttempt, ...]) -> None:
+    def forget(self, job_directory: str, told: tuple[FailedAttempt, ...]) -> None:
         """Let go of what a completed checkpoint tells of."""
         with self._lock.current:
             left = tuple(each for each in self._attempts.pop(job_directory, ()) if each not in told)
@@ -46,5 +46,5 @@ def reason_of(error: BaseException) -> str:
     """
     name = type(error).__name__
     if isinstance(error, CheckpointError) and error.args:
-        return f"{name}: {error.args[0]}"[:MOST_REASON]
-    return name[:MOST_REASON]
+        return f"{name}: {error.args[0]}"[:MAX_REASON_CHARACTERS]
+    return name[:MAX_REASON_CHARACTERS]

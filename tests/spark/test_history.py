@@ -18,17 +18,17 @@ from holdfast.locations import CompletedCheckpoint, latest_checkpoint
 from holdfast.spark.query import CLEANER
 from holdfast.spark_progress import (
     HISTORY,
-    PastCheckpoint,
-    PastOperator,
-    carried_history,
-    past_of,
+    CheckpointStatistics,
+    OperatorStatistics,
+    history_of,
+    next_history,
 )
 from holdfast.spark_progress.history_format import (
-    MOST_CHECKPOINTS,
+    MIN_CHECKPOINTS,
     NO_HISTORY,
     decode_history,
     encode_history,
-    opened_blocks,
+    unpack_history,
     with_checkpoint,
 )
 from holdfast.testing import ManualClock, counting_file_system
@@ -58,7 +58,7 @@ def run_with_kill_and_failure(directory: str) -> None:
 
 def test_checkpoints_are_remembered_that_retention_has_deleted(memory_directory: str) -> None:
     run_with_kill_and_failure(memory_directory)
-    past = past_of([newest(memory_directory)])
+    past = history_of([newest(memory_directory)])
     assert [each.checkpoint for each in past.checkpoints] == list(range(1, 11))
     assert [each.batch for each in past.checkpoints] == list(range(10))
     assert [each.epoch for each in past.checkpoints] == [1] * 5 + [3] * 5
@@ -71,8 +71,8 @@ def test_attempts_that_were_given_up_are_told_with_their_reason_and_nothing_secr
     memory_directory: str,
 ) -> None:
     run_with_kill_and_failure(memory_directory)
-    given_up = past_of([newest(memory_directory)]).given_up
-    assert [(each.checkpoint, each.batch, each.epoch, each.reason) for each in given_up] == [
+    failed = history_of([newest(memory_directory)]).failed_attempts
+    assert [(each.checkpoint, each.batch, each.epoch, each.reason) for each in failed] == [
         (6, 5, 2, "ValueError"),
         (6, 5, 3, "StorageUnavailableError: the store stands still"),
     ]
@@ -81,7 +81,7 @@ def test_attempts_that_were_given_up_are_told_with_their_reason_and_nothing_secr
 def test_an_attempt_is_told_of_once(memory_directory: str) -> None:
     run_with_kill_and_failure(memory_directory)
     run_batch(coordinator(memory_directory), 10)
-    assert len(past_of([newest(memory_directory)]).given_up) == 2
+    assert len(history_of([newest(memory_directory)]).failed_attempts) == 2
 
 
 def test_a_history_takes_no_further_calls_to_the_store(memory_directory: str) -> None:
@@ -104,9 +104,9 @@ def test_a_history_that_can_t_be_read_is_begun_anew(memory_directory: str) -> No
     states = last.metadata.coordinator_states | {HISTORY: b"no history"}
     damaged = dataclasses.replace(last, metadata=replace(last.metadata, coordinator_states=states))
     with pytest.raises(CheckpointCorruptedError, match="history in checkpoint 3 of job job"):
-        past_of([damaged])
-    carried = decode_history(carried_history(damaged, ())[HISTORY], "test")
-    assert [each.checkpoint for each in opened_blocks(carried)] == [3]
+        history_of([damaged])
+    carried = decode_history(next_history(damaged, ())[HISTORY], "test")
+    assert [each.checkpoint for each in unpack_history(carried)] == [3]
 
 
 def test_a_checkpoint_without_history_is_the_first_that_is_remembered(
@@ -116,32 +116,32 @@ def test_a_checkpoint_without_history_is_the_first_that_is_remembered(
     pending = begun(driver, 0)
     completed = driver.complete(pending, acknowledged(pending), progress(0))
     assert HISTORY not in completed.metadata.coordinator_states
-    assert [each.checkpoint for each in past_of([completed]).checkpoints] == [1]
+    assert [each.checkpoint for each in history_of([completed]).checkpoints] == [1]
 
 
 @pytest.mark.parametrize("operators", [1, 4, 16, 40])
 def test_a_thousand_checkpoints_stay_below_32_kib_or_the_oldest_go(operators: int) -> None:
     numbers = random.Random(operators)
     history = NO_HISTORY
-    written: list[PastCheckpoint] = []
+    written: list[CheckpointStatistics] = []
     for number in range(1, 1300):
         written.append(checkpoint_of(number, operators, numbers))
         history = with_checkpoint(history, written[-1])
         encoded = encode_history(history)
         assert len(encoded) < 32 * 1024
         history = decode_history(encoded, "test")
-    remembered = opened_blocks(history)
+    remembered = unpack_history(history)
     assert remembered
-    assert len(remembered) >= MOST_CHECKPOINTS or operators == 16
+    assert len(remembered) >= MIN_CHECKPOINTS or operators == 16
     for known, was in zip(reversed(remembered), reversed(written), strict=False):
         assert known == replace(was, operators=known.operators)
         assert known.operators in ({}, was.operators)
     assert bool(remembered[-1].operators) == (operators <= 16)
 
 
-def checkpoint_of(number: int, operators: int, numbers: random.Random) -> PastCheckpoint:
+def checkpoint_of(number: int, operators: int, numbers: random.Random) -> CheckpointStatistics:
     """A checkpoint whose figures are as uneven as they can be."""
-    return PastCheckpoint(
+    return CheckpointStatistics(
         number,
         number - 1,
         1_700_000_000_000 + 1500 * number + numbers.randrange(400),
@@ -153,7 +153,7 @@ def checkpoint_of(number: int, operators: int, numbers: random.Random) -> PastCh
         0,
         numbers.randrange(10_000),
         {
-            f"operator-{index}": PastOperator(
+            f"operator-{index}": OperatorStatistics(
                 4,
                 numbers.randrange(10_000),
                 0,
@@ -183,7 +183,7 @@ def test_damaged_histories_are_told_as_such_and_nothing_else(
 ) -> None:
     damaged = LONG[:place] if cut else LONG[:place] + bytes([byte]) + LONG[place + 1 :]
     with suppress(CheckpointCorruptedError):
-        opened_blocks(decode_history(damaged, "test"))
+        unpack_history(decode_history(damaged, "test"))
 
 
 def test_list_shows_what_is_remembered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

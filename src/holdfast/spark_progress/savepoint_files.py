@@ -1,4 +1,4 @@
-"""All streams that a checkpoint leads to: state of operators, and Spark's files."""
+"""All files of a checkpoint, state of operators and files of Spark: listed, verified, copied."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from os import PathLike
@@ -20,10 +20,10 @@ from holdfast.spark_progress.spark_files import SPARK_FILES, SparkFile, SparkFil
 
 
 def all_streams(checkpoint: CompletedCheckpoint) -> list[StreamStateHandle]:
-    """Every handle to bytes that a checkpoint needs: of operators and, in a savepoint, of Spark.
+    """Return the handles to all bytes of a checkpoint: of operators and, in a savepoint, of Spark.
 
     Raises:
-        CheckpointCorruptedError: The checkpoint's record of Spark's files can't be read.
+        CheckpointCorruptedError: The list of Spark's files can't be read.
     """
     streams = checkpoint.metadata.streams()
     if SPARK_FILES in checkpoint.metadata.coordinator_states:
@@ -33,10 +33,10 @@ def all_streams(checkpoint: CompletedCheckpoint) -> list[StreamStateHandle]:
 
 
 def directories_of(*checkpoints: CompletedCheckpoint) -> list[str]:
-    """URIs of the directories that files of checkpoints are in, which may be in several stores.
+    """Return the URIs of all directories with files of these checkpoints, which may be in several stores.
 
     Raises:
-        CheckpointCorruptedError: A checkpoint's record of Spark's files can't be read.
+        CheckpointCorruptedError: A list of Spark's files can't be read.
     """
     files = (file for checkpoint in checkpoints for file in files_of(all_streams(checkpoint)))
     return sorted({uripath.parent(file.uri) for file in files})
@@ -49,39 +49,39 @@ def verify_checkpoints(
     on_gone: Callable[[CompletedCheckpoint], object] = lambda _: None,
     known: Container[tuple[str, int]] = (),
 ) -> Iterator[VerifiedFile]:
-    """Read every byte of every file that checkpoints lead to; see `verify_files`.
+    """Read all files of checkpoints and verify their checksums; see `verify_files`.
 
-    A file that a running job has deleted meanwhile, together with all checkpoints that lead to it, is
-    left out. The `_metadata` of a checkpoint was verified when it was loaded.
+    A file that a running job deletes in the meantime, with all checkpoints that refer to it, is left out. The
+    `_metadata` of a checkpoint is verified when it is loaded.
 
     Args:
         checkpoints: The checkpoints.
-        on_bytes: Called again and again with the number of bytes read since the last call.
-        on_gone: Called once for each checkpoint that was deleted meanwhile.
-        known: URI and size of files that were read before, and are not read again.
+        on_bytes: Called with each number of bytes read.
+        on_gone: Called once for each checkpoint that was deleted in the meantime.
+        known: URI and size of files to leave out because they were verified before.
 
     Raises:
-        CheckpointCorruptedError: A checkpoint's record of Spark's files can't be read.
+        CheckpointCorruptedError: A list of Spark's files can't be read.
     """
-    leading: dict[str, list[CompletedCheckpoint]] = {}
+    checkpoints_by_uri: dict[str, list[CompletedCheckpoint]] = {}
     streams: list[StreamStateHandle] = []
     for checkpoint in checkpoints:
-        of_checkpoint = all_streams(checkpoint)
-        files = [file for file in files_of(of_checkpoint) if (file.uri, file.size) not in known]
+        checkpoint_files = files_of(all_streams(checkpoint))
+        files = [file for file in checkpoint_files if (file.uri, file.size) not in known]
         streams += files
         for file in files:
-            leading.setdefault(file.uri, []).append(checkpoint)
+            checkpoints_by_uri.setdefault(file.uri, []).append(checkpoint)
     gone: set[str] = set()
     for verified in verify_files(streams, on_bytes=on_bytes):
         if not isinstance(verified.failure, CheckpointNotFoundError):
             yield verified
             continue
-        for checkpoint in leading[verified.uri]:
+        for checkpoint in checkpoints_by_uri[verified.uri]:
             pointer = checkpoint.location.external_pointer
             if pointer not in gone and is_gone(checkpoint):
                 gone.add(pointer)
                 on_gone(checkpoint)
-        pointers = [each.location.external_pointer for each in leading[verified.uri]]
+        pointers = [each.location.external_pointer for each in checkpoints_by_uri[verified.uri]]
         if not all(pointer in gone for pointer in pointers):
             yield verified
 
@@ -92,29 +92,29 @@ def copy_savepoint(
     *,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> CompletedCheckpoint:
-    """Copy a checkpoint or savepoint, with Spark's files if it has some; see `copy_checkpoint`.
+    """Copy a checkpoint or savepoint, with Spark's files if it has any; see `copy_checkpoint`.
 
     Args:
         checkpoint: The checkpoint to copy.
-        target: URI of the directory to make the savepoint in, of any store.
-        on_bytes: Called again and again with the number of bytes copied since the last call; from several threads.
+        target: URI of a directory for savepoints, in any store.
+        on_bytes: Called with each number of bytes copied, from several threads.
 
     Returns:
         The copy. `restore_savepoint` takes it like the savepoint that was copied.
 
     Raises:
-        CheckpointNotFoundError: A file is gone. Nothing is left behind, nor after the next three errors.
-        CheckpointCorruptedError: A file is damaged.
-        StorageUnavailableError: Something could not be read or written.
-        InvalidRequestError: The target can't be a directory of savepoints.
-        OutcomeUnknownError: The store did not say whether the copy was completed.
+        CheckpointNotFoundError: A file is missing. After this error and the next three no files are left.
+        CheckpointCorruptedError: A file is corrupt.
+        StorageUnavailableError: A file could not be read or written.
+        InvalidRequestError: The target is not valid as a directory of savepoints.
+        OutcomeUnknownError: It is not known whether the copy was completed.
     """
     metadata = checkpoint.metadata
     if SPARK_FILES not in metadata.coordinator_states:
         return copy_checkpoint(checkpoint, target, on_bytes=on_bytes)
     content = spark_files_of(metadata, checkpoint.location.external_pointer)
 
-    def encoded(copies: Mapping[str, StreamStateHandle], directory: str) -> dict[str, bytes]:
+    def encode_states(copies: Mapping[str, StreamStateHandle], directory: str) -> dict[str, bytes]:
         origins = {
             origin: copy.uri
             for origin, uri in content.state_origins.items()
@@ -127,22 +127,17 @@ def copy_savepoint(
         checkpoint,
         target,
         also=[file.handle for file in content.files],
-        coordinator_states=encoded,
+        coordinator_states=encode_states,
         on_bytes=on_bytes,
     )
 
 
 def with_copied_files(content: SparkFiles, copies: Mapping[str, StreamStateHandle]) -> SparkFiles:
-    """Spark's files with handles to copies.
+    """Return Spark's files with handles to their copies, which are given by the URI of the original."""
 
-    Args:
-        content: The files.
-        copies: The copies, by the URI of what was copied.
-    """
-
-    def copied(file: SparkFile) -> SparkFile:
+    def copy_of(file: SparkFile) -> SparkFile:
         if not isinstance(file.handle, FileStateHandle):
             return file
         return SparkFile(file.path, copies[file.handle.uri])
 
-    return msgspec.structs.replace(content, files=tuple(map(copied, content.files)))
+    return msgspec.structs.replace(content, files=tuple(map(copy_of, content.files)))
