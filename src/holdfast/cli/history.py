@@ -42,7 +42,7 @@ def history_rows(checkpoints: Sequence[CompletedCheckpoint]) -> list[dict[str, A
     restarts = {restart.checkpoint: restart for restart in past.restarts}
     retained = {checkpoint.checkpoint_id for checkpoint in checkpoints}
     rows: list[tuple[int, dict[str, Any]]] = [
-        (attempt.given_up_ms, of_job | _attempt_row(attempt)) for attempt in past.given_up
+        (attempt.failed_ms, of_job | _attempt_row(attempt)) for attempt in past.failed_attempts
     ]
     for checkpoint in past.checkpoints:
         row = _checkpoint_row(checkpoint, restarts.get(checkpoint.checkpoint))
@@ -78,17 +78,17 @@ def _checkpoint_row(checkpoint: CheckpointStatistics, restart: Restart | None) -
 
 def _attempt_row(attempt: FailedAttempt) -> dict[str, Any]:
     return {
-        "kind": "given up",
+        "kind": "failed attempt",
         **msgspec.structs.asdict(attempt),
-        "given_up": time_text(attempt.given_up_ms),
+        "failed": time_text(attempt.failed_ms),
     }
 
 
 def _text(row: Mapping[str, Any]) -> dict[str, str]:
     is_checkpoint = row["kind"] == "checkpoint"
-    at = datetime.fromisoformat(row["completed" if is_checkpoint else "given_up"])
+    at = datetime.fromisoformat(row["completed" if is_checkpoint else "failed"])
     told = dict.fromkeys(("rows in", "rows out", "new", "referenced"), "-")
-    notes = [f"given up: {row['reason']}"] if not is_checkpoint else []
+    notes = [f"failed: {row['reason']}"] if not is_checkpoint else []
     if is_checkpoint:
         told = {
             "rows in": f"{row['rows_in']:,}",

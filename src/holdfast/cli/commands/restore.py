@@ -104,7 +104,7 @@ def restore_command(options: argparse.Namespace) -> int:
         say(
             f"has the sink batches after {restored.batch_id} from the old query? They come again under the same "
             "ids, with other rows: a sink that appends has them twice, and one that skips batch ids which it has "
-            "seen (Delta's txnAppId and txnVersion) loses rows unless it uses holdfast.spark.application_id()"
+            "seen (Delta's txnAppId and txnVersion) loses rows unless it uses holdfast.application_id()"
         )
     say(
         f"query {restored.query_id} goes on behind batch {restored.batch_id}; start it with "

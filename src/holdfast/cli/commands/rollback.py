@@ -118,7 +118,7 @@ def rollback_command(options: argparse.Namespace) -> int:
                 "have them, and gets them again with other rows. One that replaces them is right. One that appends "
                 "has them twice: delete their rows first. One that skips batch ids which it has seen (Delta's "
                 "txnAppId and txnVersion) loses the new rows, unless the id that it is given is "
-                "holdfast.spark.application_id(); delete the old rows first then, too"
+                "holdfast.application_id(); delete the old rows first then, too"
             )
         say(
             f"query {preview.query_id} would go on behind batch {preview.batch_id}; end the Spark "

@@ -34,7 +34,7 @@ from holdfast.locations.handles import StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
-    Past,
+    History,
     all_streams,
     checkpoint_statistics,
     history_of,
@@ -115,11 +115,11 @@ def _job(history: JobHistory, now_ms: int) -> Job:
                 attempt.checkpoint,
                 attempt.batch,
                 attempt.epoch,
-                _time(attempt.given_up_ms),
+                _time(attempt.failed_ms),
                 attempt.duration_ms,
                 public_text(attempt.reason),
             )
-            for attempt in past.given_up
+            for attempt in past.failed_attempts
         ],
         history_error=history_error,
     )
@@ -133,15 +133,15 @@ def _query_name(checkpoints: Sequence[CompletedCheckpoint]) -> str:
         return ""
 
 
-def _remembered(history: JobHistory) -> tuple[Past, str]:
+def _remembered(history: JobHistory) -> tuple[History, str]:
     """The history in the newest checkpoint that can be read; and why not, if it can't be read."""
     try:
         return history_of(history.checkpoints), ""
     except CheckpointError as error:
-        return Past(tuple(map(checkpoint_statistics, history.checkpoints))), public_text(str(error))
+        return History(tuple(map(checkpoint_statistics, history.checkpoints))), public_text(str(error))
 
 
-def _past(past: Past, history: JobHistory) -> list[RememberedCheckpoint]:
+def _past(past: History, history: JobHistory) -> list[RememberedCheckpoint]:
     retained = {checkpoint.checkpoint_id for checkpoint in history.checkpoints}
     restarts = {restart.checkpoint: restart for restart in past.restarts}
     return [
