@@ -24,18 +24,8 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMPORT = re.compile(r"from ((?:pyspark_)?holdfast[\w.]*) import (?:\(([^)]*)\)|([^(\n]+))")
 PROSE = re.compile(r"\w+ \w+")
 
-PUBLIC = (
-    "locations/__init__.py",
-    "locations/adapters.py",
-    "backends/__init__.py",
-    "src/holdfast/flink/__init__.py",
-    "src/holdfast/spark/__init__.py",
-    "src/holdfast/spark/aggregates/__init__.py",
-    "src/holdfast/spark/by_key/__init__.py",
-    "src/holdfast/spark/windows/__init__.py",
-    "src/holdfast/testing/__init__.py",
-)
-"""Modules whose names users import; the methods of these classes are in the API reference."""
+DOCUMENTED = re.compile(r"^::: (holdfast[\w.]*)\.(\w+)$", re.MULTILINE)
+"""Packages and names in the pages of the API reference. Methods of these classes are public, too."""
 
 CALLED_FROM_ELSEWHERE = {
     "addInPlace": "PySpark's accumulators call it",
@@ -78,6 +68,15 @@ def exports(*paths: str | Path) -> set[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
         for name in ast.literal_eval(node.value)
     }
+
+
+def documented_names() -> dict[str, set[str]]:
+    """Return the names in the API reference, by the package that they are imported from."""
+    names: dict[str, set[str]] = {}
+    for page in Path("docs").glob("api-*.md"):
+        for package, name in DOCUMENTED.findall(page.read_text("utf-8")):
+            names.setdefault(package, set()).add(name)
+    return names
 
 
 def definitions(tree: ast.Module, public: set[str]) -> Iterator[tuple[str, Definition]]:
@@ -145,7 +144,7 @@ def all_mentions() -> Counter[str]:
 
 def unused_definitions() -> Iterator[str]:
     """Yield a message for each name that is only used by its definition."""
-    uses, public = all_mentions(), exports(*PUBLIC)
+    uses, public = all_mentions(), set().union(*documented_names().values())
     not_needed = set(CALLED_FROM_ELSEWHERE)
     for path in tracked_files(*SOURCES):
         if path.suffix != ".py":
@@ -165,11 +164,11 @@ def unused_exports() -> Iterator[str]:
     imports = "".join(
         path.read_text("utf-8") for path in tracked_files(*USERS, *TESTS) if path.suffix == ".py"
     )
-    imported: dict[str, set[str]] = {}
+    imported = documented_names()
     for package, several, single in IMPORT.findall(imports):
         imported.setdefault(package, set()).update(NAME.findall(several or single))
     for path in tracked_files(*SOURCES):
-        if path.name != "__init__.py" or str(path) in (*PUBLIC, "src/holdfast/__init__.py"):
+        if path.name != "__init__.py" or str(path) == "src/holdfast/__init__.py":
             continue
         folders = path.parent.parts
         package = ".".join(folders[1:] if folders[0] == "src" else ("holdfast", *folders))

@@ -2,7 +2,7 @@
 
 The driver writes them; commands and savepoints read them, without PySpark. `progress`, `spark_files` and `history_format`
 each have a format. `history` has the statistics of deleted checkpoints, `savepoint_files` lists, verifies and copies all
-files of a checkpoint, `subtasks` makes a table of subtasks. Start with `progress`.
+files of a checkpoint, `subtask_table` makes a table of subtasks. Start with `progress`.
 """
 
 from holdfast.spark_progress.history import (
@@ -43,7 +43,7 @@ from holdfast.spark_progress.spark_files import (
     compare_spark_files,
     spark_files_of,
 )
-from holdfast.spark_progress.subtasks import subtasks
+from holdfast.spark_progress.subtask_table import subtasks
 
 __all__ = [
     "HISTORY",

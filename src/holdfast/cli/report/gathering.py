@@ -138,7 +138,9 @@ def _remembered(history: JobHistory) -> tuple[History, str]:
     try:
         return history_of(history.checkpoints), ""
     except CheckpointError as error:
-        return History(tuple(map(checkpoint_statistics, history.checkpoints))), public_text(str(error))
+        return History(tuple(map(checkpoint_statistics, history.checkpoints))), public_text(
+            str(error)
+        )
 
 
 def _past(past: History, history: JobHistory) -> list[RememberedCheckpoint]:
