@@ -15,7 +15,6 @@ from holdfast.spark.aggregates.aggregation import Aggregation
 from holdfast.spark.aggregates.changes import (
     ANOTHER_UID,
     AggregateChanges,
-    ChangeOptions,
     check_own_states,
 )
 from holdfast.spark.aggregates.combining import Panes, aggregated, operands_of, preparation_of
@@ -40,7 +39,6 @@ __all__ = [
     "Aggregate",
     "AggregateChanges",
     "Aggregation",
-    "ChangeOptions",
     "Panes",
     "aggregated",
     "approx_count_distinct",
