@@ -28,7 +28,7 @@ from holdfast.spark.savepoints.stopped_query import StoppedQuery
 from holdfast.spark.savepoints.stored_query import Place, QueryAddress, StoredQuery
 from holdfast.spark.savepoints.take import Base, Copier, progress_alone
 from holdfast.spark_progress import SPARK, SPARK_FILES, SparkFile, SparkFiles, progress_of
-from pyspark_holdfast_wake import BEGINNING
+from pyspark_holdfast_ticks import BEGINNING
 
 MakeOperators = Callable[[CheckpointStorageLocation], Mapping[str, StoredOperator]]
 """Writes the state of operators into a savepoint."""
