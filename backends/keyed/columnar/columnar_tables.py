@@ -197,10 +197,10 @@ class ColumnarStateTables:
                 self._store.add(segment.name, segment.buffers, checksum)
         for name, manifest in manifests.items():  # nothing fails from here on
             self._tables[name].commit(manifest)
-        manifest = self._manifest()
-        names = manifest.segments
+        captured = self._manifest()
+        names = captured.segments
         return _CapturedTables(
-            manifest,
+            captured,
             {name: self._store.segment(name) for name in names if name not in self._confirmed},
             {name: self._confirmed[name] for name in names if name in self._confirmed},
         )
