@@ -22,7 +22,7 @@ import holdfast as hf
 from examples.demo.job_start import flights, options_of, places_of, session
 from examples.demo.places import FLEET
 from examples.grounded import Grounded
-from holdfast import WakeUps, keyed, stateful_query
+from holdfast import IdleTicks, keyed, stateful_query
 
 PARALLELISM = 2
 SESSION_GAP = timedelta(days=3)
@@ -64,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows = operator.apply(batch)
             rows.write.mode("overwrite").parquet(f"file://{output}/batch={batch_id}")
 
-    wake_ups = WakeUps()  # batches for timers, when the source has no more files
+    idle_ticks = IdleTicks()  # batches for timers, when the source has no more files
     query = (
-        wake_ups.beside(flown)
-        .writeStream.foreachBatch(stateful_query(process, *operators, wake_ups=wake_ups))
+        idle_ticks.add_to(flown)
+        .writeStream.foreachBatch(stateful_query(process, *operators, idle_ticks=idle_ticks))
         .option("checkpointLocation", f"file://{places.spark_checkpoints}")
         .trigger(availableNow=True)
         .start()

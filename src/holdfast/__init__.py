@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         min,  # noqa: A004
         sum,  # noqa: A004
     )
-    from holdfast.spark.by_key import WakeUps, keyed
+    from holdfast.spark.by_key import IdleTicks, keyed
     from holdfast.spark.data_source import scan_state
     from holdfast.spark.moving import import_spark_state, spark_initial_state
     from holdfast.spark.operators import (
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from holdfast.spark.savepoints import (
         NewOperator,
         application_id,
-        preview_roll_back,
+        preview_rollback,
         restore_savepoint,
         roll_back,
-        roll_back_points,
+        rollback_points,
         stop_with_savepoint,
         take_savepoint,
         write_savepoint,
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 __all__ = [
     "BroadcastProcessFunction",
     "CheckpointedSink",
+    "IdleTicks",
     "KeyedProcessFunction",
     "NewOperator",
     "StateRows",
     "StatefulFunction",
-    "WakeUps",
     "application_id",
     "approx_count_distinct",
     "avg",
@@ -74,12 +74,12 @@ __all__ = [
     "last",
     "max",
     "min",
-    "preview_roll_back",
+    "preview_rollback",
     "progress_of",
     "read_state",
     "restore_savepoint",
     "roll_back",
-    "roll_back_points",
+    "rollback_points",
     "scan_state",
     "session_windows",
     "sliding_windows",
@@ -101,12 +101,12 @@ _MODULES = {
     "backends.inspection": "StateRows iter_state read_state states",
     "backends.keys": "subtask_of_key",
     "spark.aggregates": "approx_count_distinct avg collect count first last max min sum",
-    "spark.by_key": "WakeUps keyed",
+    "spark.by_key": "IdleTicks keyed",
     "spark.data_source": "scan_state",
     "spark.moving": "import_spark_state spark_initial_state",
     "spark.operators": "BroadcastProcessFunction CheckpointedSink KeyedProcessFunction StatefulFunction",
     "spark.query": "stateful stateful_query",
-    "spark.savepoints": "NewOperator application_id preview_roll_back restore_savepoint roll_back roll_back_points "
+    "spark.savepoints": "NewOperator application_id preview_rollback restore_savepoint roll_back rollback_points "
     "stop_with_savepoint take_savepoint write_savepoint",
     "spark.settings": "configure",
     "spark.windows": "session_windows sliding_windows tumbling_windows",
