@@ -372,8 +372,11 @@ def test_what_is_no_window_is_refused() -> None:
         (lambda: session_windows(5), "must be a timedelta of whole milliseconds"),  # type: ignore[arg-type]
         (
             lambda: WindowedFunction(
-                function_of([]), session_windows(ms(1)), time="ts", emit="always"
-            ),  # type: ignore[arg-type]
+                function_of([]),
+                session_windows(ms(1)),
+                time="ts",
+                emit="always",  # type: ignore[arg-type]
+            ),
             "emit must be 'append' or 'update', got 'always'",
         ),
         (
