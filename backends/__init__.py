@@ -22,14 +22,15 @@ from holdfast.backends.inspection import (
 )
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
-from holdfast.backends.raw import (
+from holdfast.backends.serializers import ElementType, Pickled
+from holdfast.backends.snapshot import (
+    AsyncSnapshot,
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStream,
     OperatorStateCheckpointOutputStream,
+    SnapshotResult,
     StatePartitionStream,
 )
-from holdfast.backends.serializers import ElementType, Pickled
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult
 
 __all__ = [
     "NO_WATERMARK",

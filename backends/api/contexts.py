@@ -1,7 +1,6 @@
 """The contexts through which user code gets its states."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +10,14 @@ from holdfast.backends.api.batch_times import BatchTimes
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.operator import OperatorStateBackend
-from holdfast.backends.raw import (
+from holdfast.backends.snapshot import (
+    AsyncSnapshot,
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStream,
     OperatorStateCheckpointOutputStream,
+    SnapshotStreams,
     StatePartitionStream,
 )
-from holdfast.backends.snapshot import discard
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import (
@@ -113,15 +113,14 @@ class FunctionSnapshotContext:
     def __init__(
         self,
         checkpoint_id: int,
-        factory: CheckpointStreamFactory | None = None,
+        factory: CheckpointStreamFactory,
         key_groups: KeyGroupRange | None = None,
     ) -> None:
         self._checkpoint_id = checkpoint_id
-        self._factory = factory
         self._key_groups = key_groups
         self._operator: OperatorStateCheckpointOutputStream | None = None
         self._keyed: KeyedStateCheckpointOutputStream | None = None
-        self._open = ExitStack()
+        self._streams = SnapshotStreams(factory)
 
     @property
     def checkpoint_id(self) -> int:
@@ -156,29 +155,26 @@ class FunctionSnapshotContext:
             self._keyed = KeyedStateCheckpointOutputStream(self._stream(), self._key_groups)
         return self._keyed
 
-    def finish(self) -> StoredSubtask:
-        """Close the streams that were asked for, keyed state first. Returns the handles to raw state."""
-        keyed = self._keyed.close_and_get_handle() if self._keyed else None
-        state = StoredSubtask(raw_keyed=(keyed,) if keyed else ())
+    def finish(self) -> AsyncSnapshot:
+        """Close the streams that were asked for, keyed state first. Returns the snapshot of raw state."""
+        streams = self._streams
         try:
-            operator = self._operator.close_and_get_handle() if self._operator else None
+            keyed = streams.finish(self._keyed) if self._keyed else None
+            operator = streams.finish(self._operator) if self._operator else None
         except BaseException:
-            discard(state)
+            streams.discard()
             raise
-        return state.together_with(StoredSubtask(raw_operator=(operator,) if operator else ()))
+        state = StoredSubtask(
+            raw_operator=(operator,) if operator else (), raw_keyed=(keyed,) if keyed else ()
+        )
+        return AsyncSnapshot.from_written(state, streams)
 
     def close(self) -> None:
         """Discard the streams that were asked for and not finished."""
         for output in (self._operator, self._keyed):
             if output is not None:
                 output.end()
-        self._open.close()
+        self._streams.close()
 
     def _stream(self) -> CheckpointStateOutputStream:
-        if self._factory is None:
-            raise InvalidRequestError("there is nowhere for raw state to go")
-        stream = self._factory.create_checkpoint_state_output_stream(
-            CheckpointedStateScope.EXCLUSIVE
-        )
-        self._open.callback(stream.close)
-        return stream
+        return self._streams.open(CheckpointedStateScope.EXCLUSIVE)

@@ -3,24 +3,29 @@
 Serializers and states call it; it knows no state. Start with `casts`; `nesting` is how all of it walks nested data.
 """
 
-from holdfast.backends.arrow.array_checks import check_memory, missing_in
-from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
-from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
-from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
+from holdfast.backends.arrow.batches import compacted, gather, size_of, take_rows, trimmed
+from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows, check_memory, missing_in
+from holdfast.backends.arrow.equality import (
+    are_new,
+    equal_numbers,
+    equal_rows,
+    order_of,
+    plain_floats,
+)
 from holdfast.backends.arrow.ipc_sizes import (
     blocks_of,
     check_block,
     check_blocks,
     refuse_compressed,
 )
-from holdfast.backends.arrow.json_texts import json_text, value_of
-from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
-from holdfast.backends.arrow.large_batches import gather, size_of, take_rows
 from holdfast.backends.arrow.nesting import (
     children_of,
     conformed,
     conformed_column,
     fields_of,
+    is_bytes,
+    is_list,
+    is_text,
     mapped_type,
     nullable_type,
     offsets_of,
@@ -31,9 +36,15 @@ from holdfast.backends.arrow.nesting import (
     types_in,
     with_children,
 )
-from holdfast.backends.arrow.ordering import are_new, order_of
-from holdfast.backends.arrow.python_keys import dictionary_key
-from holdfast.backends.arrow.python_objects import named_conversion, no_object_error
+from holdfast.backends.arrow.python_values import (
+    Elements,
+    chunks_of,
+    dictionary_key,
+    named_conversion,
+    no_object_error,
+    nullable,
+    scalar_of,
+)
 from holdfast.backends.arrow.quick_values import (
     NotQuickError,
     QuickType,
@@ -46,7 +57,6 @@ from holdfast.backends.arrow.sketches import (
     estimates_of_sketches,
     union_of_sketches,
 )
-from holdfast.backends.arrow.trimming import trimmed
 
 __all__ = [
     "Elements",
@@ -77,7 +87,6 @@ __all__ = [
     "is_list",
     "is_text",
     "is_valid_text",
-    "json_text",
     "mapped_type",
     "missing_in",
     "named_conversion",
@@ -99,6 +108,5 @@ __all__ = [
     "trimmed",
     "types_in",
     "union_of_sketches",
-    "value_of",
     "with_children",
 ]

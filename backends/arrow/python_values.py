@@ -5,15 +5,21 @@ list, and drops values whose names are not among a struct's fields.
 """
 
 import datetime as dt
+import math
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
-from holdfast.backends.arrow.casts import MisfitError
-from holdfast.backends.arrow.kinds import is_bytes, is_list, is_list_view, is_text
+from holdfast.backends.arrow.casts import MisfitError, cast
+from holdfast.backends.arrow.nesting import is_bytes, is_list, is_list_view, is_text, plain_type
+from holdfast.common import raise_shortage
+from holdfast.errors import InvalidRequestError
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _FLOATS = {16: "e", 32: "f"}
@@ -169,3 +175,153 @@ _LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType],
     (is_bytes, _fits_bytes),
     (pa.types.is_fixed_size_binary, _fits_bytes),
 )
+
+
+Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
+"""Many elements at once. Record batches and tables are elements of struct type, one a row."""
+
+
+def scalar_of(value: Any, element_type: pa.DataType) -> pa.Scalar:
+    """One element, independent of `value` from now on. Raises `MisfitError`."""
+    (array,) = chunks_of([value], element_type)
+    return array[0]
+
+
+def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
+    """The elements as arrays, without a copy where they are Arrow data of that type.
+
+    Raises:
+        MisfitError: An element is missing (None), or doesn't fit without loss.
+    """
+    chunks = _arrays(values, element_type)
+    if any(_has_null(chunk) for chunk in chunks):
+        message = "None is no element"
+        raise MisfitError(message)
+    return [chunk for chunk in chunks if len(chunk)]
+
+
+def nullable(values: Sequence[Any], element_type: pa.DataType) -> pa.Array:
+    """A column of Python values; None becomes null. Raises `MisfitError` for what doesn't fit without loss."""
+    return _converted(values, element_type)
+
+
+def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
+    given = _arrow_data(values)
+    if given is not None:
+        return [cast(array, element_type) for array in given]
+    objects = list(values)
+    if objects and all(isinstance(value, pa.Scalar) for value in objects):
+        return [cast(_converted(objects), element_type)]
+    objects = [value.as_py() if isinstance(value, pa.Scalar) else value for value in objects]
+    return [_converted(objects, element_type)]
+
+
+def _arrow_data(values: Elements) -> list[pa.Array] | None:
+    if isinstance(values, pa.RecordBatch):
+        return [values.to_struct_array()]
+    if isinstance(values, pa.Table):
+        return list(values.to_struct_array().chunks)
+    if isinstance(values, pa.ChunkedArray):
+        return list(values.chunks)
+    if isinstance(values, pa.Array):
+        return [values]
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
+        message = f"{type(values).__name__} is no list of elements"
+        raise MisfitError(message)
+    if hasattr(
+        values, "__array__"
+    ):  # NumPy and pandas have columns already, and may change them later
+        return [pa.concat_arrays([_converted(_column(values))])]
+    return None
+
+
+def _column(values: Any) -> Any:
+    """A column of numpy or pandas as Arrow takes it."""
+    if len(getattr(values, "shape", ())) > 1:
+        message = (
+            f"{type(values).__name__} has rows and columns; make it a pyarrow.Table, for example by "
+            "pyarrow.Table.from_pandas"
+        )
+        raise MisfitError(message)
+    is_native = getattr(getattr(values, "dtype", None), "isnative", True)
+    return values if is_native else values.astype(values.dtype.newbyteorder("="))
+
+
+def _converted(values: Any, element_type: pa.DataType | None = None) -> pa.Array:
+    """An array of the values, of their own type or of the given one.
+
+    Arrow's texts quote values, which are rows of somebody's stream; ours don't.
+    """
+    try:
+        if element_type is not None:
+            check_values(values, element_type)
+        # NaN in a column of floats is a number; elsewhere pandas has it for what is missing.
+        kind = getattr(getattr(values, "dtype", None), "kind", "")
+        array = pa.array(values, type=element_type, from_pandas=False if kind == "f" else None)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise_shortage(error)
+        message = f"not every value is a {element_type or 'value of one Arrow type'}"
+        raise MisfitError(message) from None
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+
+
+def _has_null(chunk: pa.Array) -> bool:
+    if pa.types.is_dictionary(chunk.type) and chunk.dictionary.null_count:
+        return bool(pc.any(chunk.is_null()).as_py() or chunk.dictionary_decode().null_count)
+    return bool(chunk.null_count)
+
+
+def dictionary_key(type: pa.DataType) -> Callable[[Any], Any] | None:
+    """The function that makes a dictionary's key of a type's Python object; None if the object itself is one.
+
+    Args:
+        type: The values' type. Of nested types only the hash of objects decides, if they have one.
+    """
+    plain = plain_type(type)
+    if types.is_floating(plain):
+        return _single_nan
+    if types.is_timestamp(plain) and plain.tz is not None:
+        return _unambiguous
+    return None
+
+
+def _single_nan(value: Any) -> Any:
+    """The number; the same object for every NaN."""
+    return math.nan if value != value else value  # noqa: PLR0124  # NaN alone differs from itself
+
+
+def _unambiguous(value: Any) -> Any:
+    """The instant, which differs from every other instant: a second 02:30 of a day has its offset in place of its zone."""
+    if isinstance(value, dt.datetime) and value.fold:
+        return value.replace(tzinfo=dt.timezone(value.utcoffset() or dt.timedelta()), fold=0)
+    return value
+
+
+def no_object_error(what: str, type: pa.DataType, why: str) -> InvalidRequestError:
+    """The error for a value that has no object.
+
+    Args:
+        what: The value and its place, such as the name of a column.
+        type: Its type.
+        why: The reason, such as the name of Python's own error; no values.
+    """
+    message = (
+        f"{what}: Python has no object for a value of type {type} ({why}); take it as Arrow data, or give it another "
+        "type"
+    )
+    return InvalidRequestError(message)
+
+
+@contextmanager
+def named_conversion(what: str, type: pa.DataType) -> Iterator[None]:
+    """Convert values between Arrow and Python inside; what fails is one error with the name of the values.
+
+    Raises:
+        InvalidRequestError: A value has no object.
+    """
+    try:
+        yield
+    except InvalidRequestError:
+        raise
+    except (ArithmeticError, LookupError, OSError, ValueError, pa.ArrowException) as error:
+        raise no_object_error(what, type, error.__class__.__name__) from error

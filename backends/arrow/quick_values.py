@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow.kinds import is_bytes, is_text
+from holdfast.backends.arrow.nesting import is_bytes, is_text
 
 Convert = Callable[[Any], Any]
 

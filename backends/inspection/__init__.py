@@ -14,8 +14,7 @@ from holdfast.backends.inspection.comparison import (
     compare_files,
     compare_subtasks,
 )
-from holdfast.backends.inspection.keyed_check import KeyedDescriptor
-from holdfast.backends.inspection.keyed_parts import shown_schema
+from holdfast.backends.inspection.keyed_parts import KeyedDescriptor, shown_schema
 from holdfast.backends.inspection.keyed_writing import (
     described_table,
     is_keyed,
@@ -33,9 +32,8 @@ from holdfast.backends.inspection.reading import (
     readable_state,
     states,
 )
-from holdfast.backends.inspection.shown_column import ShownColumn
 from holdfast.backends.inspection.state_check import Fate, StateCheck, check
-from holdfast.backends.inspection.state_parts import ReadableState, StatePart
+from holdfast.backends.inspection.state_parts import ReadableState, ShownColumn, StatePart
 
 __all__ = [
     "Difference",

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from holdfast.backends.inspection.catalogue import StoredState, stored_states
-from holdfast.backends.inspection.shown_column import ShownColumn
+from holdfast.backends.inspection.state_parts import ShownColumn
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import files_of, without_place
 from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle

@@ -1,22 +1,31 @@
 """Managed keyed state in a checkpoint: tables of rows that are known by key, in segments."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.inspection.shown_column import ShownColumn
+from holdfast.backends.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 from holdfast.backends.inspection.state_parts import (
     CHANGED,
     POSITIONS,
     VALUE,
     Extent,
+    ShownColumn,
     StatePart,
 )
 from holdfast.backends.keyed import (
+    ColumnarStateTables,
+    KeyedStateBackend,
     Keys,
     Migration,
     RestoredTable,
@@ -29,10 +38,15 @@ from holdfast.backends.keyed import (
     rows_of_key,
 )
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.sections import are_alike
 from holdfast.backends.serializers import NoWayError, change_of, stored_in
+from holdfast.backends.snapshot import are_alike
 from holdfast.common import raise_shortage
-from holdfast.errors import CheckpointCorruptedError, CheckpointError, StateMigrationError
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointError,
+    InvalidRequestError,
+    StateMigrationError,
+)
 from holdfast.locations.handles import SegmentsStateHandle
 
 _CHANGED_TYPE = pa.timestamp("ms", "UTC")
@@ -249,3 +263,50 @@ def _shown_values(spec: TableSpec, values: Iterable[pa.Array]) -> list[pa.Array]
     if not spec.is_struct:
         return list(values)
     return [pa.StructArray.from_arrays(list(values), fields=list(spec.values))]
+
+
+KeyedDescriptor = (
+    ValueStateDescriptor
+    | ListStateDescriptor
+    | MapStateDescriptor
+    | ReducingStateDescriptor
+    | AggregatingStateDescriptor
+)
+
+GETTERS: dict[type, Callable[..., Any]] = {
+    ValueStateDescriptor: KeyedStateBackend.get_state,
+    ListStateDescriptor: KeyedStateBackend.get_list_state,
+    MapStateDescriptor: KeyedStateBackend.get_map_state,
+    ReducingStateDescriptor: KeyedStateBackend.get_reducing_state,
+    AggregatingStateDescriptor: KeyedStateBackend.get_aggregating_state,
+}
+"""The method of the backend that returns the state, by the type of the descriptor."""
+
+
+def outcome_of(
+    table: Table, descriptor: KeyedDescriptor, max_parallelism: int
+) -> tuple[bool, str, str]:
+    """How a restore would judge a subtask's part of a state.
+
+    Args:
+        table: The part.
+        descriptor: The descriptor with which the job asks for the state.
+        max_parallelism: Number of key groups of the job.
+
+    Returns:
+        Whether values stay as they are; the types that they get, for people; and why they can't be restored,
+        empty if they can.
+    """
+    groups = KeyGroupRange(*table.handle.key_groups)
+    stored = table.table.spec
+    tables = ColumnarStateTables(groups, [table.handle])
+    try:
+        backend = KeyedStateBackend(tables, stored.key, max_parallelism, groups)
+        GETTERS[type(descriptor)](backend, descriptor, stored.namespace)
+    except (StateMigrationError, InvalidRequestError) as error:
+        return False, "", str(error.args[0])
+    else:
+        now = tables.specs()[descriptor.name]
+        return now.values.equals(stored.values, check_metadata=True), shown_types(now), ""
+    finally:
+        tables.close()

@@ -14,8 +14,7 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.inspection.catalogue import StoredState
-from holdfast.backends.inspection.keyed_check import GETTERS, KeyedDescriptor
-from holdfast.backends.inspection.keyed_parts import Table, shown_schema
+from holdfast.backends.inspection.keyed_parts import GETTERS, KeyedDescriptor, Table, shown_schema
 from holdfast.backends.inspection.operator_writing import StateRows
 from holdfast.backends.inspection.state_parts import CHANGED, KEY, SUBTASK, VALUE
 from holdfast.backends.keyed import (

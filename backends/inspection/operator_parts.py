@@ -6,19 +6,35 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from holdfast.backends.inspection.shown_column import ShownColumn
-from holdfast.backends.inspection.state_parts import KEY, VALUE, Extent
-from holdfast.backends.sections import (
+from holdfast.backends.inspection.state_parts import (
+    KEY,
+    KEY_GROUP,
+    MOST_BYTES,
+    MOST_ROWS,
+    PARTITION,
+    VALUE,
+    Extent,
+    ShownColumn,
+)
+from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
     are_alike,
     blocks_and_rows,
     location_of,
+    raw_key_groups,
+    raw_operator_partitions,
     read_blocks,
     read_schema,
 )
 from holdfast.errors import CheckpointCorruptedError, StateMigrationError
-from holdfast.locations.handles import OperatorStateMode, StatePartitions, StreamStateHandle
+from holdfast.locations.handles import (
+    KeyGroupsStateHandle,
+    OperatorStateMode,
+    RawOperatorStateHandle,
+    StatePartitions,
+    StreamStateHandle,
+)
 
 KINDS = {
     OperatorStateMode.SPLIT_DISTRIBUTE: "list",
@@ -102,3 +118,56 @@ class SectionPart:
         if left and self.blocks is None:
             message = f"state {name!r} has {where.count - left} elements, expected {where.count}"
             raise CheckpointCorruptedError(message, location_of(self.stream))
+
+
+@dataclass(frozen=True, slots=True)
+class RawPart:
+    """A subtask's part of a raw state: a row for each partition or key group.
+
+    Attributes:
+        subtask: The subtask that has stored it.
+        handle: Leads to the partitions or key groups.
+    """
+
+    subtask: int
+    handle: RawOperatorStateHandle | KeyGroupsStateHandle
+
+    @property
+    def elements(self) -> int:
+        return sum(unit is not None for unit in self.handle.partitions)
+
+    def extents(self) -> list[Extent]:
+        return [(self.handle.stream, *unit) for unit in self.handle.partitions if unit is not None]
+
+    def stored(self) -> pa.Schema:
+        is_keyed = isinstance(self.handle, KeyGroupsStateHandle)
+        number = KEY_GROUP if is_keyed else PARTITION
+        return pa.schema([(number, pa.int32()), (VALUE, pa.binary())])
+
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
+        number, value = stored
+        return (
+            ShownColumn.of(number, number.name, ""),
+            ShownColumn(value.name, "", None, value.type),
+        )
+
+    def split(self) -> list["RawPart"]:
+        return [self]
+
+    def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
+        if isinstance(self.handle, KeyGroupsStateHandle):
+            units = ((stream.key_group, stream.read()) for stream in raw_key_groups([self.handle]))
+        else:
+            partitions = raw_operator_partitions([self.handle])
+            units = ((number, stream.read()) for number, stream in enumerate(partitions))
+        numbers: list[int] = []
+        contents: list[bytes] = []
+        size = 0
+        for number, content in units:
+            numbers.append(number)
+            contents.append(content)
+            size += len(content)
+            if size >= MOST_BYTES or len(contents) >= MOST_ROWS:
+                yield pa.record_batch([numbers, contents], schema=stored)
+                numbers, contents, size = [], [], 0
+        yield pa.record_batch([numbers, contents], schema=stored)

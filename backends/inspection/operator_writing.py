@@ -10,16 +10,16 @@ import pyarrow.compute as pc
 
 from holdfast.backends.arrow import MisfitError
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
-from holdfast.backends.inspection.keyed_check import KeyedDescriptor
+from holdfast.backends.inspection.keyed_parts import KeyedDescriptor
 from holdfast.backends.inspection.state_parts import KEY, SUBTASK, VALUE, ReadableState
-from holdfast.backends.sections import (
+from holdfast.backends.serializers import Serializer
+from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
     Compression,
     WrittenState,
     WrittenStates,
 )
-from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
 from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory

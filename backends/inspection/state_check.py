@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection.catalogue import StoredState, states_of
-from holdfast.backends.inspection.keyed_check import KeyedDescriptor, outcome_of
-from holdfast.backends.inspection.keyed_parts import Table, shown_types
+from holdfast.backends.inspection.keyed_parts import KeyedDescriptor, Table, outcome_of, shown_types
 from holdfast.backends.inspection.state_parts import StatePart
-from holdfast.backends.sections import are_alike
 from holdfast.backends.serializers import Outcome, Serializer, stored_in
+from holdfast.backends.snapshot import are_alike
 from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import find_checkpoint

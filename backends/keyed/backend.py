@@ -28,7 +28,7 @@ from holdfast.backends.keyed.states import (
 from holdfast.backends.keyed.table import StateTables, TableSpec, plain_schema
 from holdfast.backends.keyed.whole_ms import whole_ms
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, xxhash64
-from holdfast.backends.snapshot import SnapshotPart
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.storages import CheckpointStreamFactory
 
@@ -264,15 +264,15 @@ class KeyedStateBackend:
         finally:
             self._context.end()
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         """Capture all states, those that were restored and never asked for, too.
 
         Args:
             checkpoint_id: The checkpoint that the snapshot is for.
-            factory: Where the part will write.
+            factory: Where the snapshot will write.
 
         Returns:
-            The part that writes them, in any thread. Later changes of the states don't show in it.
+            The snapshot that writes them, in any thread. Later changes of the states don't show in it.
 
         Raises:
             InvalidRequestError: A value is of another type than its state.

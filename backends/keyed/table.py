@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import nullable_type
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import SnapshotPart
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.locations.storages import CheckpointStreamFactory
 
 SortKeys = npt.NDArray[np.uint64]
@@ -268,8 +268,8 @@ class StateTables(Protocol):
         """Set the time of the batch, milliseconds: it is the time of written rows, and rows expire by it."""
         ...
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
-        """Capture all rows; the part writes them, in any thread."""
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
+        """Capture all rows; the snapshot writes them, in any thread."""
         ...
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

@@ -5,8 +5,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.backends.sections import Compression, WrittenState, WrittenStates
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
+from holdfast.backends.snapshot import (
+    Compression,
+    SnapshotResult,
+    SnapshotStreams,
+    WrittenState,
+    WrittenStates,
+)
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
@@ -62,9 +67,7 @@ class OperatorStateSnapshotStrategy:
     def sync_prepare_resources(self, checkpoint_id: int) -> CapturedStates:  # noqa: ARG002  # the port's
         return CapturedStates(self.capture())
 
-    def async_snapshot(
-        self, resources: CapturedStates, streams: SnapshotStreams
-    ) -> SnapshotResult[OperatorStateHandle]:
+    def async_snapshot(self, resources: CapturedStates, streams: SnapshotStreams) -> SnapshotResult:
         handles: list[OperatorStateHandle] = []
         written = None
         for number in range(max(map(len, resources.states.values()), default=0)):
@@ -80,30 +83,7 @@ class OperatorStateSnapshotStrategy:
                 handle = streams.finish(stream)
             if handle is not None:
                 handles.append(OperatorStateHandle(states, handle))
-        # Compressed, nobody could tell them from others without compressing them again.
-        is_told_apart = len(handles) == 1 and self.compression is None
-        return SnapshotResult(tuple(handles), written=written if is_told_apart else None)
-
-
-class OperatorStatePart:
-    """Managed operator state as part of a subtask's snapshot.
-
-    Args:
-        snapshot: The asynchronous part of the backend's snapshot.
-
-    Attributes:
-        written: After `run`, the states in memory, as they were written; None if there are none, or
-            if nobody could tell later whether it is so.
-    """
-
-    def __init__(self, snapshot: AsyncSnapshot[OperatorStateHandle]) -> None:
-        self._snapshot = snapshot
-        self.written: WrittenStates | None = None
-
-    def run(self) -> StoredSubtask:
-        result = self._snapshot.run()
-        self.written = result.written
-        return StoredSubtask(managed_operator=result.handles)
-
-    def cancel(self) -> None:
-        self._snapshot.cancel()
+        # Compressed state could only be compared with a file by compressing it again.
+        is_comparable = len(handles) == 1 and self.compression is None
+        state = StoredSubtask(managed_operator=tuple(handles))
+        return SnapshotResult(state, written if is_comparable else None)

@@ -16,9 +16,16 @@ from holdfast.backends.operator.operator_snapshot import (
     CapturedState,
     OperatorStateSnapshotStrategy,
 )
-from holdfast.backends.sections import (
+from holdfast.backends.serializers import (
+    Outcome,
+    Serializer,
+    migrated_column,
+    stored_in,
+)
+from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
+    AsyncSnapshot,
     Compression,
     WrittenStates,
     are_alike,
@@ -26,13 +33,6 @@ from holdfast.backends.sections import (
     read_section,
     section_of,
 )
-from holdfast.backends.serializers import (
-    Outcome,
-    Serializer,
-    migrated_column,
-    stored_in,
-)
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -104,7 +104,7 @@ class OperatorStateBackend:
         self._stored: dict[str, _Stored] = {}
         self._lists: dict[str, tuple[OperatorStateMode, ListState]] = {}
         self._maps: dict[str, BroadcastState] = {}
-        self._snapshots: weakref.WeakSet[AsyncSnapshot[OperatorStateHandle]] = weakref.WeakSet()
+        self._snapshots: weakref.WeakSet[AsyncSnapshot] = weakref.WeakSet()
         self._is_closed = False
 
     @classmethod
@@ -206,7 +206,7 @@ class OperatorStateBackend:
         *,
         compression: Compression | None = None,
         checkpoint_id: int = 0,
-    ) -> AsyncSnapshot[OperatorStateHandle]:
+    ) -> AsyncSnapshot:
         """The synchronous part of a snapshot: takes what is there now.
 
         It takes time for each chunk of a list, each element that was added singly since the last
@@ -227,8 +227,7 @@ class OperatorStateBackend:
             raise InvalidRequestError("the backend is closed")
         strategy = OperatorStateSnapshotStrategy(self._captured, compression)
         resources = strategy.sync_prepare_resources(checkpoint_id)
-        streams = SnapshotStreams(factory)
-        snapshot = AsyncSnapshot(strategy, resources, streams)
+        snapshot = AsyncSnapshot.of(strategy, resources, factory)
         self._snapshots.add(snapshot)
         return snapshot
 

@@ -5,13 +5,16 @@ A new kind of element is a module here and a line in `serializer_choice`. Start 
 """
 
 from holdfast.backends.serializers.arrow_migration import ANY_FIELD, NoWayError, change_of
-from holdfast.backends.serializers.column_migration import migrated_column
-from holdfast.backends.serializers.compatibility import Outcome
-from holdfast.backends.serializers.message_pack import packed
-from holdfast.backends.serializers.pickled import Pickled
-from holdfast.backends.serializers.serializer import Serializer
+from holdfast.backends.serializers.bytes_serializers import Pickled, json_text, packed
+from holdfast.backends.serializers.serializer import (
+    Kind,
+    Outcome,
+    Serializer,
+    StoredSerializer,
+    migrated_column,
+    stored_in,
+)
 from holdfast.backends.serializers.serializer_choice import ElementType, serializer_of
-from holdfast.backends.serializers.stored_form import Kind, StoredSerializer, stored_in
 
 __all__ = [
     "ANY_FIELD",
@@ -23,6 +26,7 @@ __all__ = [
     "Serializer",
     "StoredSerializer",
     "change_of",
+    "json_text",
     "migrated_column",
     "packed",
     "serializer_of",

@@ -26,9 +26,13 @@ from holdfast.backends.serializers.arrow_migration import (
     Rules,
     change_of,
 )
-from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
-from holdfast.backends.serializers.serializer import Serializer
-from holdfast.backends.serializers.stored_form import StoredSerializer
+from holdfast.backends.serializers.serializer import (
+    AS_IS,
+    Compatibility,
+    Outcome,
+    Serializer,
+    StoredSerializer,
+)
 from holdfast.errors import InvalidRequestError
 
 _2_63 = 1 << 63

@@ -11,19 +11,23 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError, QuickType, missing_in
 from holdfast.backends.serializers.arrow_migration import NoWayError, Rules, change_of
-from holdfast.backends.serializers.bytes_serializer import objects_in
-from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
-from holdfast.backends.serializers.message_pack import (
+from holdfast.backends.serializers.bytes_serializers import (
     MessagePackSerializer,
     array_of,
     migrated_objects,
+    objects_in,
     unreadable,
 )
-from holdfast.backends.serializers.object_column import NoColumnError, ObjectColumn
-from holdfast.backends.serializers.object_columns import object_column
+from holdfast.backends.serializers.column_choice import object_column
+from holdfast.backends.serializers.columns import NoColumnError, ObjectColumn
 from holdfast.backends.serializers.objects import Objects
-from holdfast.backends.serializers.serializer import Serializer
-from holdfast.backends.serializers.stored_form import StoredSerializer
+from holdfast.backends.serializers.serializer import (
+    AS_IS,
+    Compatibility,
+    Outcome,
+    Serializer,
+    StoredSerializer,
+)
 from holdfast.common import message_pack_decoder
 from holdfast.errors import InvalidRequestError
 

@@ -1,6 +1,7 @@
 """Objects of one type as msgspec knows them: checked, and copied through MessagePack."""
 
 import builtins
+import json
 from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any, is_typeddict
@@ -8,7 +9,7 @@ from typing import Any, is_typeddict
 import msgspec
 import msgspec.inspect
 
-from holdfast.backends.arrow import MisfitError, value_of
+from holdfast.backends.arrow import MisfitError
 from holdfast.backends.serializers.type_forms import (
     classes_in,
     form_of,
@@ -136,7 +137,7 @@ class Objects:
             )
             raise MisfitError(message)
         try:
-            return value_of(text, self.type)
+            return msgspec.convert(json.loads(text), self.type, str_keys=True)
         except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
             raise self._misfit(error) from None
 

@@ -2,15 +2,107 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError, QuickType
-from holdfast.backends.serializers.arrow_migration import Rules
-from holdfast.backends.serializers.compatibility import Compatibility
-from holdfast.backends.serializers.stored_form import StoredSerializer, column
-from holdfast.errors import InvalidRequestError
+from holdfast.backends.serializers.arrow_migration import NoWayError, Rules
+from holdfast.common import message_pack_decoder, raise_shortage
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
+
+Kind = Literal["arrow", "messagepack", "pickle"]
+
+
+class StoredSerializer(msgspec.Struct, frozen=True):
+    """How stored elements were written, so that a later program can judge whether it reads them.
+
+    Attributes:
+        kind: `arrow`: the column holds the elements themselves. `messagepack`, `pickle`: it holds
+            the bytes of each.
+        name: Type of the elements, for people.
+        form: The same text for types that read and write the same values; empty for Arrow's own types
+            and for pickles.
+        fields: Names of the fields of the classes that elements are made of.
+        leaves_out_defaults: Whether MessagePack lacks fields that had their default.
+    """
+
+    kind: Kind
+    name: str
+    form: str = ""
+    fields: list[str] = []
+    leaves_out_defaults: bool = False
+
+
+_DECODER = message_pack_decoder(StoredSerializer)
+
+
+def stored_in(field: pa.Field, state: str) -> StoredSerializer:
+    """The serializer that a stored column of a state names.
+
+    Raises:
+        CheckpointCorruptedError: The column's note about its serializer can't be read.
+    """
+    content = (field.metadata or {}).get(_KEY)
+    if content is None:
+        return StoredSerializer("arrow", str(field.type))
+    try:
+        return _DECODER.decode(content)
+    except msgspec.MsgspecError as error:
+        message = f"state {state!r} does not say how it was stored ({error})"
+        raise CheckpointCorruptedError(message) from error
+
+
+def described_field(name: str, storage_type: pa.DataType, stored: StoredSerializer) -> pa.Field:
+    """A column that says how it was written, for its type alone doesn't."""
+    return pa.field(name, storage_type, metadata={_KEY: msgspec.msgpack.encode(stored)})
+
+
+_KEY = b"holdfast.serializer"
+
+
+class Outcome(Enum):
+    """Whether elements that were stored can be read as the wanted type.
+
+    Source:
+        Flink, TypeSerializerSchemaCompatibility.Type; what is only reconfigured there is as it is
+        here.
+    """
+
+    AS_IS = "as it is"
+    AFTER_MIGRATION = "after migration"
+    INCOMPATIBLE = "incompatible"
+
+
+def _unchanged(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """An outcome, and what follows from it.
+
+    Attributes:
+        outcome: Whether it can be read.
+        reason: Why not, in words; empty if it can.
+        migrate: Makes a stored column one of the wanted type. Raises `CheckpointCorruptedError`, and
+            Arrow's own errors.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    migrate: Callable[[pa.ChunkedArray], pa.ChunkedArray] = _unchanged
+
+    @classmethod
+    def incompatible(cls, reason: str) -> "Compatibility":
+        """The compatibility of elements that can't be read, with the reason."""
+        return cls(Outcome.INCOMPATIBLE, reason)
+
+
+AS_IS = Compatibility(Outcome.AS_IS)
 
 
 class Serializer(ABC):
@@ -39,7 +131,7 @@ class Serializer(ABC):
 
     def field(self, name: str) -> pa.Field:
         """A column of elements, which says how they were written."""
-        return column(name, self.storage_type, self.stored)
+        return described_field(name, self.storage_type, self.stored)
 
     def __eq__(self, other: object) -> bool:
         """Whether they store elements in the same way."""
@@ -143,3 +235,30 @@ class Serializer(ABC):
     @abstractmethod
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
         """Whether elements that were stored like this, in a column of that type, can be read."""
+
+
+def migrated_column(
+    name: str, field: pa.Field, stored: pa.ChunkedArray, serializer: Serializer
+) -> pa.ChunkedArray:
+    """A stored column as a serializer wants it.
+
+    Raises:
+        StateMigrationError: The column can't become what the serializer stores.
+        CheckpointCorruptedError: Nobody can tell how it was stored.
+    """
+    how = stored_in(field, name)
+    compatibility = serializer.compatibility(how, field.type)
+    reason = compatibility.reason
+    if compatibility.outcome is not Outcome.INCOMPATIBLE:
+        try:
+            return compatibility.migrate(stored)
+        except pa.ArrowException as error:
+            raise_shortage(error)
+            reason = "Arrow can't do this"
+        except NoWayError as error:  # of the values
+            reason = str(error)
+    message = (
+        f"state {name!r} is stored with type {how.name}, but type {serializer.name} is asked "
+        f"for: {reason}"
+    )
+    raise StateMigrationError(message)

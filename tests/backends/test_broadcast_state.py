@@ -190,7 +190,7 @@ class TestSnapshots:
         snapshot = backend.snapshot(memory_factory())
         for seen in (key, *state, *dict(state.entries()), *state.immutable_entries()):
             seen.number = 99
-        (handle,) = snapshot.run().handles
+        (handle,) = snapshot.run().state.managed_operator
         expected = {Mutable(1): 5, Mutable(2): 6}
         assert contents(OperatorStateBackend.restore([handle]), (key_type, int)) == expected
         assert dict(state.entries()) == dict(state.immutable_entries()) == expected
@@ -207,7 +207,7 @@ class TestSnapshots:
         state.put_all({2: memoryview(content)})
         snapshot = backend.snapshot(memory_factory())
         content[:] = b"new"
-        (handle,) = snapshot.run().handles
+        (handle,) = snapshot.run().state.managed_operator
         assert contents(OperatorStateBackend.restore([handle]), (int, bytes)) == {
             1: b"old",
             2: b"old",

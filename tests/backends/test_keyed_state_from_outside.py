@@ -87,7 +87,7 @@ def written(
             keys = Keys.of([column], GROUPS)
             mine = [group in groups for group in keys.key_groups[keys.codes].tolist()]
             fill(backend, backend.keys([column.filter(pa.array(mine))]))
-            states[index] = backend.snapshot(number, location).run()
+            states[index] = backend.snapshot(number, location).run().state
             backend.close()
         operator = StoredOperator(parallelism, GROUPS, dict(states), key=tuple(key.names))
         metadata = CheckpointMetadata(

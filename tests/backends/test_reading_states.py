@@ -42,7 +42,7 @@ from holdfast.backends import (
 )
 from holdfast.backends.inspection import raw_parts, readable_state
 from holdfast.backends.inspection.operator_parts import SectionPart
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -431,7 +431,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
 def test_a_large_array_is_stored_in_blocks(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.sections.section.BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr("holdfast.backends.snapshot.section.BLOCK_BYTES", 1 << 16)
     elements = pa.array(range(100_000))
     pointer = one_state(checkpoint, pa.int64(), elements)
     monkeypatch.setattr("holdfast.backends.inspection.operator_parts.PARALLEL_BYTES", 1 << 18)

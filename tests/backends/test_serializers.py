@@ -26,8 +26,8 @@ from contracts.elements import (
 )
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend, Pickled
-from holdfast.backends.sections import Compression
 from holdfast.backends.serializers import Outcome, serializer_of, stored_in
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 
 PYTHON = pytest.mark.parametrize(

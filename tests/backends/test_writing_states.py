@@ -76,7 +76,7 @@ def as_read(element_type: Any, values: list[Any]) -> pa.Table:
     """The table that a list state with these elements is read as."""
     backend = OperatorStateBackend()
     list_state(backend, "s", element_type).add_all(values)
-    (handle,) = backend.snapshot(memory_factory()).run().handles
+    (handle,) = backend.snapshot(memory_factory()).run().state.managed_operator
     return shown(StoredOperator(1, 128, {0: StoredSubtask((handle,))}))
 
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
-from holdfast.backends.sections import WrittenStates
+from holdfast.backends.snapshot import WrittenStates
 from holdfast.errors import StateMigrationError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import CheckpointStreamFactory
@@ -37,9 +37,9 @@ def backend_of(values: object) -> OperatorStateBackend:
 
 def snapshot(backend: OperatorStateBackend, factory: CheckpointStreamFactory) -> Written:
     result = backend.snapshot(factory).run()
-    (handle,) = result.handles
-    assert result.written is not None
-    return handle, result.written
+    (handle,) = result.state.managed_operator
+    assert result.task_local is not None
+    return handle, result.task_local
 
 
 def contents(backend: OperatorStateBackend) -> tuple[object, ...]:
@@ -147,4 +147,4 @@ def test_a_slice_counts_as_all_that_it_keeps_in_memory(factory: CheckpointStream
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_compressed_state_is_not_kept(factory: CheckpointStreamFactory, compression: str) -> None:
     result = backend_of([1]).snapshot(factory, compression=compression).run()  # type: ignore[arg-type]
-    assert result.written is None
+    assert result.task_local is None

@@ -11,6 +11,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StreamStateHandle,
 )
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
 
 
@@ -50,9 +51,7 @@ class ColumnarSnapshotStrategy:
     def sync_prepare_resources(self, checkpoint_id: int) -> CapturedTables:  # noqa: ARG002  # the port's
         return self.capture()
 
-    def async_snapshot(
-        self, resources: CapturedTables, streams: SnapshotStreams
-    ) -> SnapshotResult[SegmentsStateHandle]:
+    def async_snapshot(self, resources: CapturedTables, streams: SnapshotStreams) -> SnapshotResult:
         if not resources.manifest.tables:
             return SnapshotResult()
         new: dict[str, StreamStateHandle] = {}
@@ -69,4 +68,5 @@ class ColumnarSnapshotStrategy:
             for name, stream in resources.confirmed.items()
         }
         key_groups = self.key_groups.start_key_group, self.key_groups.end_key_group
-        return SnapshotResult((SegmentsStateHandle(key_groups, {**references, **new}, manifest),))
+        handle = SegmentsStateHandle(key_groups, {**references, **new}, manifest)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))

@@ -22,10 +22,9 @@ from holdfast.backends.keyed.segments import (
     read_manifest,
     sort_key_range,
 )
-from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotPart, SnapshotStreams
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -126,8 +125,8 @@ class ColumnarStateTables:
     def advance_time(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
-        """Capture all rows; the part writes them, in any thread.
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
+        """Capture all rows; the snapshot writes them, in any thread.
 
         Raises:
             CheckpointCorruptedError: A segment that was to be merged is damaged.
@@ -141,7 +140,7 @@ class ColumnarStateTables:
         strategy = ColumnarSnapshotStrategy(self._key_groups, self._capture, written)
         resources = strategy.sync_prepare_resources(checkpoint_id)
         self._pending[checkpoint_id] = resources.manifest.segments
-        return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
+        return AsyncSnapshot.of(strategy, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if checkpoint_id <= self._confirmed_id:

@@ -10,17 +10,16 @@ from holdfast.backends.keyed.segments import (
     read_tables,
     write_tables,
 )
-from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import (
     AsyncSnapshot,
-    SnapshotPart,
     SnapshotResult,
     SnapshotStreams,
 )
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 
 _STEP_ROWS = 1 << 16
@@ -109,7 +108,7 @@ class HeapStateTables:
         for table in self._tables.values():
             table.now_ms = now_ms
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         if self._is_closed:
             raise InvalidRequestError("the backend is closed")
         if self._mixed:
@@ -120,7 +119,7 @@ class HeapStateTables:
             raise StateMigrationError(message)
         strategy = _Strategy(self._tables, self._key_groups)
         resources = strategy.sync_prepare_resources(checkpoint_id)
-        return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
+        return AsyncSnapshot.of(strategy, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Nothing: no snapshot refers to another one."""
@@ -152,13 +151,12 @@ class _Strategy:
     def sync_prepare_resources(self, checkpoint_id: int) -> _Captured:  # noqa: ARG002  # the port's
         return _Captured([(table.spec, table.captured()) for table in self.tables.values()])
 
-    def async_snapshot(
-        self, resources: _Captured, streams: SnapshotStreams
-    ) -> SnapshotResult[SegmentsStateHandle]:
+    def async_snapshot(self, resources: _Captured, streams: SnapshotStreams) -> SnapshotResult:
         if not resources.tables:
             return SnapshotResult()
         tables = ((spec, steps_of(spec, rows, _STEP_ROWS)) for spec, rows in resources.tables)
-        return SnapshotResult((write_tables(tables, self.key_groups, streams),))
+        handle = write_tables(tables, self.key_groups, streams)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
 
 def _changed(rows: TableRows, before: TableSpec, change: Migration | None) -> TableRows:

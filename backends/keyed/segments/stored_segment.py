@@ -13,7 +13,7 @@ from holdfast.backends.keyed.segments.trailer import (
     decode_trailer,
     flaw_of_blocks,
 )
-from holdfast.backends.sections import location_of
+from holdfast.backends.snapshot import location_of
 from holdfast.common import read_into
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle

@@ -21,7 +21,7 @@ from holdfast.backends.keyed.segments.stored_segment import StoredSegment
 from holdfast.backends.keyed.segments.stored_specs import migration_of
 from holdfast.backends.keyed.table import Migration, SortKeys, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.sections import location_of
+from holdfast.backends.snapshot import location_of
 from holdfast.common import read_exactly, read_into
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.handles import (

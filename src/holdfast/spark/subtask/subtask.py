@@ -212,18 +212,18 @@ class SubtaskRunner:
                 self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
             )
             captured = clock.monotonic_s()
-            state = snapshot.run()
+            result = snapshot.run()
         finally:
             # Before copies are counted: a database has them under a second name. And if it fails: a worker that ends
             # with an error would leave the database on the disk, which may be full.
             handler.close()
-        warm.keep(state, snapshot.written)
+        warm.keep(result.state, result.task_local)
         written = clock.monotonic_s()
 
         statistics = SubtaskStatistics(
             rows_in=rows.count,
             rows_out=rows_out,
-            state_bytes=state.written_bytes,
+            state_bytes=result.state.written_bytes,
             restore_ms=1000 * (restored - started),
             process_ms=1000 * (processed - restored),
             sync_ms=1000 * (captured - processed),
@@ -232,7 +232,7 @@ class SubtaskRunner:
             rows_late=rows.late + function.late_rows,
             backend_metrics=warm.backend_metrics,
         )
-        state = msgspec.structs.replace(state, statistics=statistics)
+        state = msgspec.structs.replace(result.state, statistics=statistics)
         task = TaskContext.get()
         attempt, stage = (task.taskAttemptId(), task.stageId()) if task else (-1, -1)
         report = Acknowledgement(

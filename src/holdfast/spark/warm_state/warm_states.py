@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.backends.keyed import BackendName, RocksDBSettings, Workspace, open_tables
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.sections import WrittenStates
+from holdfast.backends.snapshot import WrittenStates
 from holdfast.backends.subtask import ManagedKeyedState, OperatorKey, OperatorStateHandler
 from holdfast.common import Clock, ProcessCache
 from holdfast.locations.handles import (

@@ -14,15 +14,17 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
-from holdfast.backends.serializers.collection_columns import DictColumn, ItemsColumn
-from holdfast.backends.serializers.leaf_columns import (
+from holdfast.backends.serializers.columns import (
     ConvertedColumn,
+    DictColumn,
     InstantColumn,
+    ItemsColumn,
     LiteralColumn,
+    NoColumnError,
+    ObjectColumn,
     PlainColumn,
     type_of_values,
 )
-from holdfast.backends.serializers.object_column import NoColumnError, ObjectColumn
 from holdfast.backends.serializers.struct_columns import (
     ClassColumn,
     TupleColumn,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.backends.sections.section import Compression, SectionStream, write_section
+from holdfast.backends.snapshot.section import Compression, SectionStream, write_section
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import (
     ChecksumBuilder,

@@ -1,13 +1,9 @@
-"""How one state lies in a snapshot's stream: an Arrow IPC file, one row an element.
-
-The IPC file format, not the stream format, because its footer leads to single record batches:
-a reader that needs some of the rows can skip the rest.
-"""
+"""Reading a part of a state's stream as a file of its own."""
 
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal, Protocol, Self, cast
 
 import pyarrow as pa
 
@@ -19,11 +15,89 @@ from holdfast.backends.arrow import (
     size_of,
     trimmed,
 )
-from holdfast.backends.sections.bounded_stream import BoundedInputStream, StateSource, location_of
-from holdfast.common import raise_shortage, read_into
-from holdfast.errors import CheckpointCorruptedError, CheckpointError
+from holdfast.backends.serializers import stored_in
+from holdfast.common import raise_shortage, read_exactly, read_into
+from holdfast.errors import CheckpointCorruptedError, CheckpointError, InvalidRequestError
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
+
+
+def location_of(handle: StreamStateHandle) -> str:
+    """Where the stream's bytes are, for errors; empty if they are in the handle."""
+    return getattr(handle, "uri", "")
+
+
+class StateSource:
+    """The stream behind a handle, opened by its first reader and shared by all."""
+
+    def __init__(self, handle: StreamStateHandle) -> None:
+        self.size = handle.size
+        self.location = location_of(handle)
+        self._handle = handle
+        self._stream: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def readinto(self, position: int, buffer: memoryview) -> int:
+        """Read some bytes from there; 0 at the end."""
+        if self._stream is None:
+            self._stream = self._handle.open_input_stream()
+        self._stream.seek(position)
+        count: int = self._stream.readinto(buffer)  # type: ignore[attr-defined]  # all have it
+        return count
+
+
+class BoundedInputStream(io.RawIOBase):
+    """A part of a source, as a file."""
+
+    def __init__(self, source: StateSource, offset: int, length: int) -> None:
+        self._source = source
+        self._offset = offset
+        self._length = length
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        if base + offset < 0:
+            raise InvalidRequestError(f"position {base + offset} is before the partition")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]
+        wanted = memoryview(buffer).cast("B")[: self._left()]
+        if not wanted:
+            return 0
+        count = self._source.readinto(self._offset + self._position, wanted)
+        if not count:
+            message = f"state ends {self._left()} bytes before its partition does"
+            raise CheckpointCorruptedError(message, self._source.location)
+        self._position += count
+        return count
+
+    def readall(self) -> bytes:
+        return bytes(read_exactly(cast("BinaryIO", self), self._left()))
+
+    def _left(self) -> int:
+        end = self._offset + self._length
+        if self._offset < 0 or self._length < 0 or end > self._source.size:
+            message = (
+                f"partition from {self._offset} to {end} is outside of the "
+                f"{self._source.size} bytes of state"
+            )
+            raise CheckpointCorruptedError(message, self._source.location)
+        return max(0, self._length - self._position)
+
 
 Compression = Literal["zstd", "lz4"]
 
@@ -268,3 +342,24 @@ class _Section:
 
     def close(self) -> None:
         self.closed = True
+
+
+def are_alike(schema: pa.Schema, other: pa.Schema, state: str) -> bool:
+    """Whether what reads columns of the one schema reads those of the other, too.
+
+    A class that has moved or has a new name since is the same type. Where it is pickled it is another
+    type, as pickles lead to the class by that name.
+
+    Raises:
+        CheckpointCorruptedError: A schema says of its columns what nobody has written.
+    """
+    if schema.equals(other, check_metadata=True):
+        return True
+    return schema.equals(other) and all(
+        _form(field, state) == _form(twin, state) for field, twin in zip(schema, other, strict=True)
+    )
+
+
+def _form(field: pa.Field, state: str) -> tuple[str, str, str]:
+    stored = stored_in(field, state)
+    return stored.kind, stored.form, stored.name if stored.kind == "pickle" else ""

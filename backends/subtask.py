@@ -1,11 +1,6 @@
-"""One operator's subtask: what it is restored from, and how its snapshot is taken.
+"""The managed keyed state of a subtask, which is opened when somebody needs it."""
 
-Source:
-    Flink, StreamOperatorStateHandler.
-"""
-
-import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -19,65 +14,119 @@ from holdfast.backends.api import (
     FunctionSnapshotContext,
     checkpointed_function,
 )
+from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend, StateTables
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.operator import OperatorStateBackend, OperatorStatePart
-from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
-from holdfast.backends.sections import Compression, WrittenStates
-from holdfast.backends.snapshot import SnapshotPart, WrittenPart, discard
-from holdfast.backends.subtask.managed_keyed_state import ManagedKeyedState
-from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
+from holdfast.backends.operator import OperatorStateBackend
+from holdfast.backends.snapshot import (
+    AsyncSnapshot,
+    Compression,
+    WrittenStates,
+    raw_key_groups,
+    raw_operator_partitions,
+)
+from holdfast.errors import CheckpointDeclinedError, UnsupportedFormatError
+from holdfast.locations.handles import KeyedStateHandle, SegmentsStateHandle
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 
+OpenTables = Callable[[KeyGroupRange, Sequence[SegmentsStateHandle]], StateTables]
+"""Opens the tables of a subtask, given its key groups and the stored state."""
 
-class OperatorSnapshot:
-    """A subtask's snapshot, captured and still to be written. `run` it once, or `cancel` it.
 
-    Args:
-        others: The raw state, and the managed keyed state.
-        operator_state: The managed operator state.
+@dataclass(frozen=True, slots=True)
+class OperatorKey:
+    """The key of an operator.
+
+    Attributes:
+        columns: The key's columns, as Arrow has them.
+        max_parallelism: Number of the operator's key groups.
     """
 
-    def __init__(self, others: Iterable[SnapshotPart], operator_state: OperatorStatePart) -> None:
-        self._operator_state = operator_state
-        self._parts: tuple[SnapshotPart, ...] = (*others, operator_state)
-        self._lock = threading.Lock()
-        self._started = False
+    columns: pa.Schema
+    max_parallelism: int
 
-    @property
-    def written(self) -> WrittenStates | None:
-        """After `run`, the managed operator state in memory, as it was written.
 
-        None if there is none, or if it could not be compared with the files later.
-        """
-        return self._operator_state.written
+class ManagedKeyedState:
+    """The keyed states of a subtask, from being restored to its snapshot.
 
-    def run(self) -> StoredSubtask:
-        """Write every part. Returns the state that the coordinator stores. If a part fails, nothing is left behind.
+    The states are opened when the function asks for them, or if there is stored state to restore.
+
+    Args:
+        key: The operator's key.
+        key_groups: The subtask's key groups.
+        handles: The stored state.
+        now_ms: The time of the batch, milliseconds since 1970.
+        open_tables: Opens the tables in which rows are kept.
+
+    Raises:
+        UnsupportedFormatError: Some of the state is not stored as tables.
+    """
+
+    def __init__(
+        self,
+        key: OperatorKey,
+        key_groups: KeyGroupRange,
+        handles: Sequence[KeyedStateHandle] = (),
+        *,
+        now_ms: int = 0,
+        open_tables: OpenTables = ColumnarStateTables,
+    ) -> None:
+        self._key = key
+        self._key_groups = key_groups
+        self._handles = [_segments(handle) for handle in handles]
+        self._now_ms = now_ms
+        self._open_tables = open_tables
+        self._backend: KeyedStateBackend | None = None
+
+    def restore(self) -> None:
+        """Open the states if there are some. Raises what `open` does."""
+        if self._handles:
+            self.open()
+
+    def open(self) -> KeyedStateBackend:
+        """The states; the same object each time.
 
         Raises:
-            concurrent.futures.CancelledError: `cancel` came before or meanwhile.
-            InvalidRequestError: The snapshot ran before.
-            StorageUnavailableError: The store did not take it.
+            StateMigrationError: The states were stored with another key.
+            CheckpointNotFoundError: A manifest is gone.
+            CheckpointCorruptedError: A manifest is damaged.
         """
-        with self._lock:
-            if self._started:
-                raise InvalidRequestError("a snapshot runs once")
-            self._started = True
-        state = StoredSubtask()
-        try:
-            for part in self._parts:
-                state = state.together_with(part.run())
-        except BaseException:
-            self.cancel()
-            discard(state)
-            raise
-        return state
+        if self._backend is None:
+            backend = KeyedStateBackend(
+                self._open_tables(self._key_groups, self._handles),
+                self._key.columns,
+                self._key.max_parallelism,
+                self._key_groups,
+            )
+            backend.advance_time(self._now_ms)
+            self._backend = backend
+        return self._backend
 
-    def cancel(self) -> None:
-        """Give the snapshot up and delete what was written. Does nothing once `run` has returned. Never raises."""
-        for part in self._parts:
-            part.cancel()
+    @property
+    def next_timers(self) -> tuple[int | None, int | None]:
+        """The times of the earliest timers of event and of processing time that are left."""
+        return (None, None) if self._backend is None else self._backend.next_timers()
+
+    def snapshot(
+        self, checkpoint_id: int, factory: CheckpointStreamFactory
+    ) -> AsyncSnapshot | None:
+        """Capture the states; None if they were not opened. Raises what the backend's `snapshot` does."""
+        return None if self._backend is None else self._backend.snapshot(checkpoint_id, factory)
+
+    def close(self) -> None:
+        """Release memory and files."""
+        if self._backend is not None:
+            self._backend.close()
+
+
+def _segments(handle: KeyedStateHandle) -> SegmentsStateHandle:
+    if isinstance(handle, SegmentsStateHandle):
+        return handle
+    message = (
+        f"managed keyed state is stored as {type(handle).__name__}, and this version reads tables in "
+        "segments; begin the operator with a new uid, or restore another checkpoint"
+    )
+    raise UnsupportedFormatError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,27 +225,26 @@ class OperatorStateHandler:
         factory: CheckpointStreamFactory,
         *,
         compression: Compression | None = None,
-    ) -> OperatorSnapshot:
-        """Take the snapshot: the function brings its states up to date, raw state is written, managed state captured.
+    ) -> AsyncSnapshot:
+        """Take the snapshot: the function updates its states and writes raw state, then managed state is captured.
 
         Raises:
-            CheckpointDeclinedError: Any of that failed; nothing is left behind.
+            CheckpointDeclinedError: One of these failed; nothing is left behind.
         """
         context = FunctionSnapshotContext(checkpoint_id, factory, self.key_groups)
-        others: list[SnapshotPart] = []
+        snapshots: list[AsyncSnapshot] = []
         try:
             self.function.snapshot_state(context)
-            others.append(WrittenPart(context.finish()))
+            snapshots.append(context.finish())
             if self.keyed_state is not None:
-                others += self.keyed_state.snapshot(checkpoint_id, factory)
-            managed = self.backend.snapshot(
-                factory,
-                compression=compression,
-                checkpoint_id=checkpoint_id,
+                keyed = self.keyed_state.snapshot(checkpoint_id, factory)
+                snapshots += [] if keyed is None else [keyed]
+            snapshots.append(
+                self.backend.snapshot(factory, compression=compression, checkpoint_id=checkpoint_id)
             )
         except BaseException as error:
-            for part in others:
-                part.cancel()
+            for snapshot in snapshots:
+                snapshot.cancel()
             if not isinstance(error, Exception):
                 raise
             message = (
@@ -206,7 +254,7 @@ class OperatorStateHandler:
             raise CheckpointDeclinedError(message) from error
         finally:
             context.close()
-        return OperatorSnapshot(others, OperatorStatePart(managed))
+        return AsyncSnapshot.combine(snapshots)
 
     @property
     def next_timers(self) -> tuple[int | None, int | None]:
