@@ -174,7 +174,7 @@ class OperatorStateHandler:
         if written is None:
             backend = OperatorStateBackend.restore(state.managed_operator)
         else:
-            backend = OperatorStateBackend.of_written(written)
+            backend = OperatorStateBackend.from_written(written)
         if keyed_state is not None:
             keyed_state.restore()
         return cls(

@@ -131,7 +131,7 @@ def worker(directory: str) -> Cost:
             for number, handle in enumerate(handles):
                 written = memory.take(str(number), [handle])
                 assert written is not None
-                _look_at(OperatorStateBackend.of_written(written))
+                _look_at(OperatorStateBackend.from_written(written))
 
         return timed(take)[0]
 

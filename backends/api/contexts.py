@@ -97,7 +97,7 @@ class FunctionInitializationContext:
 
     @property
     def is_restored(self) -> bool:
-        """Whether the state comes from a checkpoint."""
+        """Return whether the state comes from a checkpoint."""
         return self.restored_checkpoint_id is not None
 
 

@@ -1,16 +1,23 @@
-"""Arrow data as it is needed here: checked, cast, cut out of larger buffers, as Python values.
+"""Arrow data: checked, cast, compared, cut out of larger buffers, and converted from and to Python objects.
 
-Serializers and states call it; it knows no state. Start with `casts`; `nesting` is how all of it walks nested data.
+Serializers and states call it; it knows no state. `nesting` walks nested types for all other modules, `leaf_rules` is the
+table of rules for the types inside. Start with `casts`.
 """
 
-from holdfast.backends.arrow.batches import compacted, gather, size_of, take_rows, trimmed
-from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows, check_memory, missing_in
+from holdfast.backends.arrow.batches import compact_chunks, gather, size_of, take_rows, trim_rows
+from holdfast.backends.arrow.casts import (
+    IncompatibleValueError,
+    cast,
+    cast_rows,
+    check_memory,
+    missing_field,
+)
 from holdfast.backends.arrow.equality import (
-    are_new,
     equal_numbers,
     equal_rows,
     order_of,
     plain_floats,
+    run_starts,
 )
 from holdfast.backends.arrow.ipc_sizes import (
     blocks_of,
@@ -18,10 +25,11 @@ from holdfast.backends.arrow.ipc_sizes import (
     check_blocks,
     refuse_compressed,
 )
+from holdfast.backends.arrow.leaf_rules import NotQuickError, QuickType, is_valid_text, leaf_rule
 from holdfast.backends.arrow.nesting import (
     children_of,
-    conformed,
-    conformed_column,
+    conform,
+    conform_column,
     fields_of,
     is_bytes,
     is_list,
@@ -39,18 +47,13 @@ from holdfast.backends.arrow.nesting import (
 from holdfast.backends.arrow.python_values import (
     Elements,
     chunks_of,
+    convert_with_fallback,
     dictionary_key,
     named_conversion,
     no_object_error,
-    nullable,
-    scalar_of,
-)
-from holdfast.backends.arrow.quick_values import (
-    NotQuickError,
-    QuickType,
-    convert_or,
-    is_valid_text,
+    nullable_array,
     quick_type,
+    scalar_of,
 )
 from holdfast.backends.arrow.sketches import (
     check_sketches,
@@ -60,10 +63,9 @@ from holdfast.backends.arrow.sketches import (
 
 __all__ = [
     "Elements",
-    "MisfitError",
+    "IncompatibleValueError",
     "NotQuickError",
     "QuickType",
-    "are_new",
     "blocks_of",
     "cast",
     "cast_rows",
@@ -73,10 +75,10 @@ __all__ = [
     "check_sketches",
     "children_of",
     "chunks_of",
-    "compacted",
-    "conformed",
-    "conformed_column",
-    "convert_or",
+    "compact_chunks",
+    "conform",
+    "conform_column",
+    "convert_with_fallback",
     "dictionary_key",
     "equal_numbers",
     "equal_rows",
@@ -87,11 +89,12 @@ __all__ = [
     "is_list",
     "is_text",
     "is_valid_text",
+    "leaf_rule",
     "mapped_type",
-    "missing_in",
+    "missing_field",
     "named_conversion",
     "no_object_error",
-    "nullable",
+    "nullable_array",
     "nullable_type",
     "offsets_of",
     "order_of",
@@ -102,10 +105,11 @@ __all__ = [
     "plain_type",
     "quick_type",
     "refuse_compressed",
+    "run_starts",
     "scalar_of",
     "size_of",
     "take_rows",
-    "trimmed",
+    "trim_rows",
     "types_in",
     "union_of_sketches",
     "with_children",

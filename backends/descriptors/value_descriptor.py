@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from holdfast.backends.arrow import MisfitError
+from holdfast.backends.arrow import IncompatibleValueError
 from holdfast.backends.descriptors.descriptors import checked_name, named_serializer
 from holdfast.backends.descriptors.ttl import StateTtlConfig
 from holdfast.backends.serializers import ElementType
@@ -51,7 +51,7 @@ class ValueStateDescriptor:
         if default is not None:
             try:
                 self.serializer.encode_one(default)
-            except MisfitError as error:
+            except IncompatibleValueError as error:
                 message = f"state {name!r}: the default is no {self.serializer.name}: {error}"
                 raise InvalidRequestError(message) from None
 

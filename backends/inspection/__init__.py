@@ -20,9 +20,9 @@ from holdfast.backends.inspection.keyed_writing import (
     is_keyed,
     timers_table,
     without_tables,
-    write_dealt_tables,
     write_keyed_states,
     write_keyed_tables,
+    write_partitioned_tables,
 )
 from holdfast.backends.inspection.operator_writing import StateRows, write_states
 from holdfast.backends.inspection.reading import (
@@ -62,8 +62,8 @@ __all__ = [
     "stored_states",
     "timers_table",
     "without_tables",
-    "write_dealt_tables",
     "write_keyed_states",
     "write_keyed_tables",
+    "write_partitioned_tables",
     "write_states",
 ]

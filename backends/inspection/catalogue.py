@@ -70,7 +70,7 @@ class StoredState:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether it is managed keyed state, whose names are none of operator state."""
+        """Return whether it is managed keyed state, whose names are none of operator state."""
         return self.kind.startswith("keyed")
 
     @property

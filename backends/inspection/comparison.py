@@ -58,7 +58,7 @@ class FileComparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether both have the same bytes, wherever they use them."""
+        """Return whether both have the same bytes, wherever they use them."""
         return not (self.only_first or self.only_second or self.inline_differs)
 
 

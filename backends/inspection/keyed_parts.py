@@ -38,8 +38,8 @@ from holdfast.backends.keyed import (
     rows_of_key,
 )
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.serializers import NoWayError, change_of, stored_in
-from holdfast.backends.snapshot import are_alike
+from holdfast.backends.serializers import IncompatibleTypeError, change_of, stored_serializer
+from holdfast.backends.snapshot import has_same_form
 from holdfast.common import raise_shortage
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -137,7 +137,7 @@ class Table:
         return [self]
 
     def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
-        if not are_alike(self.stored(), stored, self.name):
+        if not has_same_form(self.stored(), stored, self.name):
             message = (
                 f"state {self.name!r} is stored by subtask {self.subtask} in another way than by the first "
                 "one; let every subtask of the job ask for it, and read it in the next checkpoint"
@@ -201,7 +201,7 @@ class LostTables:
 def shown_types(spec: TableSpec) -> str:
     """The types of a table's keys and values, for people."""
     fields = [field for field in shown_schema(spec) if field.name != CHANGED]
-    return " to ".join(stored_in(field, spec.name).name for field in fields)
+    return " to ".join(stored_serializer(field, spec.name).name for field in fields)
 
 
 def shown_schema(spec: TableSpec) -> pa.Schema:
@@ -239,10 +239,12 @@ def _migration_to(spec: TableSpec) -> Migration:
         )
         (now,) = _value_fields(spec)
         reason = "they were stored in another form"
-        is_same_form = stored_in(before, spec.name).kind == stored_in(now, spec.name).kind
+        is_same_form = (
+            stored_serializer(before, spec.name).kind == stored_serializer(now, spec.name).kind
+        )
         try:
             changed = change_of(before.type, now.type)(values) if is_same_form else None
-        except NoWayError as error:
+        except IncompatibleTypeError as error:
             changed, reason = None, str(error)
         except pa.ArrowException as error:
             raise_shortage(error)
@@ -283,7 +285,7 @@ GETTERS: dict[type, Callable[..., Any]] = {
 """The method of the backend that returns the state, by the type of the descriptor."""
 
 
-def outcome_of(
+def restore_outcome_of(
     table: Table, descriptor: KeyedDescriptor, max_parallelism: int
 ) -> tuple[bool, str, str]:
     """How a restore would judge a subtask's part of a state.

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError, conformed_column
+from holdfast.backends.arrow import IncompatibleValueError, conform_column
 from holdfast.backends.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -30,7 +30,7 @@ from holdfast.backends.keyed import (
     write_tables,
 )
 from holdfast.backends.keys import KeyGroupRange, key_group_range
-from holdfast.backends.serializers import Serializer, serializer_of, stored_in
+from holdfast.backends.serializers import Serializer, serializer_of, stored_serializer
 from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
@@ -42,7 +42,7 @@ RowsOf = Callable[[KeyGroupRange], Iterable[StateRows]]
 
 
 def is_keyed(name: str, rows: StateRows | None, stored: Iterable[StoredState]) -> bool:
-    """Whether it is keyed state that is written or removed: rows may say so, else the state that is there does.
+    """Return whether it is keyed state that is written or removed: rows may say so, else the state that is there does.
 
     Args:
         name: The state's name.
@@ -144,7 +144,7 @@ def write_keyed_tables(
     return handles
 
 
-def write_dealt_tables(
+def write_partitioned_tables(
     tables: Sequence[tuple[TableSpec, RowsOf]],
     factory: CheckpointStreamFactory,
     *,
@@ -329,7 +329,7 @@ def _values(
     """The columns of values."""
     type = pa.struct(list(spec.values)) if spec.is_struct else spec.values.field(0).type
     if descriptor is None:
-        stored = stored_in(pa.field(VALUE, type, metadata=_metadata(spec)), spec.name)
+        stored = stored_serializer(pa.field(VALUE, type, metadata=_metadata(spec)), spec.name)
         if stored.kind != "arrow":
             message = f"state {spec.name!r} has values of {stored.name}; give its descriptor, as in the job"
             raise InvalidRequestError(message)
@@ -363,17 +363,15 @@ def _encoded(
 ) -> pa.Array:
     try:
         chunks = serializer.encode_rows(rows)
-    except MisfitError as error:
+    except IncompatibleValueError as error:
         message = f"column {VALUE!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
         raise InvalidRequestError(message) from None
-    return conformed_column(
-        pa.chunked_array(chunks, serializer.storage_type), type
-    ).combine_chunks()
+    return conform_column(pa.chunked_array(chunks, serializer.storage_type), type).combine_chunks()
 
 
 def _cast(state: str, name: str, column: pa.ChunkedArray, type: pa.DataType) -> pa.Array:
     try:
-        array = conformed_column(column, type).combine_chunks()
+        array = conform_column(column, type).combine_chunks()
     except pa.ArrowException as error:
         raise_shortage(error)
         message = (

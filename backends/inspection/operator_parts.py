@@ -19,8 +19,8 @@ from holdfast.backends.inspection.state_parts import (
 from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
-    are_alike,
     blocks_and_rows,
+    has_same_form,
     location_of,
     raw_key_groups,
     raw_operator_partitions,
@@ -104,7 +104,7 @@ class SectionPart:
         # A subtask stores whole sections; parts of a section are given out at a restore alone.
         skip, left = where.first, where.count
         for block in blocks:
-            if not are_alike(block.schema, stored, name):
+            if not has_same_form(block.schema, stored, name):
                 message = (
                     f"state {name!r} is stored by subtask {self.subtask} in another way than by "
                     "the first one; let every subtask of the job ask for it, and read it in the "

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import MisfitError
+from holdfast.backends.arrow import IncompatibleValueError
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection.keyed_parts import KeyedDescriptor
 from holdfast.backends.inspection.state_parts import KEY, SUBTASK, VALUE, ReadableState
@@ -250,7 +250,7 @@ def _stored_rows(
     for column_name, serializer in zip(shown, serializers, strict=True):
         try:
             chunks = serializer.encode_rows(table[column_name])
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = f"column {column_name!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
             raise InvalidRequestError(message) from None
         columns.append(pa.chunked_array(chunks, serializer.storage_type))

@@ -9,10 +9,15 @@ import pyarrow as pa
 
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection.catalogue import StoredState, states_of
-from holdfast.backends.inspection.keyed_parts import KeyedDescriptor, Table, outcome_of, shown_types
+from holdfast.backends.inspection.keyed_parts import (
+    KeyedDescriptor,
+    Table,
+    restore_outcome_of,
+    shown_types,
+)
 from holdfast.backends.inspection.state_parts import StatePart
-from holdfast.backends.serializers import Outcome, Serializer, stored_in
-from holdfast.backends.snapshot import are_alike
+from holdfast.backends.serializers import Outcome, Serializer, stored_serializer
+from holdfast.backends.snapshot import has_same_form
 from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import find_checkpoint
@@ -32,7 +37,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateCheck:
-    """Whether a job could go on with one state.
+    """Return whether a job could go on with one state.
 
     Attributes:
         operator: The operator's uid.
@@ -105,7 +110,7 @@ def check(
 
 
 def _may_be(descriptor: KeyedDescriptor, state: StoredState) -> bool:
-    """Whether a descriptor is of that keyed state: one of a list or map may be of new operator state instead."""
+    """Return whether a descriptor is of that keyed state: one of a list or map may be of new operator state instead."""
     kinds = {ListStateDescriptor: "keyed list", MapStateDescriptor: "keyed map"}
     return kinds.get(type(descriptor), state.kind) == state.kind
 
@@ -122,7 +127,7 @@ def _schemas(name: str, parts: Sequence[StatePart]) -> list[pa.Schema]:
     """How a state is stored; several if its subtasks have stored it in different ways."""
     schemas: list[pa.Schema] = []
     for schema in map_in_parallel(lambda part: part.stored(), parts):
-        if not any(are_alike(schema, known, name) for known in schemas):
+        if not any(has_same_form(schema, known, name) for known in schemas):
             schemas.append(schema)
     return schemas
 
@@ -135,7 +140,9 @@ def _checked(
     *,
     is_there: bool,
 ) -> StateCheck:
-    names = [" to ".join(stored_in(field, name).name for field in schema) for schema in schemas]
+    names = [
+        " to ".join(stored_serializer(field, name).name for field in schema) for schema in schemas
+    ]
     stored = " or ".join(dict.fromkeys(names))
     if wanted is None:
         return StateCheck(uid, name, Fate.RESTORED if is_there else Fate.DROPPED, stored)
@@ -145,7 +152,7 @@ def _checked(
         reason = "a list and a map are different kinds of state"
         return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, reason)
     compatibilities = [
-        serializer.compatibility(stored_in(field, name), field.type)
+        serializer.compatibility(stored_serializer(field, name), field.type)
         for schema in schemas
         for serializer, field in zip(serializers, schema, strict=True)
     ]
@@ -159,7 +166,9 @@ def _checked(
 def _checked_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:
     tables = [part for part in state.parts if isinstance(part, Table)]
     stored = " or ".join(dict.fromkeys(shown_types(table.table.spec) for table in tables))
-    outcomes = map_in_parallel(lambda table: outcome_of(table, wanted, max_parallelism), tables)
+    outcomes = map_in_parallel(
+        lambda table: restore_outcome_of(table, wanted, max_parallelism), tables
+    )
     reason = next((reason for _, _, reason in outcomes if reason), "")
     if reason:
         types = _types(wanted)

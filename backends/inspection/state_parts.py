@@ -14,7 +14,13 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.backends.arrow import size_of
-from holdfast.backends.serializers import Kind, StoredSerializer, json_text, packed, stored_in
+from holdfast.backends.serializers import (
+    Kind,
+    StoredSerializer,
+    json_text,
+    pack_elements,
+    stored_serializer,
+)
 from holdfast.common import message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import StreamStateHandle
@@ -45,7 +51,7 @@ class ShownColumn:
         Raises:
             CheckpointCorruptedError: The column's note about its serializer can't be read.
         """
-        return cls(name, state, stored_in(field, state), field.type)
+        return cls(name, state, stored_serializer(field, state), field.type)
 
     @property
     def kind(self) -> Kind | Literal["raw"]:
@@ -64,7 +70,7 @@ class ShownColumn:
 
     @property
     def is_arrow(self) -> bool:
-        """Whether elements are Arrow's own, so that the column's type says all about them."""
+        """Return whether elements are Arrow's own, so that the column's type says all about them."""
         return self.kind == "arrow" and not self.form
 
     @property
@@ -90,7 +96,7 @@ def shown(how: ShownColumn, stored: pa.Array) -> pa.Array:
     if how.kind == "pickle":
         return stored.cast(pa.binary())
     try:
-        texts = list(map(json_text, _PLAIN.decode(packed(stored))))
+        texts = list(map(json_text, _PLAIN.decode(pack_elements(stored))))
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         message = f"elements of state {how.state!r} can't be decoded ({type(error).__name__})"
         raise CheckpointCorruptedError(message) from None

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import are_new, order_of
+from holdfast.backends.arrow import order_of, run_starts
 from holdfast.backends.keyed.columns import same_rows
 from holdfast.backends.keyed.table import Flags, SortKeys
 
@@ -108,7 +108,7 @@ def grouped(
             hashes, and NumPy has no vector instructions. It decides how they are sorted, not what comes of it.
     """
     order, ascending = _sorted_by_counting(sort_keys) if by_counting else _sorted(sort_keys)
-    is_new = are_new(ascending)
+    is_new = run_starts(ascending)
     same = np.flatnonzero(~is_new)
     if len(same):
         equal = same_rows(columns, order[same], columns, order[same - 1])

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import MisfitError, dictionary_key
+from holdfast.backends.arrow import IncompatibleValueError, dictionary_key
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 
@@ -85,17 +85,17 @@ class BroadcastState:
         entries = self._map()
         try:
             stored = entries.get(self._decoded(self._key_serializer.encode_one(key)))
-        except MisfitError:  # no entry can have it
+        except IncompatibleValueError:  # no entry can have it
             return default
         if stored is None:
             return default
         return self._value(stored[1] if self._has_live_keys else stored)
 
     def contains(self, key: Any) -> bool:
-        """Whether the key has a value."""
+        """Return whether the key has a value."""
         try:
             return self._decoded(self._key_serializer.encode_one(key)) in self._map()
-        except MisfitError:
+        except IncompatibleValueError:
             return False
 
     def put(self, key: Any, value: Any) -> None:
@@ -111,7 +111,7 @@ class BroadcastState:
             if self._may_be_unlike:
                 self._check_copy(encoded_key, key)
             encoded = self._value_serializer.encode_one(value)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             raise self._refused(error) from None
         self._map()[key] = (encoded_key, encoded) if self._has_live_keys else encoded
         self._changed()
@@ -123,19 +123,19 @@ class BroadcastState:
             InvalidRequestError: A key or value is None or of another type; nothing is changed then.
         """
         if not isinstance(entries, Mapping):
-            raise self._refused(MisfitError(f"{type(entries).__name__} is no mapping"))
+            raise self._refused(IncompatibleValueError(f"{type(entries).__name__} is no mapping"))
         keys, values = list(entries.keys()), list(entries.values())
         try:
             encoded_keys = keys
-            if not self._key_serializer.are_native(keys):
+            if not self._key_serializer.all_native(keys):
                 encoded_keys = [self._key_serializer.encode_one(key) for key in keys]
                 keys = [self._decoded(key) for key in encoded_keys]
             if self._may_be_unlike:
                 for encoded_key, key in zip(encoded_keys, keys, strict=True):
                     self._check_copy(encoded_key, key)
-            if not self._value_serializer.are_native(values):
+            if not self._value_serializer.all_native(values):
                 values = [self._value_serializer.encode_one(value) for value in values]
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             raise self._refused(error) from None
         self._map().update(self._entries_of(keys, encoded_keys, values))
         self._changed()
@@ -189,14 +189,14 @@ class BroadcastState:
         try:
             key = self._key_serializer.decode_one(encoded_key)
         except InvalidRequestError as error:
-            raise MisfitError(error.args[0]) from None
+            raise IncompatibleValueError(error.args[0]) from None
         if self._dictionary_key is not None:
             key = self._dictionary_key(key)
         try:
             hash(key)
         except TypeError:
             message = f"a key of type {type(key).__name__} can't be looked up"
-            raise MisfitError(message) from None
+            raise IncompatibleValueError(message) from None
         return key
 
     def _check_copy(self, encoded_key: Any, key: Any) -> None:
@@ -207,7 +207,7 @@ class BroadcastState:
                 f"a key of type {type(key).__name__} is unlike its own copy, and could not be looked "
                 "up; use keys that are equal by value, and not NaN"
             )
-            raise MisfitError(message)
+            raise IncompatibleValueError(message)
 
     def _map(self) -> dict[Any, Any]:
         if self._entries is None:
@@ -240,7 +240,7 @@ class BroadcastState:
         keys = self._key_serializer.encode(list(entries))
         return keys, self._value_serializer.column_of(list(entries.values()))
 
-    def _refused(self, error: MisfitError) -> InvalidRequestError:
+    def _refused(self, error: IncompatibleValueError) -> InvalidRequestError:
         types = f"{self._key_serializer.name} to {self._value_serializer.name}"
         message = f"entries don't fit broadcast state {self._name!r} of type {types}: {error}"
         return InvalidRequestError(message)

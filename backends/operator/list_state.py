@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError, children_of
+from holdfast.backends.arrow import Elements, IncompatibleValueError, children_of
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 
@@ -107,7 +107,7 @@ class ListState:
                 self._encode_pending()
                 if len(self._parts) >= _MOST_PARTS:
                     self._chunk_pending()
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             raise self._refused(error) from None
 
     def add_all(self, values: Elements) -> None:
@@ -157,10 +157,10 @@ class ListState:
     def _as_chunks(self, values: Elements) -> list[pa.Array]:
         try:
             return self._serializer.encode(values)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             raise self._refused(error) from None
 
-    def _refused(self, error: MisfitError) -> InvalidRequestError:
+    def _refused(self, error: IncompatibleValueError) -> InvalidRequestError:
         message = (
             f"elements don't fit list state {self._name!r} of type {self._serializer.name}: {error}"
         )

@@ -8,7 +8,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import compacted
+from holdfast.backends.arrow import compact_chunks
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.operator.broadcast_state import BroadcastState
 from holdfast.backends.operator.list_state import ListState
@@ -20,7 +20,7 @@ from holdfast.backends.serializers import (
     Outcome,
     Serializer,
     migrated_column,
-    stored_in,
+    stored_serializer,
 )
 from holdfast.backends.snapshot import (
     LIST_COLUMNS,
@@ -28,7 +28,7 @@ from holdfast.backends.snapshot import (
     AsyncSnapshot,
     Compression,
     WrittenStates,
-    are_alike,
+    has_same_form,
     location_of,
     read_section,
     section_of,
@@ -57,7 +57,7 @@ class _Rows:
 
     def columns(self) -> list[pa.ChunkedArray]:
         rows = pa.concat_tables(self.parts)
-        return [compacted(column, shared_bytes=self.shared_bytes) for column in rows.columns]
+        return [compact_chunks(column, shared_bytes=self.shared_bytes) for column in rows.columns]
 
     def chunks(self) -> list[list[pa.Array]]:
         return [column.chunks for column in self.columns()]
@@ -78,7 +78,7 @@ class _Stored:
         """The rows to store if nobody asks for the state; rows that are stored in the same way are together."""
         ways: list[_Rows] = []
         for run in self.carried:
-            known = (i for i, way in enumerate(ways) if are_alike(way.schema, run.schema, name))
+            known = (i for i, way in enumerate(ways) if has_same_form(way.schema, run.schema, name))
             index = next(known, None)
             if index is None:
                 ways.append(run)
@@ -137,7 +137,7 @@ class OperatorStateBackend:
         return backend
 
     @classmethod
-    def of_written(cls, states: WrittenStates) -> "OperatorStateBackend":
+    def from_written(cls, states: WrittenStates) -> "OperatorStateBackend":
         """A backend as `restore` would make it from the file that these states were written to."""
         backend = cls()
         for name, state in states.items():
@@ -321,7 +321,7 @@ class OperatorStateBackend:
             )
             raise StateMigrationError(message)
         last = known.runs[-1].schema if known.runs else None
-        is_like_the_last = last is not None and are_alike(last, rows.schema, name)
+        is_like_the_last = last is not None and has_same_form(last, rows.schema, name)
         if known.runs and is_map and not is_like_the_last:
             message = (
                 f"state {name!r} is stored as {_types(name, known.runs[0].schema)} by one subtask "
@@ -339,7 +339,7 @@ class OperatorStateBackend:
 def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Serializer) -> None:
     """Refuse keys that were different as they were stored, and would be the same now."""
     field = stored.schema.field(0)
-    how = stored_in(field, name)
+    how = stored_serializer(field, name)
     if serializer.compatibility(how, field.type).outcome is Outcome.AS_IS:
         return
     left = iter(serializer.decode(pa.chunked_array(keys, serializer.storage_type)))
@@ -387,4 +387,4 @@ def _is_map(stored: _Stored) -> bool:
 
 
 def _types(name: str, schema: pa.Schema) -> str:
-    return " to ".join(stored_in(field, name).name for field in schema)
+    return " to ".join(stored_serializer(field, name).name for field in schema)

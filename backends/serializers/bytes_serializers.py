@@ -1,4 +1,4 @@
-"""The base of serializers that store each element as bytes."""
+"""Serializers that store each element as bytes: as MessagePack, or as a pickle."""
 
 import json
 import pickle
@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError
-from holdfast.backends.serializers.arrow_migration import NoWayError, Rules
+from holdfast.backends.arrow import Elements, IncompatibleValueError
+from holdfast.backends.serializers.arrow_migration import IncompatibleTypeError, Rules
 from holdfast.backends.serializers.objects import Objects
 from holdfast.backends.serializers.serializer import (
     AS_IS,
@@ -24,7 +24,7 @@ from holdfast.errors import CheckpointCorruptedError
 
 
 class BytesSerializer(Serializer):
-    """Each row of the column has the bytes of one element."""
+    """The base of serializers whose columns have the bytes of one element in each row."""
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -38,13 +38,13 @@ class BytesSerializer(Serializer):
 
 
 def objects_in(values: Elements) -> list[Any]:
-    """Elements as objects. Raises `MisfitError`."""
+    """Return elements as a list of objects. Raises `IncompatibleValueError`."""
     if isinstance(values, (pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)):
-        message = "Arrow data is for states of an Arrow type"
-        raise MisfitError(message)
+        message = "only states of an Arrow type take Arrow data"
+        raise IncompatibleValueError(message)
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
-        message = f"{type(values).__name__} is no list of elements"
-        raise MisfitError(message)
+        message = f"{type(values).__name__} is not a list of elements"
+        raise IncompatibleValueError(message)
     return list(values)
 
 
@@ -55,19 +55,19 @@ _PROTOCOL = 5
 class Pickled:
     """The element type of objects that are stored by pickle.
 
-    Whoever can change the stored bytes can make the reader run any code, so both the job that writes
-    and the job that reads have to name it. The elements can't be read as a DataFrame, nor by a
-    program that lacks their classes; and they don't migrate.
+    If you can change the stored bytes, you can make the reader run any code, so both the job that writes and the job
+    that reads have to name this type. The elements can't be read as a DataFrame, nor by a program that lacks their
+    classes, and they don't migrate.
 
     Attributes:
-        type: The class that elements have to be instances of.
+        type: The class of the elements, which may be instances of subclasses.
     """
 
     type: type = object
 
 
 class PickleSerializer(BytesSerializer):
-    """Stores each element as a pickle of its own, protocol 5."""
+    """Stores each element as a separate pickle, protocol 5."""
 
     def __init__(self, pickled: Pickled) -> None:
         self._type = pickled.type
@@ -78,18 +78,18 @@ class PickleSerializer(BytesSerializer):
 
     def encode_one(self, value: Any) -> bytes:
         if value is None or not isinstance(value, self._type):
-            message = f"{type(value).__name__} is no {self._type.__qualname__}"
-            raise MisfitError(message)
+            message = f"{type(value).__name__} is not a {self._type.__qualname__}"
+            raise IncompatibleValueError(message)
         try:
             return pickle.dumps(value, _PROTOCOL)
         except Exception as error:  # noqa: BLE001  # of any class's own code
             raise_shortage(error)
             message = f"{type(value).__name__} can't be pickled ({type(error).__name__})"
-            raise MisfitError(message) from None
+            raise IncompatibleValueError(message) from None
 
     def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
         if rows.null_count or not pa.types.is_binary(rows.type):
-            raise MisfitError("pickled elements are given as the bytes of their pickles")
+            raise IncompatibleValueError("pickled elements must be the bytes of their pickles")
         return list(rows.cast(self.storage_type).chunks)
 
     def decode_one(self, encoded: Any) -> Any:
@@ -97,8 +97,8 @@ class PickleSerializer(BytesSerializer):
             return pickle.loads(encoded)  # noqa: S301  # named by the job
         except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
             raise_shortage(error)
-            which = f": {error}" if isinstance(error, (ImportError, AttributeError)) else ""
-            message = f"a pickled element can't be read ({type(error).__name__}{which})"
+            detail = f": {error}" if isinstance(error, (ImportError, AttributeError)) else ""
+            message = f"a pickled element can't be read ({type(error).__name__}{detail})"
             raise CheckpointCorruptedError(message) from None
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
@@ -112,7 +112,7 @@ class PickleSerializer(BytesSerializer):
         if stored.kind != "pickle":
             return Compatibility.incompatible(f"it was stored by {stored.kind}, not pickled")
         if self._type is not object and stored.name != self.stored.name:
-            return Compatibility.incompatible("pickles of another class can't be made these")
+            return Compatibility.incompatible("it is a pickle of another class")
         return AS_IS
 
 
@@ -148,13 +148,15 @@ class MessagePackSerializer(BytesSerializer):
         )
 
     def encode_one(self, value: Any) -> bytes:
-        return self._objects_of_type.checked(value)
+        return self._objects_of_type.encode(value)
 
     def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
         if rows.null_count:
-            raise MisfitError("None is no element")
+            raise IncompatibleValueError("None is not a valid element")
         if not pa.types.is_string(rows.type):
-            raise MisfitError("elements of such a class are given as JSON text")
+            raise IncompatibleValueError(
+                "elements that are stored as MessagePack must be JSON text"
+            )
         return self.encode([self._objects_of_type.of_json(text) for text in rows.to_pylist()])
 
     def decode_one(self, encoded: Any) -> Any:
@@ -162,7 +164,7 @@ class MessagePackSerializer(BytesSerializer):
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         read = self._objects_of_type.read_list
-        parts = (self._objects_of_type.read_with(packed, chunk) for chunk in column.chunks)
+        parts = (self._objects_of_type.read_with(pack_elements, chunk) for chunk in column.chunks)
         return [element for part in parts for element in read(part)]
 
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
@@ -181,15 +183,15 @@ class MessagePackSerializer(BytesSerializer):
 
 
 def unreadable(stored: StoredSerializer, storage_type: pa.DataType) -> str:
-    """Why stored elements can't be looked at as MessagePack; empty if they can."""
+    """Return the reason why stored elements can't be read as MessagePack; empty if they can."""
     if stored.kind == "pickle":
         return "it was stored by pickle"
     if stored.kind == "arrow" and not stored.form and not pa.types.is_nested(storage_type):
         return f"it was stored by Arrow, as {storage_type}"
     if stored.leaves_out_defaults:
         return (
-            "it was stored without fields that had their default (omit_defaults), so only the class as it "
-            "was then can read it"
+            "it was stored without fields that had their default (omit_defaults), so only the class of that "
+            "time can read it"
         )
     return ""
 
@@ -200,35 +202,35 @@ def migrated_objects(
     column: pa.ChunkedArray,
     dropped: Collection[str] | None,
 ) -> list[Any]:
-    """Objects of a type, made of what another type has stored.
+    """Convert elements that another type has stored to objects of a type.
 
     Args:
         objects: The type.
-        stored: How the elements were stored.
+        stored: The serializer that stored the elements.
         column: The stored elements.
         dropped: Paths of fields whose values may be lost; None for keys of a map, which keep all.
 
     Raises:
-        NoWayError: An element is none of the type, or would lose something.
+        IncompatibleTypeError: An element is not of the type, or would lose something.
     """
-    made: list[Any] = []
+    converted: list[Any] = []
     for chunk in column.chunks:
         try:
             if stored.kind == "messagepack":
-                made += objects.migrated(packed(chunk), stored.fields, dropped)
+                converted += objects.migrate(pack_elements(chunk), stored.fields, dropped)
             else:
                 values = chunk.to_pylist(maps_as_pydicts="strict")
-                made += objects.migrated(_encode(values), stored.fields, dropped)
-        except (MisfitError, LookupError, ValueError) as error:
-            raise NoWayError(str(error)) from None
-    return made
+                converted += objects.migrate(_encode(values), stored.fields, dropped)
+        except (IncompatibleValueError, LookupError, ValueError) as error:
+            raise IncompatibleTypeError(str(error)) from None
+    return converted
 
 
-def packed(chunk: pa.Array) -> bytes:
-    """All elements as one array of MessagePack: their bytes, one behind the other, are its inside.
+def pack_elements(chunk: pa.Array) -> bytes:
+    """Make one array of MessagePack of all elements of a column: it contains their bytes one after the other.
 
     Raises:
-        ValueError: The column doesn't hold bytes.
+        ValueError: The column has no bytes.
     """
     if chunk.type != pa.large_binary():
         raise ValueError(f"column is {chunk.type}")
@@ -239,7 +241,7 @@ def packed(chunk: pa.Array) -> bytes:
 
 
 def array_of(count: int, parts: Iterable[bytes | memoryview]) -> bytes:
-    """An array of MessagePack, of its elements' bytes."""
+    """Make an array of MessagePack of the bytes of its elements."""
     return b"".join((b"\xdd", count.to_bytes(4, "big"), *parts))
 
 
@@ -248,12 +250,12 @@ def _message_pack_of(type: Any, dropped: Collection[str] | None) -> MessagePackS
 
 
 def json_text(value: Any) -> str:
-    """A value of MessagePack as JSON."""
+    """Convert a value of MessagePack to JSON text. Numbers without a JSON form become `NaN`, `Infinity`, `-Infinity`."""
     return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can hold it: bytes in base64, times in ISO 8601, keys as text."""
+    """Convert a value to types of JSON: bytes to base64, times to ISO 8601, keys to text."""
     if isinstance(value, dict):
         return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

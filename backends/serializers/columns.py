@@ -1,4 +1,8 @@
-"""The base of all columns of objects: how objects of a type are stored in an Arrow array and read again."""
+"""Columns of objects: each writes the objects of a type to an Arrow array, and reads them.
+
+`ObjectColumn` is the base. Leaves have nothing inside: numbers, texts, times, members of enums. Collections are lists and
+maps of their items. `struct_columns` has the columns of classes.
+"""
 
 import builtins
 import datetime as dt
@@ -20,32 +24,32 @@ from holdfast.backends.serializers.arrow_migration import Default
 
 
 class NoColumnError(Exception):
-    """Arrow has no type for objects of a type; the message says of which."""
+    """Arrow has no type for the objects of a type, which the message names."""
 
 
 class UnlikeError(Exception):
-    """Objects may be other ones than their column would give back."""
+    """Objects may differ from those that their column would give back."""
 
 
 class ObjectColumn(ABC):
-    """Objects of one type as an Arrow array, and back.
+    """Writes objects of one type to an Arrow array, and reads them.
+
+    A row of an object has the same values, with tuples in the place of classes.
 
     Args:
         type: Type of the array.
         kind: Class of the objects.
-        parts: Columns of what is inside of the objects, in the order in which they are inside of the array.
+        parts: Columns of the values inside the objects, in the order of the array's children.
 
     Attributes:
         may_be_none: Whether None is among the objects.
-        kinds: Classes of objects that need no more looking at; none if each has to be looked at by msgspec.
-        default: Makes an array of what the objects are in a class that was stored without them; None if there is
-            no default.
-        has_classes: Whether rows are other than the objects.
-        row_type: The type that msgspec decodes rows to, which are objects' values without their classes; Arrow stores all of
-            them. None if there is more to look at.
-        is_plain: Whether all objects of the class come back as they are, and can't be changed.
-        quick: Objects that need no row to be checked and copied; None if there are none.
-        quick_copy: Copies an object that is quick; None if it can't be changed.
+        kinds: Classes of objects that need no further check; empty if msgspec has to check each object.
+        default: Makes an array of defaults, for a field that the stored class lacks; None without a default.
+        has_classes: Whether rows differ from the objects.
+        row_type: The type that msgspec decodes rows to, if Arrow stores every row of that type; else None.
+        is_plain: Whether objects of the class are immutable and come back unchanged.
+        quick: Objects that need no row to be checked and copied; None if all need one.
+        quick_copy: Copies a quick object; None if it is immutable.
     """
 
     def __init__(
@@ -63,30 +67,30 @@ class ObjectColumn(ABC):
         self.quick_copy: Callable[[Any], Any] | None = None
 
     def row(self, value: Any) -> Any:
-        """The object with tuples in the place of classes, of which msgspec makes a row. Raises `UnlikeError` for others."""
+        """Return the object with tuples in the place of classes. Raises `UnlikeError` for an object of another class."""
         return value
 
-    def of_row(self, row: Any) -> Any:
-        """An object of its row; a new one, unless it can't change."""
+    def from_row(self, row: Any) -> Any:
+        """Make an object of its row; a new one, unless it is immutable."""
         return row
 
     @abstractmethod
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
-        """An array of the objects.
+        """Make an array of objects.
 
         Args:
-            objects: The objects, or rows of them.
-            checked: Whether they are known to be of this type in all their parts.
+            objects: The objects, or their rows.
+            checked: Whether they are known to be of this type, with all their parts.
 
         Raises:
             UnlikeError: An object may be of another type.
 
-        Raises Arrow's errors and `OverflowError`, too.
+        Also raises Arrow's errors and `OverflowError`.
         """
 
     @abstractmethod
     def read(self, array: pa.Array) -> list[Any]:
-        """The objects of an array; None where it is null. Raises msgspec's errors."""
+        """Make the objects of an array, with None for null. Raises errors of msgspec."""
 
     def check_kinds(self, objects: list[Any]) -> None:
         """Check the class of objects. Raises `UnlikeError`."""
@@ -97,30 +101,30 @@ class ObjectColumn(ABC):
             raise UnlikeError
 
     def by_path(self, path: str = "") -> Iterator[tuple[str, "ObjectColumn"]]:
-        """This column and all that are inside of it, each with its path."""
+        """Iterate over this column and all columns inside it, each with its path."""
         yield path, self
         for below, part in zip(paths_in(self.type, path), self.parts, strict=True):
             yield from part.by_path(below)
 
     def field(self, name: str) -> pa.Field:
-        """The field of a type that has these objects inside."""
+        """Return the field for these objects in a type around them."""
         return pa.field(name, self.type, nullable=self.may_be_none)
 
     def mask(self, objects: list[Any]) -> pa.Array | None:
-        """Which objects are None; None if no object is."""
+        """Mark each object that is None; returns None without such an object."""
         if not self.may_be_none or not any(map(is_, objects, repeat(None))):
             return None  # `in` would ask the objects' own classes
         return pa.array([value is None for value in objects], pa.bool_())
 
 
 def offsets(objects: list[Any]) -> pa.Array:
-    """Where the items of each object begin, and where the last ones end."""
+    """Return the positions at which the items of each object begin, and the end of the last one."""
     lengths = np.fromiter(map(len, objects), np.int64, len(objects))
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
 def slices(array: pa.Array) -> Iterable[slice | None]:
-    """Where the items of each list or map are in all items; None where it is null."""
+    """Return the slice of all items that each list or map has; None if it is null."""
     ends = offsets_of(array).tolist()
     parts = map(slice, ends, ends[1:])
     if not array.null_count:
@@ -132,12 +136,12 @@ def slices(array: pa.Array) -> Iterable[slice | None]:
 
 
 class PlainColumn(ObjectColumn):
-    """Values that Arrow and Python have alike.
+    """Values that are the same in Arrow and Python.
 
     Args:
         type: Type of the array.
         kind: Class of the objects.
-        zones: The time zones that times may have: msgspec gives back others as UTC.
+        zones: The time zones that times may have: msgspec changes others to UTC.
     """
 
     def __init__(
@@ -165,7 +169,7 @@ class PlainColumn(ObjectColumn):
 
     def read(self, array: pa.Array) -> list[Any]:
         if self._form and not array.null_count:
-            return list(array.to_numpy().tolist())  # numpy makes all objects in one go
+            return list(array.to_numpy().tolist())  # numpy makes all objects at once
         return list(array.to_pylist())
 
     def check_kinds(self, objects: list[Any]) -> None:
@@ -190,7 +194,7 @@ class LiteralColumn(PlainColumn):
 
 
 class TagColumn(PlainColumn):
-    """The field that tells a tagged struct from others."""
+    """The tag of a tagged struct."""
 
     def __init__(self, tag: str | int) -> None:
         super().__init__(type_of_values([tag]), type(tag))
@@ -216,7 +220,7 @@ class InstantColumn(PlainColumn):
 
 
 class ConvertedColumn(PlainColumn):
-    """Objects that msgspec makes of text or of numbers, such as decimals and members of enums."""
+    """Objects that msgspec converts from and to text or numbers, such as decimals and members of enums."""
 
     def __init__(
         self,
@@ -238,7 +242,7 @@ class ConvertedColumn(PlainColumn):
 
 
 def type_of_values(values: list[Any]) -> pa.DataType:
-    """The type of a column of these values. Raises `NoColumnError` if there is none."""
+    """Return the type of a column of these values. Raises `NoColumnError` if Arrow has no such type."""
     kinds = set(map(type, values))
     if len(kinds) != 1 or not kinds <= {str, int}:
         raise NoColumnError("values of several types")
@@ -267,8 +271,8 @@ class ItemsColumn(ObjectColumn):
             return value
         return self._kind(map(self._item.row, value))
 
-    def of_row(self, row: Any) -> Any:
-        return None if row is None else self._kind(map(self._item.of_row, row))
+    def from_row(self, row: Any) -> Any:
+        return None if row is None else self._kind(map(self._item.from_row, row))
 
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
         if not checked:
@@ -283,10 +287,10 @@ class ItemsColumn(ObjectColumn):
         parts = [None if place is None else items[place] for place in slices(array)]
         if self._kind is list:
             return parts
-        made = [None if part is None else self._kind(part) for part in parts]
+        collections = [None if part is None else self._kind(part) for part in parts]
         if self._is_set:
-            _check_unique(made, parts)
-        return made
+            _check_unique(collections, parts)
+        return collections
 
 
 class DictColumn(ObjectColumn):
@@ -309,10 +313,10 @@ class DictColumn(ObjectColumn):
             return value
         return {self._key.row(key): self._value.row(item) for key, item in value.items()}
 
-    def of_row(self, row: Any) -> Any:
+    def from_row(self, row: Any) -> Any:
         if row is None:
             return None
-        return {self._key.of_row(key): self._value.of_row(item) for key, item in row.items()}
+        return {self._key.from_row(key): self._value.from_row(item) for key, item in row.items()}
 
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
         if not checked:
@@ -328,12 +332,12 @@ class DictColumn(ObjectColumn):
         keys, items = children_of(array)
         pairs = list(zip(self._key.read(keys), self._value.read(items), strict=True))
         parts = [None if place is None else pairs[place] for place in slices(array)]
-        made = [None if part is None else dict(part) for part in parts]
-        _check_unique(made, parts)
-        return made
+        dicts = [None if part is None else dict(part) for part in parts]
+        _check_unique(dicts, parts)
+        return dicts
 
 
-def _check_unique(made: list[Any], parts: list[Any]) -> None:
-    """Check that what was made of parts has as many items as these. Raises `ValueError`."""
-    if sum(map(len, filter(None, made))) < sum(map(len, filter(None, parts))):
+def _check_unique(collections: list[Any], parts: list[Any]) -> None:
+    """Check that collections have as many items as the parts they were made of. Raises `ValueError`."""
+    if sum(map(len, filter(None, collections))) < sum(map(len, filter(None, parts))):
         raise ValueError("items that were different are the same now")

@@ -58,7 +58,7 @@ class _RawStateOutputStream(io.RawIOBase):
 
     @property
     def closed(self) -> bool:
-        """Whether the system has ended the stream. Files that users put in front of it look closed, too."""
+        """Return whether the system has ended the stream. Files that users put in front of it look closed, too."""
         return self._finished
 
     def end(self) -> None:
@@ -145,11 +145,11 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
         return next(reversed(self._started), None)
 
     def is_key_group_started(self, key_group: int) -> bool:
-        """Whether the key group was begun."""
+        """Return whether the key group was begun."""
         return key_group in self._started
 
     def is_key_group_finished(self, key_group: int) -> bool:
-        """Whether the key group was begun, and nothing can be added to it."""
+        """Return whether the key group was begun, and nothing can be added to it."""
         return key_group in self._started and (
             self._finished or key_group != self.current_key_group
         )

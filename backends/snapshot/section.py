@@ -13,9 +13,9 @@ from holdfast.backends.arrow import (
     check_blocks,
     check_memory,
     size_of,
-    trimmed,
+    trim_rows,
 )
-from holdfast.backends.serializers import stored_in
+from holdfast.backends.serializers import stored_serializer
 from holdfast.common import raise_shortage, read_exactly, read_into
 from holdfast.errors import CheckpointCorruptedError, CheckpointError, InvalidRequestError
 from holdfast.locations.file_systems import BytesLike
@@ -132,7 +132,7 @@ def write_section(
     stream: SectionStream, rows: pa.Table, compression: Compression | None = None
 ) -> int:
     """Append a section with these rows; returns its length in bytes."""
-    rows = trimmed(rows)
+    rows = trim_rows(rows)
     start = stream.tell()
     block_rows = max(1, len(rows) * BLOCK_BYTES // max(1, size_of(rows)))
     if compression is not None and any(
@@ -344,8 +344,8 @@ class _Section:
         self.closed = True
 
 
-def are_alike(schema: pa.Schema, other: pa.Schema, state: str) -> bool:
-    """Whether what reads columns of the one schema reads those of the other, too.
+def has_same_form(schema: pa.Schema, other: pa.Schema, state: str) -> bool:
+    """Return whether what reads columns of the one schema reads those of the other, too.
 
     A class that has moved or has a new name since is the same type. Where it is pickled it is another
     type, as pickles lead to the class by that name.
@@ -361,5 +361,5 @@ def are_alike(schema: pa.Schema, other: pa.Schema, state: str) -> bool:
 
 
 def _form(field: pa.Field, state: str) -> tuple[str, str, str]:
-    stored = stored_in(field, state)
+    stored = stored_serializer(field, state)
     return stored.kind, stored.form, stored.name if stored.kind == "pickle" else ""

@@ -69,8 +69,8 @@ class WrittenStates(Mapping[str, WrittenState]):
             partitions[name] = StatePartitions(state.mode, offset, length, first=0, count=count)
         return partitions
 
-    def are_those_of(self, handle: OperatorStateHandle) -> bool:
-        """Whether these states, written without compression, have exactly the bytes of the handle's file.
+    def matches(self, handle: OperatorStateHandle) -> bool:
+        """Return whether these states, written without compression, have exactly the bytes of the handle's file.
 
         The comparison takes as long as a checksum of the states. It fails, too, if user code has changed
         memory that it handed over, such as that of a NumPy array.

@@ -302,7 +302,7 @@ class TestOwnership:
     @pytest.mark.parametrize("values", ["abc", b"abc", {"a": 1}, np.str_("def")], ids=repr)
     def test_what_is_iterable_by_accident_is_no_list_of_elements(self, values: Any) -> None:
         state = state_of(pa.string())
-        with pytest.raises(InvalidRequestError, match="no list of elements"):
+        with pytest.raises(InvalidRequestError, match="not a list of elements"):
             state.add_all(values)
         assert state.get() == []
 

@@ -302,14 +302,14 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
         StateRows(pa.table({"subtask": [0], "key": [1], "value": [1]})),
         r"need \['key', 'value'\]",
     ),
-    "a missing element": (StateRows(pa.table({"value": [1, None]})), "None is no element"),
+    "a missing element": (StateRows(pa.table({"value": [1, None]})), "None is not a valid element"),
     "a missing object": (
         StateRows(pa.table({"value": ["red", None]}), ListStateDescriptor("s", Color)),
-        "None is no element",
+        "None is not a valid element",
     ),
     "another type": (
         StateRows(pa.table({"value": ["a"]}), ListStateDescriptor("s", pa.int64())),
-        "type string is no int64",
+        "type string can.t be cast to int64",
     ),
     "another class": (
         StateRows(pa.table({"value": ["green"]}), ListStateDescriptor("s", Color)),
@@ -339,7 +339,7 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
     ),
     "no fields at all": (
         StateRows(pa.table({"value": [["x"]]}), ListStateDescriptor("s", Point)),
-        "type list.* is no struct",
+        "type list.* can.t be cast to struct",
     ),
     "a subtask too many": (
         StateRows(pa.table({"subtask": [1], "value": [1]})),

@@ -52,8 +52,8 @@ def contents(backend: OperatorStateBackend) -> tuple[object, ...]:
 
 def test_states_from_memory_are_those_from_storage(factory: CheckpointStreamFactory) -> None:
     handle, written = snapshot(backend_of(range(1000)), factory)
-    from_memory = OperatorStateBackend.of_written(written)
-    assert written.are_those_of(handle)
+    from_memory = OperatorStateBackend.from_written(written)
+    assert written.matches(handle)
     again, _ = snapshot(from_memory, factory)  # also if nobody has asked for them
     assert again.states == handle.states
     from_storage = OperatorStateBackend.restore([handle])
@@ -67,10 +67,10 @@ def test_states_from_memory_are_migrated_like_those_from_storage(
     backend.get_list_state(ListStateDescriptor("longs", pa.int32())).add_all([1, 2])
     _, written = snapshot(backend, factory)
     with pytest.raises(StateMigrationError):
-        OperatorStateBackend.of_written(written).get_list_state(
+        OperatorStateBackend.from_written(written).get_list_state(
             ListStateDescriptor("longs", pa.string())
         )
-    wider = OperatorStateBackend.of_written(written).get_list_state(LONGS)
+    wider = OperatorStateBackend.from_written(written).get_list_state(LONGS)
     assert wider.to_arrow().type == pa.int64()
     assert wider.get() == [1, 2]
 
@@ -80,13 +80,13 @@ def test_what_a_task_does_to_its_state_afterwards_is_not_in_memory(
 ) -> None:
     backend = backend_of([1, 2])
     handle, written = snapshot(backend, factory)
-    before = contents(OperatorStateBackend.of_written(written))
-    for spoilt in (backend, OperatorStateBackend.of_written(written)):
+    before = contents(OperatorStateBackend.from_written(written))
+    for spoilt in (backend, OperatorStateBackend.from_written(written)):
         spoilt.get_list_state(LONGS).add(3)
         spoilt.get_union_list_state(NAMES).clear()
         spoilt.get_broadcast_state(RULES).put("x", 7)
-    assert contents(OperatorStateBackend.of_written(written)) == before
-    assert written.are_those_of(handle)
+    assert contents(OperatorStateBackend.from_written(written)) == before
+    assert written.matches(handle)
 
 
 def test_memory_that_somebody_has_changed_is_not_used(factory: CheckpointStreamFactory) -> None:

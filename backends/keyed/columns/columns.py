@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow import conformed, equal_numbers, equal_rows, mapped_type
+from holdfast.backends.arrow import conform, equal_numbers, equal_rows, mapped_type
 from holdfast.errors import InvalidRequestError
 
 Column: TypeAlias = npt.NDArray[Any] | pa.Array
@@ -47,7 +47,7 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> Column:
     if types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
     elif held != array.type:
-        array = conformed(array, held)
+        array = conform(array, held)
     plain = plain_type(array.type)
     if plain is None or array.null_count:
         return array
@@ -75,7 +75,7 @@ def to_arrow(
         return pa.ExtensionArray.from_storage(type, to_arrow(column, type.storage_type))
     if types.is_run_end_encoded(type):
         return pc.run_end_encode(column, run_end_type=type.run_end_type)
-    return conformed(column, type)
+    return conform(column, type)
 
 
 def held_type(type: pa.DataType) -> pa.DataType:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import are_new
+from holdfast.backends.arrow import run_starts
 from holdfast.backends.keyed.columns import (
     Column,
     Rows,
@@ -170,7 +170,7 @@ def _disentangled(order: Rows, ordered: SortKeys, ids: Sequence[Column], unlike:
         ids: The id columns of all rows.
         unlike: Positions in the order that have the sort key of the next, and another identity.
     """
-    group = np.cumsum(are_new(ordered)) - 1
+    group = np.cumsum(run_starts(ordered)) - 1
     is_mixed = np.zeros(int(group[-1]) + 1, bool)
     is_mixed[group.take(unlike)] = True
     at = is_mixed.take(group).nonzero()[0]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from holdfast.backends.arrow import MisfitError
+from holdfast.backends.arrow import IncompatibleValueError
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.states.aggregating_columns import AggregatingColumns, AverageColumns
 from holdfast.backends.keyed.states.key_context import KeyContext
@@ -37,7 +37,7 @@ class Average(AggregateFunction):
         if type(value) is not float:
             try:
                 value = _FLOATS.own(value)
-            except MisfitError:
+            except IncompatibleValueError:
                 self._refuse(value)
         return {"sum": accumulator["sum"] + value, "count": accumulator["count"] + 1}
 

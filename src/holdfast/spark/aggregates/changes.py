@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.backends.keyed import KeyedStateBackend, TableSpec
-from holdfast.backends.serializers import NoWayError, change_of
+from holdfast.backends.serializers import IncompatibleTypeError, change_of
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.aggregates.descriptions import Aggregate
@@ -203,7 +203,7 @@ def _missing(gone: list[str], new: list[str]) -> str:
 def _check_type(name: str, shown: str, stored: pa.DataType, wanted: pa.DataType) -> None:
     try:
         change_of(stored, wanted)
-    except NoWayError:
+    except IncompatibleTypeError:
         message = (
             f"aggregate {name!r}, {shown}, is stored as {stored}, and would be {wanted} now, which does not hold all of "
             "those; cast the column to the type that it had before"

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import conformed
+from holdfast.backends.arrow import conform
 from holdfast.backends.inspection import shown_schema
 from holdfast.backends.keyed import TableSpec
 from holdfast.spark.processors import Declaration, struct_type
@@ -25,16 +25,16 @@ def rows_of_variable(spec: TableSpec, declared: Declaration, rows: pa.Table) -> 
     if declared.kind == "map":
         assert declared.key_schema is not None
         columns.append(
-            conformed(_whole(rows["user_map_key"]), struct_type(declared.key_schema).arrow)
+            conform(_whole(rows["user_map_key"]), struct_type(declared.key_schema).arrow)
         )
     if declared.kind == "list":
         columns += _lists(spec, _whole(rows["list_value"]), type)
     else:
         values = _whole(rows["value" if declared.kind == "value" else "user_map_value"])
         if spec.ttl_ms is None:
-            columns.append(conformed(values, type))
+            columns.append(conform(values, type))
         else:
-            columns += [conformed(_part(values, "value"), type), _changed(values, spec.ttl_ms)]
+            columns += [conform(_part(values, "value"), type), _changed(values, spec.ttl_ms)]
     return _named(spec, columns)
 
 
@@ -49,7 +49,7 @@ def _named(spec: TableSpec, columns: list[pa.Array]) -> pa.Table:
 
 def _key(spec: TableSpec, rows: pa.Table) -> list[pa.Array]:
     columns = _whole(rows["key"]).flatten()
-    return [conformed(column, type) for column, type in zip(columns, spec.key.types, strict=True)]
+    return [conform(column, type) for column, type in zip(columns, spec.key.types, strict=True)]
 
 
 def _lists(spec: TableSpec, lists: pa.ListArray, type: pa.DataType) -> list[pa.Array]:
@@ -59,10 +59,10 @@ def _lists(spec: TableSpec, lists: pa.ListArray, type: pa.DataType) -> list[pa.A
     bounds = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     elements, changed = lists.flatten(), []
     if spec.ttl_ms is None:
-        elements = conformed(elements, type)
+        elements = conform(elements, type)
     else:
         times = pc.subtract(_part(elements, _EXPIRY), spec.ttl_ms)
-        added = conformed(_part(elements, "value"), type)
+        added = conform(_part(elements, "value"), type)
         fields = list(stored.value_type)
         elements = pa.StructArray.from_arrays([times, added], fields=fields)
         moments = times.to_numpy(zero_copy_only=False)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 from holdfast.backends.api import BatchTimes
-from holdfast.backends.arrow import MisfitError, cast_rows
+from holdfast.backends.arrow import IncompatibleValueError, cast_rows
 from holdfast.backends.keys import KeyGroupRange, key_group_range
 from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import (
@@ -273,7 +273,7 @@ class SubtaskRunner:
         """The batch as it goes to the sink, maybe with an empty column of acknowledgements."""
         try:
             batch = cast_rows(batch, self.output_schema)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = f"rows of operator {self.uid!r} don't fit its output schema: {error}"
             raise InvalidRequestError(message) from None
         if self.reports is not None:

@@ -77,7 +77,7 @@ class WorkerMemory:
         kept = self._kept.pop(owner, None)
         if kept is None or (kept.handle,) != tuple(handles):
             return None
-        if not kept.written.are_those_of(kept.handle):
+        if not kept.written.matches(kept.handle):
             _log.warning(
                 "state in memory was changed since it was written, and is read from storage; "
                 "an operator may have added an array whose memory it uses again"
