@@ -1,4 +1,11 @@
-"""The managed keyed state of a subtask, which is opened when somebody needs it."""
+"""One subtask of an operator: its function, and the states that it is restored from and that its snapshot stores.
+
+Spark's tasks call `OperatorStateHandler`; it calls the user's function and the backends. `ManagedKeyedState` opens keyed
+state when it is needed.
+
+Source:
+    Flink, StreamOperatorStateHandler.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -38,7 +45,7 @@ class OperatorKey:
     """The key of an operator.
 
     Attributes:
-        columns: The key's columns, as Arrow has them.
+        columns: The key's columns, with Arrow types.
         max_parallelism: Number of the operator's key groups.
     """
 
@@ -47,16 +54,16 @@ class OperatorKey:
 
 
 class ManagedKeyedState:
-    """The keyed states of a subtask, from being restored to its snapshot.
+    """The keyed states of a subtask, from the restore to the snapshot.
 
-    The states are opened when the function asks for them, or if there is stored state to restore.
+    The states are opened when the function first uses them, or if there is stored state to restore.
 
     Args:
         key: The operator's key.
         key_groups: The subtask's key groups.
         handles: The stored state.
         now_ms: The time of the batch, milliseconds since 1970.
-        open_tables: Opens the tables in which rows are kept.
+        open_tables: Opens the tables that have the rows.
 
     Raises:
         UnsupportedFormatError: Some of the state is not stored as tables.
@@ -79,12 +86,12 @@ class ManagedKeyedState:
         self._backend: KeyedStateBackend | None = None
 
     def restore(self) -> None:
-        """Open the states if there are some. Raises what `open` does."""
+        """Open the states if some are stored. Raises what `open` does."""
         if self._handles:
             self.open()
 
     def open(self) -> KeyedStateBackend:
-        """The states; the same object each time.
+        """Return the states; the same object each time.
 
         Raises:
             StateMigrationError: The states were stored with another key.
@@ -104,7 +111,7 @@ class ManagedKeyedState:
 
     @property
     def next_timers(self) -> tuple[int | None, int | None]:
-        """The times of the earliest timers of event and of processing time that are left."""
+        """The times of the earliest remaining timers, of event time and of processing time."""
         return (None, None) if self._backend is None else self._backend.next_timers()
 
     def snapshot(
@@ -123,8 +130,8 @@ def _segments(handle: KeyedStateHandle) -> SegmentsStateHandle:
     if isinstance(handle, SegmentsStateHandle):
         return handle
     message = (
-        f"managed keyed state is stored as {type(handle).__name__}, and this version reads tables in "
-        "segments; begin the operator with a new uid, or restore another checkpoint"
+        f"managed keyed state is stored as {type(handle).__name__}, and this version reads only tables in "
+        "segments; give the operator a new uid, or restore another checkpoint"
     )
     raise UnsupportedFormatError(message)
 
@@ -158,18 +165,15 @@ class OperatorStateHandler:
         keyed_state: ManagedKeyedState | None = None,
         written: WrittenStates | None = None,
     ) -> "OperatorStateHandler":
-        """A handler whose backends have the state.
-
-        Raises what `OperatorStateBackend.restore` and `ManagedKeyedState.open` raise.
+        """Restore the backends. Raises what `OperatorStateBackend.restore` and `ManagedKeyedState.open` raise.
 
         Args:
-            function: The user's code, or what wraps it.
+            function: The user's code, or a wrapper around it.
             state: The state that the subtask is restored from.
             uid: The operator, for errors.
             key_groups: The subtask's key groups; None if the operator has no keys.
             keyed_state: The subtask's managed keyed state; None if the operator has no keys.
-            written: The managed operator state of `state`, if it is in memory: then it is not read
-                from storage.
+            written: The managed operator state of `state` if it is in memory, so that it is not read from storage.
         """
         if written is None:
             backend = OperatorStateBackend.restore(state.managed_operator)
@@ -197,7 +201,7 @@ class OperatorStateHandler:
         output_schema: pa.Schema | None = None,
         times: BatchTimes = BatchTimes(0, 0, 0),  # noqa: B008  # frozen
     ) -> None:
-        """Let the function get its states. Raw inputs are closed afterwards, whatever happens."""
+        """Let the function declare its states. Raw inputs are closed afterwards, also after an error."""
         with (
             closing(raw_operator_partitions(state.raw_operator)) as operator_inputs,
             closing(raw_key_groups(state.raw_keyed)) as keyed_inputs,
@@ -229,7 +233,7 @@ class OperatorStateHandler:
         """Take the snapshot: the function updates its states and writes raw state, then managed state is captured.
 
         Raises:
-            CheckpointDeclinedError: One of these failed; nothing is left behind.
+            CheckpointDeclinedError: One of these failed; nothing is left.
         """
         context = FunctionSnapshotContext(checkpoint_id, factory, self.key_groups)
         snapshots: list[AsyncSnapshot] = []
@@ -258,7 +262,7 @@ class OperatorStateHandler:
 
     @property
     def next_timers(self) -> tuple[int | None, int | None]:
-        """The times of the subtask's earliest timers of event and of processing time that are left."""
+        """The times of the subtask's earliest remaining timers, of event time and of processing time."""
         return (None, None) if self.keyed_state is None else self.keyed_state.next_timers
 
     def close(self) -> None:

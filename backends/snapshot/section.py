@@ -1,4 +1,8 @@
-"""Reading a part of a state's stream as a file of its own."""
+"""Sections: the stored form of one operator state in a snapshot's stream, an Arrow IPC file with a row for each element.
+
+It is the IPC file format, not the stream format, because its footer has the places of the record batches: a reader that
+needs some of the rows can skip the rest.
+"""
 
 import io
 from collections.abc import Callable, Iterator
@@ -23,12 +27,12 @@ from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
 
 
 def location_of(handle: StreamStateHandle) -> str:
-    """Where the stream's bytes are, for errors; empty if they are in the handle."""
+    """Return the URI of a stream's file, for errors; empty if the bytes are in the handle."""
     return getattr(handle, "uri", "")
 
 
 class StateSource:
-    """The stream behind a handle, opened by its first reader and shared by all."""
+    """The stream of a handle, which the first reader opens and all readers share."""
 
     def __init__(self, handle: StreamStateHandle) -> None:
         self.size = handle.size
@@ -44,11 +48,11 @@ class StateSource:
             self._stream.close()
 
     def readinto(self, position: int, buffer: memoryview) -> int:
-        """Read some bytes from there; 0 at the end."""
+        """Read some bytes from a position; returns their number, 0 at the end."""
         if self._stream is None:
             self._stream = self._handle.open_input_stream()
         self._stream.seek(position)
-        count: int = self._stream.readinto(buffer)  # type: ignore[attr-defined]  # all have it
+        count: int = self._stream.readinto(buffer)  # type: ignore[attr-defined]  # all streams have it
         return count
 
 
@@ -75,20 +79,20 @@ class BoundedInputStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]
-        wanted = memoryview(buffer).cast("B")[: self._left()]
+        wanted = memoryview(buffer).cast("B")[: self._remaining()]
         if not wanted:
             return 0
         count = self._source.readinto(self._offset + self._position, wanted)
         if not count:
-            message = f"state ends {self._left()} bytes before its partition does"
+            message = f"state ends {self._remaining()} bytes before its partition does"
             raise CheckpointCorruptedError(message, self._source.location)
         self._position += count
         return count
 
     def readall(self) -> bytes:
-        return bytes(read_exactly(cast("BinaryIO", self), self._left()))
+        return bytes(read_exactly(cast("BinaryIO", self), self._remaining()))
 
-    def _left(self) -> int:
+    def _remaining(self) -> int:
         end = self._offset + self._length
         if self._offset < 0 or self._length < 0 or end > self._source.size:
             message = (
@@ -102,25 +106,25 @@ class BoundedInputStream(io.RawIOBase):
 Compression = Literal["zstd", "lz4"]
 
 BLOCK_BYTES = 16 << 20
-"""About how many bytes a block of rows has at most; it is read as a whole, into memory."""
+"""Approximate maximum size of a block of rows, which is read into memory as a whole."""
 
 MAX_COMPRESSED_BYTES = 2 * BLOCK_BYTES
-"""Most bytes of a block that is compressed. A section with a larger block, as of a single large value, is not compressed."""
+"""Maximum size of a block that is compressed. A section with a larger block, such as one of a large value, is not compressed."""
 
 _MAX_DECOMPRESSED_BYTES = 2 * MAX_COMPRESSED_BYTES
-"""Most bytes that a reader makes of a block: those of its columns, with room for what Arrow adds to each buffer."""
+"""Maximum size that a reader accepts for a decompressed block, including the padding that Arrow adds to each buffer."""
 
-_ALIGNMENT = 8  # bytes; Arrow aligns what it writes
+_ALIGNMENT = 8  # bytes; Arrow aligns its buffers
 
 LIST_COLUMNS = ("element",)
 MAP_COLUMNS = ("key", "value")
 
 
 class SectionStream(Protocol):
-    """The methods that a stream needs so that a section can be written to it."""
+    """The methods of a stream that a section is written to."""
 
     def write(self, data: BytesLike, /) -> int:
-        """Append the bytes; returns how many."""
+        """Append bytes; returns their number."""
         ...
 
     def tell(self) -> int:
@@ -131,7 +135,7 @@ class SectionStream(Protocol):
 def write_section(
     stream: SectionStream, rows: pa.Table, compression: Compression | None = None
 ) -> int:
-    """Append a section with these rows; returns its length in bytes."""
+    """Append a section with rows; returns its length in bytes."""
     rows = trim_rows(rows)
     start = stream.tell()
     block_rows = max(1, len(rows) * BLOCK_BYTES // max(1, size_of(rows)))
@@ -139,7 +143,7 @@ def write_section(
         size_of(block) > MAX_COMPRESSED_BYTES for block in rows.to_batches(block_rows)
     ):
         compression = None
-    # A file must keep to one dictionary; chunks that came from different batches have several.
+    # A file has a single dictionary for a column; chunks of different batches have several.
     options = pa.ipc.IpcWriteOptions(unify_dictionaries=True, compression=compression)
     with pa.PythonFile(_Section(stream), mode="w") as sink:
         with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
@@ -150,17 +154,17 @@ def write_section(
 def read_section(
     section: pa.Buffer, *, first: int, count: int, name: str, location: str = ""
 ) -> pa.Table:
-    """The rows of a section that count, without a copy where it is not compressed.
+    """Read a range of rows of a section, without a copy unless it is compressed.
 
     Args:
         section: The bytes.
-        first: Index of the first row that counts.
-        count: Number of rows that count.
+        first: Index of the first row.
+        count: Number of rows.
         name: The state, for errors.
         location: The file, for errors.
 
     Raises:
-        CheckpointCorruptedError: The bytes are no section, or have too few rows.
+        CheckpointCorruptedError: The bytes are not a section, or have too few rows.
     """
     with _decoding(name, location):
         check_blocks(section, _MAX_DECOMPRESSED_BYTES)
@@ -177,7 +181,7 @@ def read_section(
 
 
 def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length: int) -> pa.Buffer:
-    """The bytes of a section: where they are in memory already, or else read into Arrow's memory.
+    """Return the bytes of a section: without a copy if they are in memory, else read into Arrow's memory.
 
     Raises:
         EOFError: The stream ends before the section does.
@@ -187,12 +191,12 @@ def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length:
     if offset < 0 or length < 0 or offset + length > size:
         raise EOFError(f"bytes {offset} to {offset + length} of a stream of {size}")
     if isinstance(handle, ByteStreamStateHandle):
-        return _aligned(pa.py_buffer(handle.data).slice(offset, length))
+        return _align(pa.py_buffer(handle.data).slice(offset, length))
     if isinstance(stream, pa.BufferReader):
         stream.seek(offset)
         section = stream.read_buffer(length)
-        # A small part of a mapped file would keep all of it, for as long as the state lives.
-        return _aligned(section) if 2 * length >= stream.size() else _copied(section)
+        # A small part of a mapped file would keep all of it, as long as the state exists.
+        return _align(section) if 2 * length >= stream.size() else _copy(section)
     section = pa.allocate_buffer(length)  # from a pool: new pages would cost more than reading
     stream.seek(offset)
     read_into(stream, memoryview(section).cast("B"))
@@ -200,24 +204,21 @@ def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length:
 
 
 def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: str) -> pa.Schema:
-    """How the columns of a section are stored; reads its footer alone.
+    """Read the stored columns of a section, only from its footer.
 
     Raises:
         CheckpointNotFoundError: The state file is gone.
-        CheckpointCorruptedError: The bytes are no section.
+        CheckpointCorruptedError: The bytes are not a section.
     """
-    with _opened(handle, offset, length, name) as (reader, _):
+    with _open(handle, offset, length, name) as (reader, _):
         return reader.schema
 
 
 def blocks_and_rows(
     handle: StreamStateHandle, offset: int, length: int, *, name: str
 ) -> tuple[int, int]:
-    """Number of blocks and of rows in a section; reads how each block is laid out, not what is in it.
-
-    Raises what `read_schema` does.
-    """
-    with _opened(handle, offset, length, name) as (reader, _):
+    """Count the blocks and the rows of a section; reads no rows. Raises what `read_schema` does."""
+    with _open(handle, offset, length, name) as (reader, _):
         blocks = int(reader.num_record_batches)
         if hasattr(reader, "count_rows"):  # from pyarrow 25 on
             return blocks, int(reader.count_rows())
@@ -232,20 +233,20 @@ def read_blocks(
     name: str,
     blocks: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The blocks of rows of a section, one at a time.
+    """Read the blocks of rows of a section, one at a time.
 
     Args:
-        handle: The stream that the section is in.
+        handle: The stream that has the section.
         offset: First byte of the section in the stream.
         length: Length of the section in bytes.
         name: The state, for errors.
-        blocks: Index of the first block, and of the block behind the last; None for all.
+        blocks: Range of the blocks' indices, without the end; None for all.
 
     Raises:
         CheckpointNotFoundError: The state file is gone.
-        CheckpointCorruptedError: The bytes are no section, or are damaged.
+        CheckpointCorruptedError: The bytes are not a section, or are damaged.
     """
-    with _opened(handle, offset, length, name) as (reader, check):
+    with _open(handle, offset, length, name) as (reader, check):
         first, end = blocks or (0, reader.num_record_batches)
         for number in range(first, end):
             check(number)
@@ -256,10 +257,10 @@ def read_blocks(
 
 
 @contextmanager
-def _opened(
+def _open(
     handle: StreamStateHandle, offset: int, length: int, name: str
 ) -> Iterator[tuple[pa.ipc.RecordBatchFileReader, Callable[[int], None]]]:
-    """A section, and what refuses a block of it, by its number, that is too large to be decompressed."""
+    """Open a section; returns its reader, and a function that refuses a block that is too large once it is decompressed."""
     with _decoding(name, location_of(handle)), StateSource(handle) as source:
         section = io.BufferedReader(BoundedInputStream(source, offset, length))
 
@@ -293,28 +294,27 @@ def _decoding(name: str, location: str) -> Iterator[None]:
 def _check_columns(schema: pa.Schema, name: str, location: str) -> None:
     names = tuple(schema.names)
     if names not in (LIST_COLUMNS, MAP_COLUMNS):
-        message = f"state {name!r} has columns {names}, which no state has"
+        message = f"state {name!r} has columns {names}, expected {LIST_COLUMNS} or {MAP_COLUMNS}"
         raise CheckpointCorruptedError(message, location)
 
 
-def _copied(section: pa.Buffer) -> pa.Buffer:
+def _copy(section: pa.Buffer) -> pa.Buffer:
     copy = pa.allocate_buffer(section.size)
     memoryview(copy).cast("B")[:] = memoryview(section).cast("B")
     return copy
 
 
-def _aligned(section: pa.Buffer) -> pa.Buffer:
-    """The section at an address where Arrow may work on its numbers: in a stream sections begin anywhere."""
+def _align(section: pa.Buffer) -> pa.Buffer:
+    """Return the section at an address that Arrow accepts for numbers: sections begin anywhere in a stream."""
     if section.address % _ALIGNMENT == 0:
         return section
-    return _copied(section)
+    return _copy(section)
 
 
 class _Section:
     """The part of a stream that a section fills, as a file whose positions begin at 0.
 
-    Arrow notes positions in the section's footer, and closes the file that it was given;
-    closing our stream would discard it.
+    Arrow writes positions into the section's footer, and closes its file; to close the stream itself would discard it.
     """
 
     closed = False
@@ -326,7 +326,7 @@ class _Section:
 
     def write(self, data: bytes) -> int:
         if self._failed:
-            # Arrow writes a footer even behind an error; a second error would hide the first.
+            # Arrow writes a footer even after an error; a second error would hide the first.
             return len(data)
         try:
             return self._stream.write(data)
@@ -345,13 +345,12 @@ class _Section:
 
 
 def has_same_form(schema: pa.Schema, other: pa.Schema, state: str) -> bool:
-    """Return whether what reads columns of the one schema reads those of the other, too.
+    """Return whether two parts of a state are stored in the same form.
 
-    A class that has moved or has a new name since is the same type. Where it is pickled it is another
-    type, as pickles lead to the class by that name.
+    A class with a new name or module is the same type, except of pickles, which have the name.
 
     Raises:
-        CheckpointCorruptedError: A schema says of its columns what nobody has written.
+        CheckpointCorruptedError: The description of a column's serializer can't be read.
     """
     if schema.equals(other, check_metadata=True):
         return True

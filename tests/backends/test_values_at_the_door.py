@@ -517,7 +517,7 @@ def test_broadcast_keys_are_those_that_differ_in_arrow(typed: Any) -> None:
     assert len(state) == len(model)
     for key, number in model:
         assert state.get(decoded(serializer, key)) == number
-    stored = state.captured()()
+    stored = state.capture()()
     again = BroadcastState("s", serializer, serializer_of(int, {}), stored)
     assert sorted(number for _, number in again.entries()) == sorted(number for _, number in model)
     for key, number in model:
