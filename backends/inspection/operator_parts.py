@@ -9,8 +9,8 @@ import pyarrow as pa
 from holdfast.backends.inspection.state_parts import (
     KEY,
     KEY_GROUP,
-    MOST_BYTES,
-    MOST_ROWS,
+    MAX_BYTES,
+    MAX_ROWS,
     PARTITION,
     VALUE,
     Extent,
@@ -167,7 +167,7 @@ class RawPart:
             numbers.append(number)
             contents.append(content)
             size += len(content)
-            if size >= MOST_BYTES or len(contents) >= MOST_ROWS:
+            if size >= MAX_BYTES or len(contents) >= MAX_ROWS:
                 yield pa.record_batch([numbers, contents], schema=stored)
                 numbers, contents, size = [], [], 0
         yield pa.record_batch([numbers, contents], schema=stored)

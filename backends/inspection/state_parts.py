@@ -111,8 +111,8 @@ CHANGED = "changed"
 POSITIONS = (SUBTASK, PARTITION, KEY_GROUP)
 """Columns that say where a row is stored, and not what is in it."""
 
-MOST_ROWS = 1 << 16
-MOST_BYTES = 64 << 20
+MAX_ROWS = 1 << 16
+MAX_BYTES = 64 << 20
 """At most so much is in a batch, unless a single row has more."""
 
 Extent: TypeAlias = tuple[StreamStateHandle, int, int]
@@ -226,6 +226,6 @@ class ReadableState:
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts of a size that can be handled."""
-    rows = min(MOST_ROWS, max(1, len(batch) * MOST_BYTES // max(1, size_of(batch))))
+    rows = min(MAX_ROWS, max(1, len(batch) * MAX_BYTES // max(1, size_of(batch))))
     for first in range(0, len(batch), rows):
         yield batch.slice(first, rows)

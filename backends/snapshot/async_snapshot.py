@@ -19,7 +19,6 @@ import pyarrow as pa
 from holdfast.backends.snapshot.written_states import WrittenStates
 from holdfast.common import collect_failures
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.locations.handles import StateHandle, StreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import (
     CheckpointedStateScope,
@@ -78,14 +77,20 @@ class SnapshotStrategy(Protocol[_Resources]):
         ...
 
 
-_Handle = TypeVar("_Handle", bound=StateHandle | StreamStateHandle)
-_Handle_co = TypeVar("_Handle_co", bound=StateHandle | StreamStateHandle, covariant=True)
+class _Handle(Protocol):
+    """A handle to stored bytes."""
+
+    def discard_state(self) -> None: ...
 
 
-class _OutputStream(Protocol[_Handle_co]):
+_H = TypeVar("_H", bound=_Handle)
+_H_co = TypeVar("_H_co", bound=_Handle, covariant=True)
+
+
+class _OutputStream(Protocol[_H_co]):
     """A stream that ends with a handle to its bytes."""
 
-    def close_and_get_handle(self) -> _Handle_co | None: ...
+    def close_and_get_handle(self) -> _H_co | None: ...
 
 
 class SnapshotStreams:
@@ -100,7 +105,7 @@ class SnapshotStreams:
         self._lock = threading.Lock()
         self._is_closed = False
         self._open: list[CheckpointStateOutputStream] = []
-        self._finished: list[StateHandle | StreamStateHandle] = []
+        self._finished: list[_Handle] = []
 
     def open(self, scope: CheckpointedStateScope) -> CheckpointStateOutputStream:
         """Open a stream for state of this checkpoint only (exclusive), or of later ones too (shared).
@@ -117,7 +122,7 @@ class SnapshotStreams:
         stream.close()
         raise CancelledError
 
-    def finish(self, stream: _OutputStream[_Handle]) -> _Handle | None:
+    def finish(self, stream: _OutputStream[_H]) -> _H | None:
         """Close a stream successfully, or raw state that is written to one; None if nothing was written."""
         handle = stream.close_and_get_handle()
         if handle is not None:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Sequence
 from itertools import pairwise
 
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import BoundedInputStream, StateSource, location_of
+from holdfast.backends.snapshot.section import BoundedInputStream, StateSource, location_of
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StreamClosedError
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import (

@@ -40,7 +40,7 @@ from holdfast.backends import (
     Pickled,
     check,
 )
-from holdfast.backends.inspection import raw_parts, readable_state
+from holdfast.backends.inspection import operator_parts, readable_state
 from holdfast.backends.inspection.operator_parts import SectionPart
 from holdfast.backends.snapshot import Compression
 from holdfast.errors import (
@@ -512,11 +512,11 @@ class _Counted(bytes):
 
 def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [_Counted(b"x" * 10) for _ in range(500)]
-    monkeypatch.setattr(raw_parts, "MOST_BYTES", 1000)
+    monkeypatch.setattr(operator_parts, "MAX_BYTES", 1000)
     monkeypatch.setattr(
-        raw_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
+        operator_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
     )
-    part = raw_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
+    part = operator_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
     batches = part.batches(part.stored())
     assert [len(batch) for batch in batches if len(batch)] == [100] * 5
     assert _Counted.lengths_asked < 10 * len(contents)

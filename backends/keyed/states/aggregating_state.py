@@ -36,7 +36,7 @@ class Average(AggregateFunction):
     def add(self, value: Any, accumulator: Any) -> dict[str, Any]:
         if type(value) is not float:
             try:
-                value = _FLOATS.own(value)
+                value = _FLOATS.canonical(value)
             except IncompatibleValueError:
                 self._refuse(value)
         return {"sum": accumulator["sum"] + value, "count": accumulator["count"] + 1}
