@@ -13,7 +13,7 @@ from holdfast.backends.api import (
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection import (
     Difference,
-    Fate,
+    RestoreOutcome,
     StateCheck,
     StateRows,
     check,
@@ -40,7 +40,6 @@ __all__ = [
     "CheckpointedFunction",
     "Difference",
     "ElementType",
-    "Fate",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
     "KeyGroupRange",
@@ -52,6 +51,7 @@ __all__ = [
     "OperatorStateBackend",
     "OperatorStateCheckpointOutputStream",
     "Pickled",
+    "RestoreOutcome",
     "SnapshotResult",
     "StateCheck",
     "StatePartitionStream",

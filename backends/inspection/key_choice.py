@@ -1,4 +1,8 @@
-"""A single key of a keyed state: named by its columns, and looked up without reading the rest."""
+"""A single key of a keyed state, which is looked up without a scan of the other keys; and values of keys as text.
+
+Values have the form in which `holdfast cat` prints them: bytes are in base64, times in ISO 8601, decimals are texts,
+structs are objects, or lists of pairs if two fields have the same name, and lists are lists. Python values stay unchanged.
+"""
 
 import base64
 import json
@@ -16,15 +20,15 @@ from holdfast.backends.inspection.state_parts import ReadableState
 from holdfast.errors import InvalidRequestError
 
 
-def of_key(
+def filter_by_key(
     readable: ReadableState, state: StoredState, key: Any, max_parallelism: int
 ) -> ReadableState:
-    """The rows of one key of a state.
+    """Reduce a state to the rows of one key.
 
     Args:
         readable: The state.
         state: The name of the state.
-        key: Values by the names of the key's columns, or the value alone where the key has one column.
+        key: Values by the names of the key's columns, or only the value if the key has one column.
         max_parallelism: Number of key groups of the job.
 
     Raises:
@@ -32,10 +36,10 @@ def of_key(
     """
     tables = [part for part in readable.parts if isinstance(part, Table)]
     if not tables or len(tables) < len(readable.parts):
-        message = f"state {state.label!r} of operator {state.operator!r} is {state.kind}: it has no keys to look up"
+        message = f"state {state.label!r} of operator {state.operator!r} is {state.kind}, which has no keys"
         raise InvalidRequestError(message)
     columns = _columns(state.label, tables[0].table.spec.key, key)
-    chosen = (table.of_key(columns, max_parallelism) for table in tables)
+    chosen = (table.at_key(columns, max_parallelism) for table in tables)
     return replace(readable, parts=tuple(table for table in chosen if table is not None))
 
 
@@ -43,7 +47,7 @@ def _columns(state: str, schema: pa.Schema, key: Any) -> tuple[pa.Array, ...]:
     values = key if isinstance(key, Mapping) else {schema.names[0]: key}
     if set(values) != set(schema.names) or (not isinstance(key, Mapping) and len(schema) > 1):
         given = sorted(values) if isinstance(key, Mapping) else "a single value"
-        message = f"state {state!r} has the key columns {schema.names}, and {given} was given: give each its value"
+        message = f"state {state!r} has the key columns {schema.names}, got {given}; give a value for each column"
         raise InvalidRequestError(message)
     return tuple(_column(state, field, values[field.name]) for field in schema)
 

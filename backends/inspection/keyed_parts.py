@@ -1,4 +1,4 @@
-"""Managed keyed state in a checkpoint: tables of rows that are known by key, in segments."""
+"""Managed keyed state in a checkpoint: tables of rows by key, in segments."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +22,7 @@ from holdfast.backends.inspection.state_parts import (
     Extent,
     ShownColumn,
     StatePart,
+    form_error,
 )
 from holdfast.backends.keyed import (
     ColumnarStateTables,
@@ -55,9 +56,9 @@ _CHANGED_TYPE = pa.timestamp("ms", "UTC")
 def tables_of(
     subtask: int, handle: SegmentsStateHandle
 ) -> Iterator[tuple[str | None, str, StatePart]]:
-    """The tables behind a handle, by what its manifest says; reads nothing else, unless it is of RocksDB's files.
+    """List the tables of a handle. Reads only its manifest, unless the handle refers to RocksDB files.
 
-    If the manifest can't be read, there is a state without a name, which fails when it is read.
+    If the manifest can't be read, there is one state without a name, which fails when it is read.
     """
     try:
         (readable,) = readable_handles([handle])
@@ -80,7 +81,7 @@ def _same_table(
     key: tuple[pa.Array, ...] | None,
     max_parallelism: int,
 ) -> StatePart:
-    """A table in another process, which may be on a host that lacks what was written of its rows."""
+    """Open a table in another process, on a host that may lack the files that were written from RocksDB files."""
     parts = {known: part for known, _, part in tables_of(subtask, native)}
     part = parts.get(name) or parts[None]
     return (
@@ -90,16 +91,16 @@ def _same_table(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A subtask's part of a state by key: a row for each key, and sub key if there are some.
+    """A subtask's part of a state by key: a row for each key, and for each sub key if the state has them.
 
     Attributes:
         subtask: The subtask that has stored it.
-        handle: Leads to the rows in segments.
+        handle: The handle to the rows in segments.
         name: The state's name.
-        table: Which rows count.
-        native: Leads to the rows as the checkpoint has them, if they are in RocksDB's files.
+        table: The runs of the table's rows.
+        native: The checkpoint's handle to the rows, if they are in RocksDB files.
         key: The key whose rows are read: its columns, of one row each; None for all keys.
-        max_parallelism: Number of key groups of the job; of use for a single key alone.
+        max_parallelism: Number of key groups of the job, used only for a single key.
     """
 
     subtask: int
@@ -111,14 +112,14 @@ class Table:
     max_parallelism: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tasks read what is in RocksDB's files themselves: they need not be sent the rows."""
+        """Pickle the handle to RocksDB files instead of the rows: tasks read the files themselves."""
         if self.native is None:
             return Table, tuple(getattr(self, field.name) for field in fields(self))
         return _same_table, (self.subtask, self.native, self.name, self.key, self.max_parallelism)
 
     @property
     def elements(self) -> int:
-        """Number of rows as they are stored: a row that was changed or deleted counts until it is merged."""
+        """Number of stored rows: a row that was changed or deleted counts until it is merged."""
         return sum(run.rows for run in self.table.runs)
 
     def extents(self) -> list[Extent]:
@@ -127,7 +128,7 @@ class Table:
             for piece in self.table.slices()
         ]
 
-    def stored(self) -> pa.Schema:
+    def stored_schema(self) -> pa.Schema:
         return shown_schema(self.table.spec)
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
@@ -137,12 +138,8 @@ class Table:
         return [self]
 
     def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
-        if not has_same_form(self.stored(), stored, self.name):
-            message = (
-                f"state {self.name!r} is stored by subtask {self.subtask} in another way than by the first "
-                "one; let every subtask of the job ask for it, and read it in the next checkpoint"
-            )
-            raise StateMigrationError(message)
+        if not has_same_form(self.stored_schema(), stored, self.name):
+            raise form_error(self.name, self.subtask)
         key_groups = KeyGroupRange(*self.handle.key_groups)
         for table in read_tables([self.handle], key_groups):
             if table.spec.name != self.name:
@@ -153,8 +150,8 @@ class Table:
                     columns.append(pa.array(rows.times_ms.astype(np.int64), _CHANGED_TYPE))
                 yield pa.record_batch(columns, schema=stored)
 
-    def of_key(self, key: tuple[pa.Array, ...], max_parallelism: int) -> "Table | None":
-        """The part with the rows of a key alone; None if the key can't be here."""
+    def at_key(self, key: tuple[pa.Array, ...], max_parallelism: int) -> "Table | None":
+        """Return the part with only the rows of a key; None if the key belongs to another subtask."""
         group = Keys.of(key, max_parallelism).key_groups[0]
         if group not in KeyGroupRange(*self.handle.key_groups):
             return None
@@ -173,8 +170,8 @@ class LostTables:
 
     Attributes:
         subtask: The subtask that has stored it.
-        handle: Leads to the manifest.
-        error: Why it can't be read.
+        handle: The handle to the manifest.
+        error: The error that reads of the manifest raise.
     """
 
     subtask: int
@@ -185,7 +182,7 @@ class LostTables:
     def extents(self) -> list[Extent]:
         return [(stream, 0, stream.size) for stream in self.handle.streams()]
 
-    def stored(self) -> NoReturn:
+    def stored_schema(self) -> NoReturn:
         raise self.error
 
     def columns(self, stored: pa.Schema, /) -> NoReturn:  # noqa: ARG002  # a part's
@@ -199,13 +196,13 @@ class LostTables:
 
 
 def shown_types(spec: TableSpec) -> str:
-    """The types of a table's keys and values, for people."""
+    """Return the types of a table's keys and values, for people."""
     fields = [field for field in shown_schema(spec) if field.name != CHANGED]
     return " to ".join(stored_serializer(field, spec.name).name for field in fields)
 
 
 def shown_schema(spec: TableSpec) -> pa.Schema:
-    """The columns that a table is read as."""
+    """Return the columns in which a table is read."""
     names = Counter(field.name for field in spec.id_fields)
     names.update([*POSITIONS, VALUE, CHANGED])
     parts = (("key", spec.key), ("namespace", spec.namespace), ("sub", spec.sub_key))
@@ -221,17 +218,19 @@ def shown_schema(spec: TableSpec) -> pa.Schema:
 
 
 def _value_fields(spec: TableSpec) -> list[pa.Field]:
-    """The column of values, if the state has values."""
+    """Return the column of values, if the state has values."""
     if spec.is_struct:
         return [pa.field(VALUE, pa.struct(list(spec.values)), metadata=spec.values.metadata)]
     if len(spec.values) > 1:
-        message = f"state {spec.name!r} has values in columns {spec.values.names}, and is no struct"
+        message = (
+            f"state {spec.name!r} has values in columns {spec.values.names}, and is not a struct"
+        )
         raise CheckpointCorruptedError(message)
     return [field.with_name(VALUE) for field in spec.values]
 
 
 def _migration_to(spec: TableSpec) -> Migration:
-    """Returns a function that migrates values which were stored before the state's type changed."""
+    """Return a function that migrates values that were stored before the state's type changed."""
 
     def migrate(stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
         ((before, values),) = zip(
@@ -248,12 +247,12 @@ def _migration_to(spec: TableSpec) -> Migration:
             changed, reason = None, str(error)
         except pa.ArrowException as error:
             raise_shortage(error)
-            changed, reason = None, "Arrow can't do this"
+            changed, reason = None, "Arrow can't convert the values"
         if changed is None:
             message = (
-                f"state {spec.name!r} has values that were stored as {before.type}, before they became "
-                f"{now.type}, and the job alone can make these of those: {reason}; read the state in a "
-                "checkpoint after they were written or merged again"
+                f"state {spec.name!r} has values that were stored as {before.type}, before its type became "
+                f"{now.type}, and only the job can convert them: {reason}; read the state in a later checkpoint, "
+                "after they were written or merged again"
             )
             raise StateMigrationError(message)
         return tuple(changed.flatten()) if spec.is_struct else (changed,)
@@ -288,15 +287,15 @@ GETTERS: dict[type, Callable[..., Any]] = {
 def restore_outcome_of(
     table: Table, descriptor: KeyedDescriptor, max_parallelism: int
 ) -> tuple[bool, str, str]:
-    """How a restore would judge a subtask's part of a state.
+    """Find the outcome of a restore of a subtask's part of a state.
 
     Args:
         table: The part.
-        descriptor: The descriptor with which the job asks for the state.
+        descriptor: The job's descriptor of the state.
         max_parallelism: Number of key groups of the job.
 
     Returns:
-        Whether values stay as they are; the types that they get, for people; and why they can't be restored,
+        Whether values stay unchanged; the types that they get, for people; and the reason why they can't be restored,
         empty if they can.
     """
     groups = KeyGroupRange(*table.handle.key_groups)

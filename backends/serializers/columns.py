@@ -111,7 +111,7 @@ class ObjectColumn(ABC):
         return pa.field(name, self.type, nullable=self.may_be_none)
 
     def mask(self, objects: list[Any]) -> pa.Array | None:
-        """Mark each object that is None; returns None without such an object."""
+        """Mark the positions of None; returns None if there are no such positions."""
         if not self.may_be_none or not any(map(is_, objects, repeat(None))):
             return None  # `in` would ask the objects' own classes
         return pa.array([value is None for value in objects], pa.bool_())

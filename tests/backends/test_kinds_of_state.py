@@ -130,7 +130,7 @@ class CountPart:
     def extents(self) -> list[tuple[StreamStateHandle, int, int]]:
         return [(run, 0, run.size) for run in self.handle.runs]
 
-    def stored(self) -> pa.Schema:
+    def stored_schema(self) -> pa.Schema:
         return pa.schema([("user", pa.string()), ("value", pa.int64())])
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:

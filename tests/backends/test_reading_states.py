@@ -517,7 +517,7 @@ def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPat
         operator_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
     )
     part = operator_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
-    batches = part.batches(part.stored())
+    batches = part.batches(part.stored_schema())
     assert [len(batch) for batch in batches if len(batch)] == [100] * 5
     assert _Counted.lengths_asked < 10 * len(contents)
 

@@ -417,7 +417,7 @@ class TestKeyedStates:
                     pa.table({"user": ["ann"], "value": [1]}),
                     ValueStateDescriptor("other", pa.int64()),
                 ),
-                "give both one name",
+                "give both the same name",
             ),
         ],
     )

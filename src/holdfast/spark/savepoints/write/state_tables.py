@@ -107,7 +107,7 @@ class StateTables:
                 location,
                 parallelism=operator.parallelism,
                 replaced=replaced,
-                keeps_places=bool(operator.key),
+                needs_subtasks=bool(operator.key),
             )
             for index, handle in handles.items():
                 known = subtasks.get(index, StoredSubtask())
