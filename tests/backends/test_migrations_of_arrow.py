@@ -91,7 +91,7 @@ class TestArrowStructs:
         ("options", "message"),
         [
             ({"renamed": {"x": "b"}}, "'x', which is not a field"),
-            ({"renamed": {"a": "b"}}, "'a' was 'b' before, but 'b' is a field"),
+            ({"renamed": {"a": "b"}}, "'b' as the old name of 'a', but 'b' is a field"),
             ({"renamed": {"a": "c", "b": "c"}}, "two fields can't have had the same name"),
             ({"dropped": ["a"]}, r"\['a'\], which are fields"),
             ({"dropped": "old"}, "must be a list of names"),

@@ -354,10 +354,10 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
         StateRows(pa.table({"key": [math.nan, math.nan], "value": [1, 2]})),
         "a key twice",
     ),
-    "no type": (StateRows(pa.table({"value": pa.nulls(0)})), "of no type"),
+    "no type": (StateRows(pa.table({"value": pa.nulls(0)})), "have no type"),
     "no type of a key": (
         StateRows(pa.table({"key": pa.nulls(0), "value": pa.array([], pa.int64())})),
-        "of no type",
+        "have no type",
     ),
     "a key that is a list": (
         StateRows(pa.table({"key": [[1]], "value": [1]})),
@@ -365,11 +365,11 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
     ),
     "another name": (
         StateRows(pa.table({"value": [1]}), ListStateDescriptor("t", pa.int64())),
-        "names 't'",
+        "has the name 't'",
     ),
     "a union of keys": (
         StateRows(pa.table({"key": [1], "value": [1]}), union=True),
-        "no union list state",
+        "can't be a union list state",
     ),
 }
 
@@ -383,10 +383,10 @@ def test_rows_that_are_no_state_are_refused(what: str) -> None:
 
 def test_a_list_of_an_operator_with_keys_says_where_they_are() -> None:
     rows = pa.table({"value": [1]})
-    with pytest.raises(InvalidRequestError, match="where their keys are"):
-        operator_of({"s": StateRows(rows)}, keeps_places=True)
+    with pytest.raises(InvalidRequestError, match="the subtask of their keys"):
+        operator_of({"s": StateRows(rows)}, needs_subtasks=True)
     placed = rows.append_column("subtask", pa.array([1]))
-    assert shown(operator_of({"s": StateRows(placed)}, parallelism=2, keeps_places=True))[
+    assert shown(operator_of({"s": StateRows(placed)}, parallelism=2, needs_subtasks=True))[
         "subtask"
     ].to_pylist() == [1]
 
