@@ -160,8 +160,9 @@ class AsyncSnapshot:
         Flink, SnapshotStrategyRunner, AsyncSnapshotCallable and OperatorSnapshotFutures.
     """
 
-    def __init__(self, steps: Iterable[_Step]) -> None:
+    def __init__(self, steps: Iterable[_Step], parts: Iterable["AsyncSnapshot"] = ()) -> None:
         self._steps = list(steps)
+        self._parts = tuple(parts)  # kept alive: a backend that closes cancels its part, and so the whole
         self._streams = [step.streams for step in self._steps]
         self._lock = threading.Lock()
         self._is_started = False
@@ -185,7 +186,9 @@ class AsyncSnapshot:
     @classmethod
     def combine(cls, snapshots: Iterable["AsyncSnapshot"]) -> Self:
         """Return one snapshot in place of several: either all of their state is in its result, or nothing is left."""
-        return cls([step for snapshot in snapshots for step in snapshot._start()])  # noqa: SLF001  # its own class
+        parts = tuple(snapshots)
+        steps = [step for part in parts for step in part._start()]  # noqa: SLF001  # its own class
+        return cls(steps, parts)
 
     def run(self) -> SnapshotResult:
         """Write the captured state.

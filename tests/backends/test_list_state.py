@@ -110,7 +110,7 @@ def test_rows_with_lists_of_no_type_and_required_fields_become_a_table() -> None
 
 
 def test_elements_that_are_no_rows_make_no_table() -> None:
-    with pytest.raises(InvalidRequestError, match="no rows"):
+    with pytest.raises(InvalidRequestError, match="only structs are rows"):
         state_of(pa.int64(), 1).to_table()
 
 
