@@ -162,7 +162,9 @@ class AsyncSnapshot:
 
     def __init__(self, steps: Iterable[_Step], parts: Iterable["AsyncSnapshot"] = ()) -> None:
         self._steps = list(steps)
-        self._parts = tuple(parts)  # kept alive: a backend that closes cancels its part, and so the whole
+        self._parts = tuple(
+            parts
+        )  # kept alive: a backend that closes cancels its part, and so the whole
         self._streams = [step.streams for step in self._steps]
         self._lock = threading.Lock()
         self._is_started = False
