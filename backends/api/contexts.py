@@ -159,8 +159,10 @@ class FunctionSnapshotContext:
         """Close the streams that were asked for, keyed state first. Returns the snapshot of raw state."""
         streams = self._streams
         try:
-            keyed = streams.finish(self._keyed) if self._keyed else None
-            operator = streams.finish(self._operator) if self._operator else None
+            keyed = self._keyed.close_and_get_handle() if self._keyed else None
+            streams.adopt(keyed)
+            operator = self._operator.close_and_get_handle() if self._operator else None
+            streams.adopt(operator)
         except BaseException:
             streams.discard()
             raise

@@ -19,6 +19,7 @@ import pyarrow as pa
 from holdfast.backends.snapshot.written_states import WrittenStates
 from holdfast.common import collect_failures
 from holdfast.errors import CheckpointError, InvalidRequestError
+from holdfast.locations.handles import StateHandle, StreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import (
     CheckpointedStateScope,
@@ -77,22 +78,6 @@ class SnapshotStrategy(Protocol[_Resources]):
         ...
 
 
-class _Handle(Protocol):
-    """A handle to stored bytes."""
-
-    def discard_state(self) -> None: ...
-
-
-_H = TypeVar("_H", bound=_Handle)
-_H_co = TypeVar("_H_co", bound=_Handle, covariant=True)
-
-
-class _OutputStream(Protocol[_H_co]):
-    """A stream that ends with a handle to its bytes."""
-
-    def close_and_get_handle(self) -> _H_co | None: ...
-
-
 class SnapshotStreams:
     """The streams of one snapshot. It discards those that its result does not refer to.
 
@@ -105,7 +90,7 @@ class SnapshotStreams:
         self._lock = threading.Lock()
         self._is_closed = False
         self._open: list[CheckpointStateOutputStream] = []
-        self._finished: list[_Handle] = []
+        self._finished: list[StateHandle | StreamStateHandle] = []
 
     def open(self, scope: CheckpointedStateScope) -> CheckpointStateOutputStream:
         """Open a stream for state of this checkpoint only (exclusive), or of later ones too (shared).
@@ -122,12 +107,16 @@ class SnapshotStreams:
         stream.close()
         raise CancelledError
 
-    def finish(self, stream: _OutputStream[_H]) -> _H | None:
-        """Close a stream successfully, or raw state that is written to one; None if nothing was written."""
+    def finish(self, stream: CheckpointStateOutputStream) -> StreamStateHandle | None:
+        """Close a stream successfully; None if nothing was written."""
         handle = stream.close_and_get_handle()
+        self.adopt(handle)
+        return handle
+
+    def adopt(self, handle: StateHandle | StreamStateHandle | None) -> None:
+        """Delete the handle's state, too, if the snapshot fails."""
         if handle is not None:
             self._finished.append(handle)
-        return handle
 
     def close(self) -> None:
         """Discard the streams that are open. Never raises."""

@@ -197,19 +197,9 @@ def test_what_it_says_of_itself_is_a_flaw_of_its_operator(checkpoint: CompletedC
     assert beyond.flaw() == "key groups 4 to 7 and max parallelism 7"
 
 
-@dataclass(frozen=True)
-class FinishedRuns:
-    """An output stream that has written them."""
-
-    runs: Runs
-
-    def close_and_get_handle(self) -> Runs:
-        return self.runs
-
-
 def test_a_snapshot_that_is_cancelled_discards_it(checkpoint: CompletedCheckpoint) -> None:
     state = checkpoint.metadata.operators["counts"].subtasks[0]
     streams = SnapshotStreams(memory_factory())
-    streams.finish(FinishedRuns(runs_in(state)[0]))
+    streams.adopt(runs_in(state)[0])
     AsyncSnapshot.from_written(state, streams).cancel()
     assert [file.failure is None for file in verify(state.streams())] == [False, False]
