@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.api import NO_WATERMARK, BatchTimes
+from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.spark.event_time import due, earliest, is_due, times_of_batch, wakes_only
 from holdfast.spark_progress import SparkProgress
 

@@ -163,7 +163,7 @@ class ColumnarTable:
         )
         return (table_rows(step, self.spec) for step in steps)
 
-    def forget_up_to(self, time_ms: int) -> None:
+    def delete_up_to(self, time_ms: int) -> None:
         runs = []
         for run in self.manifest.runs:
             slices = (

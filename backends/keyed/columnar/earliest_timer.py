@@ -6,7 +6,7 @@ import numpy as np
 
 from holdfast.backends.keyed.segments import NEVER, Layer, rows_between
 from holdfast.backends.keyed.table import SortKeys, TableSpec
-from holdfast.backends.keyed.timer_order import GROUP, STEP, not_before
+from holdfast.backends.keyed.times import GROUP, STEP, advance_to_time
 
 
 def earliest_time(
@@ -38,7 +38,7 @@ def _first_from(low: int, layer: Layer, groups: SortKeys) -> int:
     """Where in its key group the first row lies that is not before `low`; `GROUP` if there is none."""
     begins = np.maximum(groups + np.uint64(low), np.uint64(layer.first))
     if layer.dead_up_to_ms != NEVER:
-        begins = not_before(begins, layer.dead_up_to_ms)
+        begins = advance_to_time(begins, layer.dead_up_to_ms)
     sort_keys = layer.source.sort_keys
     rows = sort_keys.searchsorted(begins)
     inside = rows < sort_keys.searchsorted(np.uint64(layer.end))

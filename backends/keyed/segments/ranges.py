@@ -11,7 +11,7 @@ from holdfast.backends.keyed.segments.manifest import END, NEVER
 from holdfast.backends.keyed.segments.merging import Part, merged, whole
 from holdfast.backends.keyed.segments.rows import RowSource, SortedRows, rows_at
 from holdfast.backends.keyed.table import Flags, Identities, SortKeys, TableRows, TableSpec
-from holdfast.backends.keyed.timer_order import not_before
+from holdfast.backends.keyed.times import advance_to_time
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import CheckpointCorruptedError
 
@@ -50,7 +50,7 @@ class Layer:
         """The rows of several ranges, one behind the other; of those whose sort key ends so, if `endings` are given."""
         low = np.maximum(first, np.uint64(self.first))
         if self.dead_up_to_ms != NEVER:
-            low = not_before(low, self.dead_up_to_ms)
+            low = advance_to_time(low, self.dead_up_to_ms)
         edges = np.empty(2 * len(low), np.uint64)
         edges[::2], edges[1::2] = low, np.minimum(end, np.uint64(self.end))
         rows = self.source.sort_keys.searchsorted(edges)  # the end of a range lies where it begins

@@ -5,9 +5,9 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from holdfast.backends.api import FunctionInitializationContext
 from holdfast.backends.arrow import gather
 from holdfast.backends.descriptors import StateTtlConfig
+from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import Keys
 from holdfast.spark.aggregates.accumulators import Accumulators
 from holdfast.spark.aggregates.changes import AggregateChanges, ChangeOptions, check_own_states

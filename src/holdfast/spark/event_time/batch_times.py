@@ -1,6 +1,6 @@
 """The times of a batch, by Spark's log of it and by the checkpoint before."""
 
-from holdfast.backends.api import NO_WATERMARK, BatchTimes
+from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.spark_progress import SparkProgress, logged_times
 
 

@@ -5,7 +5,7 @@ All times are in milliseconds since 1970.
 
 from collections.abc import Iterable
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 
 NextTimers = tuple[int | None, int | None]
 """The earliest timers of event time and of processing time that are left; None where there is none."""
