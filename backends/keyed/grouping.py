@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import are_new, order_of
-from holdfast.backends.keyed.columns import same_rows
-from holdfast.backends.keyed.table import Flags, SortKeys
+from holdfast.backends.arrow import order_of
+from holdfast.backends.keyed.columns import group_equal_rows
+from holdfast.backends.keyed.table import SortKeys
 
 Positions = npt.NDArray[np.int64]
 
@@ -104,13 +104,8 @@ def group_rows(
             upper 32 bits, if NumPy has no vector instructions. The result is the same.
     """
     order, ascending = _counting_sort(sort_keys) if by_counting else _sort(sort_keys)
-    is_new = are_new(ascending)
-    same = np.flatnonzero(~is_new)
-    if len(same):
-        equal = same_rows(columns, order[same], columns, order[same - 1])
-        if not equal.all():
-            order, is_new = _resolve_hash_collisions(order, is_new, columns, same[~equal])
-    return Grouping(order, np.flatnonzero(is_new))
+    order, is_first = group_equal_rows(order, ascending, columns)
+    return Grouping(order, np.flatnonzero(is_first))
 
 
 def dictionary_encode_if_useful(column: pa.Array) -> tuple[pa.Array, Positions] | None:
@@ -231,34 +226,3 @@ def _finish_sort(
         at = np.concatenate([np.arange(*run) for run in zip(starts, ends, strict=True)])
         order[at] = order[at].take(np.argsort(sort_keys.take(order[at]), kind="stable"))
     return order, sort_keys.take(order)
-
-
-def _resolve_hash_collisions(
-    order: Positions, is_new: Flags, columns: Sequence[pa.Array], unequal: Positions
-) -> tuple[Positions, Flags]:
-    """Separate unequal rows that have the same sort key.
-
-    Args:
-        order: The rows by sort key.
-        is_new: Whether a new sort key begins at each position of `order`.
-        columns: The columns to compare.
-        unequal: Positions in `order` of rows that differ from the previous row, with the same sort key.
-    """
-    runs = np.cumsum(is_new) - 1
-    todo = np.flatnonzero(np.isin(runs, runs[unequal]))
-    collided, label = todo, np.zeros(len(order), np.int64)
-    number = 0
-    while len(todo):  # in each round all rows that equal the first of their run get its number
-        _, first, back = np.unique(runs[todo], return_index=True, return_inverse=True)
-        equal = same_rows(columns, order[todo], columns, order[todo[first[back]]])
-        label[todo[equal]] = number
-        todo = todo[~equal]
-        number += 1
-    order, is_new = order.copy(), is_new.copy()
-    resorted = collided[np.lexsort((label[collided], runs[collided]))]
-    order[collided] = order[resorted]
-    before = resorted[:-1], resorted[1:]
-    is_new[collided[1:]] = (runs[before[0]] != runs[before[1]]) | (
-        label[before[0]] != label[before[1]]
-    )
-    return order, is_new

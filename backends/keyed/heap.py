@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import cells_of, column_of, fold_behind
+from holdfast.backends.keyed.columns import from_cells, to_cells
 from holdfast.backends.keyed.compatibility import check_no_mixed_tables, check_same_spec
+from holdfast.backends.keyed.folding import fold_into
 from holdfast.backends.keyed.segments import (
     RestoredTable,
-    migration_of,
     read_tables,
+    resolve_migration,
     write_tables,
 )
 from holdfast.backends.keyed.snapshot_part import KeyedStatePart
@@ -120,7 +121,7 @@ class HeapStateTables:
             table.restore(mixed.rows(spec, migration))
             del self._mixed[spec.name]
         elif known is not None:
-            change = migration_of(known.spec, spec, migration)
+            change = resolve_migration(known.spec, spec, migration)
             table.restore([known.all_rows().migrate(known.spec, change)])
         self._tables[spec.name] = table
         self._requested.add(spec.name)
@@ -223,7 +224,7 @@ class HeapTable:
             rows = [row if row is not None and self._is_alive(row) else None for row in rows]
         present = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
         columns = tuple(
-            column_of([None if row is None else row.values[index] for row in rows], field.type)
+            from_cells([None if row is None else row.values[index] for row in rows], field.type)
             for index, field in enumerate(self._spec.values)
         )
         return present, columns
@@ -238,9 +239,9 @@ class HeapTable:
         appended = operations == Operation.APPEND
         if appended.any():
             present, stored = self.get(identities)
-            values = fold_behind(stored, values, present & appended, self._spec)
+            values = fold_into(stored, values, present & appended, self._spec)
         is_appended = appended.tolist()
-        cells = [cells_of(column) for column in values]
+        cells = [to_cells(column) for column in values]
         sort_keys = identities.sort_keys.tolist()
         for number, (group, identity) in enumerate(self._places(identities)):
             if operations[number] == Operation.DELETE:
@@ -329,7 +330,7 @@ class HeapTable:
             times = (
                 [self.now_ms] * len(chunk) if chunk.times_ms is None else chunk.times_ms.tolist()
             )
-            cells = [cells_of(column) for column in chunk.values]
+            cells = [to_cells(column) for column in chunk.values]
             values = zip(*cells, strict=True) if cells else [()] * len(chunk)
             rows = zip(
                 self._places(chunk.identities),
@@ -344,7 +345,7 @@ class HeapTable:
     def _places(self, identities: Identities) -> Iterator[tuple[int, Identity]]:
         """Iterate over the key group and the cells of each identity."""
         groups = (identities.sort_keys >> np.uint64(48)).tolist()
-        return zip(groups, zip(*map(cells_of, identities.columns), strict=True), strict=True)
+        return zip(groups, zip(*map(to_cells, identities.columns), strict=True), strict=True)
 
     def _put(self, group: int, identity: Identity, row: Row) -> None:
         rows = self._writable_rows(group)
@@ -388,11 +389,11 @@ def _sort_rows(groups: Iterable[Rows]) -> list[tuple[Identity, Row]]:
 def _to_table_rows(spec: TableSpec, ordered: Sequence[tuple[Identity, Row]]) -> TableRows:
     """Convert sorted rows to columns."""
     columns = [
-        column_of([identity[index] for identity, _ in ordered], field.type)
+        from_cells([identity[index] for identity, _ in ordered], field.type)
         for index, field in enumerate(spec.id_fields)
     ]
     values = [
-        column_of([row.values[index] for _, row in ordered], field.type)
+        from_cells([row.values[index] for _, row in ordered], field.type)
         for index, field in enumerate(spec.values)
     ]
     sort_keys = np.array([row.sort_key for _, row in ordered], np.uint64)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import conformed, nullable_type, plain_floats
-from holdfast.backends.keyed.columns import from_arrow, same_rows, take_arrow, whole
+from holdfast.backends.keyed.columns import combine_chunks, from_arrow, same_rows, take_arrow
 from holdfast.backends.keyed.compatibility import describe_columns
 from holdfast.backends.keyed.grouping import (
     Grouping,
@@ -33,9 +33,9 @@ Hash = Callable[[Sequence[pa.Array]], npt.NDArray[np.uint64]]
 
 _U = np.uint64
 _HASH_BITS = 48
-_SUB_BITS = _U(24)
+SUB_BITS = _U(24)
 """The lowest bits of a sort key, from the hash of the namespace and sub key, if the state has them."""
-_LOW = (_U(1) << _SUB_BITS) - _U(1)
+_LOW = (_U(1) << SUB_BITS) - _U(1)
 _COLUMN = (pa.Array, pa.ChunkedArray)
 
 
@@ -163,7 +163,7 @@ class Keys:
         hashed = [*(take_arrow(column, indices) for column in self.columns[self.width :]), *arrays]
         sort_keys = self.sort_keys.take(indices)
         sort_keys &= ~_LOW
-        sort_keys |= hash_of(hashed) >> _U(64) - _SUB_BITS
+        sort_keys |= hash_of(hashed) >> _U(64) - SUB_BITS
         rows = group_rows(sort_keys, [pa.array(indices), *arrays])
         firsts = rows.firsts
         keys = indices.take(firsts)
@@ -176,7 +176,7 @@ class Keys:
     def in_namespace(self, namespace: Sequence[pa.Scalar], hash_of: Hash = xxhash64) -> "Keys":
         """Return the keys in one namespace, in the same order."""
         columns = [_plain(pa.repeat(value, 1)) for value in namespace]
-        sort_keys = self.sort_keys & ~_LOW | hash_of(columns) >> _U(64) - _SUB_BITS
+        sort_keys = self.sort_keys & ~_LOW | hash_of(columns) >> _U(64) - SUB_BITS
         every = np.zeros(len(self), np.int64)
         joined = [*self.columns, *(column.take(pa.array(every)) for column in columns)]
         return Keys(sort_keys, joined, self.rows, self.width)
@@ -219,7 +219,10 @@ def key_columns(
         listed = ", ".join(map(str, types)) or "no columns"
         message = f"the key's columns must be {describe_columns(key)}, got {listed}"
         raise InvalidRequestError(message)
-    return [conformed(whole(column), type) for column, type in zip(columns, key.types, strict=True)]
+    return [
+        conformed(combine_chunks(column), type)
+        for column, type in zip(columns, key.types, strict=True)
+    ]
 
 
 def arrow_columns(given: Iterable[Any], label: str) -> list[pa.Array | pa.ChunkedArray]:
@@ -291,13 +294,13 @@ def _sort_key_range(spec: TableSpec, sort_key: int) -> tuple[int, int]:
     if spec.kind == "timers":
         bits = _HASH_BITS
     elif len(spec.namespace) or len(spec.sub_key):
-        bits = int(_SUB_BITS)
+        bits = int(SUB_BITS)
     first = sort_key >> bits << bits
     return first, first + (1 << bits)
 
 
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return plain_floats(whole(column))
+    return plain_floats(combine_chunks(column))
 
 
 def _groups(numbers: npt.NDArray[np.int32], max_parallelism: int) -> npt.NDArray[np.int64]:

@@ -22,9 +22,9 @@ from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.backends.keyed.segments import (
     RestoredTable,
     StoredSpec,
-    check_apart,
-    migration_of,
+    check_disjoint,
     read_tables,
+    resolve_migration,
 )
 from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableSpec
@@ -204,7 +204,7 @@ class RocksDBStateTables:
             for restored in read_tables(canonical_handles(handles, self._copies), self._key_groups):
                 self._restore(restored)
             return self._database
-        check_apart(
+        check_disjoint(
             (KeyGroupRange(*each.handle.key_groups), [spec.name for spec in each.manifest.specs])
             for each in databases
         )
@@ -274,7 +274,7 @@ class RocksDBStateTables:
         self, known: RocksDBTable, spec: TableSpec, migration: Migration | None
     ) -> RocksDBTable:
         """Return a table with the new specification; rewrites the rows if their form differs."""
-        change = migration_of(known.spec, spec, migration)
+        change = resolve_migration(known.spec, spec, migration)
         if change is None and (known.spec.ttl_ms is None) == (spec.ttl_ms is None):
             return self._create(spec)
         table = self._create(spec)  # in the same column family: iterators don't see later writes

@@ -1,6 +1,6 @@
 """Small utilities that every layer uses and that are independent of checkpoints.
 
-URIs as paths, clocks and durations, thread pools, checksums, decoders, and values that a process makes once. They
+URIs as paths, clocks and durations, thread pools, checksums, decoders, frames of stored files, and values that a process makes once. They
 import nothing else of Holdfast except its errors.
 """
 
@@ -23,6 +23,7 @@ from holdfast.common.decoding import (
     json_decoder,
     message_pack_decoder,
 )
+from holdfast.common.framing import Frame, check_crc32c
 from holdfast.common.parallel import (
     ContextPool,
     collect_failures,
@@ -43,11 +44,13 @@ __all__ = [
     "ContextPool",
     "Count",
     "DurationMs",
+    "Frame",
     "KeyGroup",
     "Parallelism",
     "ProcessCache",
     "ProcessLock",
     "TimeMs",
+    "check_crc32c",
     "checkpoint_directory",
     "collect_failures",
     "combine_crc32c",
