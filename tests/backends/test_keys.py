@@ -200,7 +200,7 @@ def test_what_can_be_no_key_is_refused() -> None:
         Keys.of([pa.array([1])], 0)
     with pytest.raises(InvalidRequestError, match=r"1 hashes .* 2 rows"):
         Keys.of([pa.array([1, 2])], 128, np.zeros(1, np.uint64))
-    with pytest.raises(InvalidRequestError, match="at least one column"):
+    with pytest.raises(InvalidRequestError, match="one or more columns"):
         Keys.of([], 128)
 
 

@@ -167,7 +167,7 @@ def test_what_is_no_manifest_or_a_newer_one_is_refused(checkpoints: KeyedCheckpo
         with pytest.raises(CheckpointCorruptedError, match="manifest"):
             RocksDBStateTables(ALL, [handle], directory=QUICK_DISK)
     lacking = msgspec.structs.replace(whole, segments={})
-    with pytest.raises(CheckpointCorruptedError, match="which its handle doesn't lead to"):
+    with pytest.raises(CheckpointCorruptedError, match="which its handle doesn't have"):
         RocksDBStateTables(ALL, [lacking], directory=QUICK_DISK)
     with pytest.raises(UnsupportedFormatError, match="RocksDB"):
         read_tables([whole], ALL)
