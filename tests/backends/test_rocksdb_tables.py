@@ -271,9 +271,9 @@ def test_expired_rows_are_deleted_little_by_little(checkpoints: KeyedCheckpoints
     ],
     ids=str,
 )
-def test_a_setting_that_cannot_be_is_refused_with_its_value(wrong: dict[str, Any]) -> None:
-    (value,) = wrong.values()
-    with pytest.raises(InvalidRequestError, match=f"not {value}"):
+def test_rocksdb_setting_out_of_bounds_is_refused_with_its_value(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(InvalidRequestError, match=f"{name} must be .*got {value}"):
         RocksDBSettings(**wrong)
 
 
