@@ -269,7 +269,7 @@ class OperatorStateBackend:
         elif name in self._maps:
             known = OperatorStateMode.BROADCAST
         if known is not None and known is not mode:
-            message = f"state {name!r} is a {_KINDS[known]}, but is declared as a {_KINDS[mode]}"
+            message = f"state {name!r} is a {_KINDS[known]}, but is requested as a {_KINDS[mode]}"
             raise InvalidRequestError(message)
 
     def _columns(
@@ -373,7 +373,7 @@ def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializ
     for earlier, other in zip(known, wanted, strict=True):
         if earlier != other:
             message = (
-                f"state {name!r} was declared as {earlier.name} before, and as {other.name} now"
+                f"state {name!r} was first requested as {earlier.name}, and now as {other.name}"
             )
             raise StateMigrationError(message)
 

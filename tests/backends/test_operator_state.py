@@ -495,7 +495,7 @@ class TestKinds:
             assert len(KINDS[second](backend, "s")) == (not empty)
             return
         for _ in range(2):
-            with pytest.raises(InvalidRequestError, match=r"'s' is a .* declared as a "):
+            with pytest.raises(InvalidRequestError, match=r"'s' is a .* requested as a "):
                 KINDS[second](backend, "s")
         assert len(KINDS[first](backend, "s")) == (not empty)
         assert KINDS[first](restored(backend), "s").name == "s"

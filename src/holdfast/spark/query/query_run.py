@@ -9,7 +9,7 @@ from typing import Self
 import pyspark
 from pyspark.sql import DataFrame
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 from holdfast.common import Clock
 from holdfast.errors import CheckpointNotFoundError, OutcomeUnknownError
 from holdfast.locations.coordination import sweep
