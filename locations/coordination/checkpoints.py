@@ -26,7 +26,7 @@ from holdfast.locations.storages import (
     load_checkpoint,
     misplaced,
 )
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def complete_checkpoint(
         raise InvalidRequestError(difference, location.external_pointer)
     stray = find_stray_file(metadata, location.external_pointer)
     if stray is not None:
-        message = f"checkpoint leads to {shown(stray)!a}, where it can't have a file"
+        message = f"checkpoint leads to {redact(stray)!a}, where it can't have a file"
         raise InvalidRequestError(message, location.external_pointer)
     if ownership is not None:
         ownership.check()

@@ -80,7 +80,7 @@ def without_placeholders(
         for index, state in reported.subtasks.items()
     }
     operator = msgspec.structs.replace(reported, subtasks=subtasks)
-    flaw = operator.flaw()
+    flaw = operator.find_inconsistency()
     if flaw is not None:
         raise CheckpointDeclinedError(
             f"state that operator {uid!r} reported can't be right: {flaw}"

@@ -9,7 +9,7 @@ from holdfast.locations.storages.contract import (
     CompletedCheckpointStorageLocation,
 )
 from holdfast.locations.storages.places import find_stray_file
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 
 def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCheckpoint:
@@ -38,7 +38,7 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
         raise CheckpointCorruptedError(message, uri)
     stray = find_stray_file(metadata, pointer)
     if stray is not None:
-        message = f"metadata names {shown(stray)!a}, where this checkpoint can't have a file"
+        message = f"metadata names {redact(stray)!a}, where this checkpoint can't have a file"
         raise CheckpointCorruptedError(message, uri)
     return CompletedCheckpoint(metadata, location, len(content))
 

@@ -1,6 +1,5 @@
 """The local copy of a segment: a file that is mapped, and fetched from storage when it is not there or is damaged."""
 
-import errno
 import logging
 import os
 from collections.abc import Iterable
@@ -8,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.backends.keyed.segments import Segment, load_segment
+from holdfast.common import FULL_ERRNOS, replace_file
 from holdfast.errors import (
     CheckpointCorruptedError,
-    CheckpointError,
     CheckpointNotFoundError,
     StorageFullError,
     StorageUnavailableError,
@@ -22,7 +21,6 @@ _log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
 _MOST_BUFFERS = 512
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +83,16 @@ def write_file(path: str, parts: Iterable[BytesLike]) -> None:
         StorageUnavailableError: The file can't be written.
         CheckpointError: An error of the parts.
     """
-    unfinished = f"{path}.{os.urandom(8).hex()}.inprogress"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            _write_all(descriptor, parts)
-        finally:
-            os.close(descriptor)
-        os.replace(unfinished, path)
-    except (OSError, CheckpointError) as error:
-        with suppress(OSError):
-            os.unlink(unfinished)
-        if isinstance(error, CheckpointError):
-            raise
-        is_full = error.errno in _NO_ROOM
+        with replace_file(path) as unfinished:
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                _write_all(descriptor, parts)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        is_full = error.errno in FULL_ERRNOS
         kind = StorageFullError if is_full else StorageUnavailableError
         message = f"segment can't be written ({error.strerror})"
         raise kind(message, path) from error

@@ -1,6 +1,6 @@
 """Small utilities that every layer uses and that are independent of checkpoints.
 
-URIs as paths, clocks and durations, thread pools, checksums, decoders, and values that a process makes once. They
+URIs as paths, clocks and durations, thread pools, checksums, decoders, framed files, and values that a process makes once. They
 import nothing else of Holdfast except its errors.
 """
 
@@ -32,10 +32,12 @@ from holdfast.common.parallel import (
     raise_if_cancelled,
 )
 from holdfast.common.process_local import ProcessCache, ProcessLock
-from holdfast.common.shortages import raise_shortage, shortage_of
+from holdfast.common.shortages import FULL_ERRNOS, raise_shortage, shortage_of
+from holdfast.common.stored_files import FramedFormat, replace_file
 from holdfast.common.uripath import checkpoint_directory
 
 __all__ = [
+    "FULL_ERRNOS",
     "MAX_INT64",
     "SYSTEM_CLOCK",
     "BlockBytes",
@@ -43,6 +45,7 @@ __all__ = [
     "ContextPool",
     "Count",
     "DurationMs",
+    "FramedFormat",
     "KeyGroup",
     "Parallelism",
     "ProcessCache",
@@ -63,5 +66,6 @@ __all__ = [
     "raise_shortage",
     "read_exactly",
     "read_into",
+    "replace_file",
     "shortage_of",
 ]

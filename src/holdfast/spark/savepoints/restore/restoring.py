@@ -18,7 +18,7 @@ from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.storages import CompletedCheckpoint, load_checkpoint, resolve_pointer
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import (
     APPLICATION_FILE,
@@ -274,7 +274,7 @@ class _Restore:
 
 
 def _shown(paths: Mapping[str, str]) -> dict[str, str]:
-    return {shown(old): shown(new) for old, new in paths.items()}
+    return {redact(old): redact(new) for old, new in paths.items()}
 
 
 def _metadata(spark_files: SparkFiles, query_id: str) -> str:
