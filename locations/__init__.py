@@ -1,6 +1,6 @@
-"""Where checkpoints go: open a storage, look for checkpoints, copy, verify and sweep them.
+"""Checkpoints in storage: open a storage, and find, copy, verify and sweep checkpoints.
 
-Authors of file systems and storages find what they need in `holdfast.locations.adapters`.
+Authors of file systems and storages use `holdfast.locations.adapters`.
 """
 
 if __name__ == "locations":  # reached through the repository root: a second copy of every class

@@ -57,7 +57,7 @@ from holdfast.locations.coordination.shared_streams import (
 )
 from holdfast.locations.coordination.sweeping import (
     GRACE_S,
-    LEAST_GRACE_S,
+    MIN_GRACE_S,
     SweepReport,
     jobs_with_savepoints,
     sweep,
@@ -68,7 +68,7 @@ from holdfast.locations.coordination.verification import VerifiedFile, verify
 __all__ = [
     "CLAIMED",
     "GRACE_S",
-    "LEAST_GRACE_S",
+    "MIN_GRACE_S",
     "CheckpointSize",
     "CheckpointsCleaner",
     "Claims",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
-from holdfast.locations.storages import CompletedCheckpoint, lies_in
+from holdfast.locations.storages import CompletedCheckpoint, is_file_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +52,5 @@ def size_of(
     """
     directory = checkpoint.location.external_pointer
     files = files_of(checkpoint.metadata.streams() if streams is None else streams)
-    own = sum(file.size for file in files if lies_in(file.uri, directory))
+    own = sum(file.size for file in files if is_file_of(file.uri, directory))
     return CheckpointSize(checkpoint.metadata_bytes + own, sum(file.size for file in files) - own)

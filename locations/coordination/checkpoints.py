@@ -24,7 +24,7 @@ from holdfast.locations.storages import (
     JobOwnership,
     find_stray_file,
     load_checkpoint,
-    misplaced,
+    location_mismatch,
 )
 from holdfast.redaction import redact
 
@@ -63,9 +63,9 @@ def complete_checkpoint(
         InvalidRequestError: The location is that of another checkpoint or job, or a file is in a place where the
             checkpoint can't have one; it was not written.
     """
-    difference = misplaced(metadata, location.external_pointer)
-    if difference is not None:
-        raise InvalidRequestError(difference, location.external_pointer)
+    mismatch = location_mismatch(metadata, location.external_pointer)
+    if mismatch is not None:
+        raise InvalidRequestError(mismatch, location.external_pointer)
     stray = find_stray_file(metadata, location.external_pointer)
     if stray is not None:
         message = f"checkpoint leads to {redact(stray)!a}, where it can't have a file"
@@ -161,12 +161,10 @@ def _check_still_owned(
             # restores from an id that the job has left behind; any other may be in use by now.
             number, token = metadata.checkpoint_id, metadata.commit_token
             with _logged(completed):
-                if ownership.is_past(number, token):
+                if ownership.is_superseded(number, token):
                     completed.dispose_storage_location()
-                elif ownership.has_ended_before(number, token):
-                    take_back(
-                        metadata, completed, lambda: ownership.has_ended_before(number, token)
-                    )
+                elif ownership.ended_before(number, token):
+                    take_back(metadata, completed, lambda: ownership.ended_before(number, token))
             raise
     except CheckpointConflictError:
         raise

@@ -37,13 +37,12 @@ from holdfast.locations.metadata import CheckpointMetadata, ClaimedCheckpoint
 from holdfast.locations.storages import (
     CHECKPOINT,
     METADATA_FILE,
-    NOT_EXTERNALLY_ADDRESSABLE,
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
     JobDirectory,
     JobOwnership,
     belongs_to,
-    lies_in,
+    is_file_of,
     load_checkpoint,
     resolve_pointer,
 )
@@ -122,7 +121,7 @@ def take_back(
         file_system = file_system_for(pointer)
         file_system.delete([uripath.join(pointer, METADATA_FILE)])
         files = files_of(metadata.streams())
-        file_system.delete(file.uri for file in files if lies_in(file.uri, pointer))
+        file_system.delete(file.uri for file in files if is_file_of(file.uri, pointer))
     withdraw_claim(pointer, own)
     file_system_for(pointer).delete_empty_directory(pointer)
 
@@ -136,11 +135,7 @@ def check_not_claimed(checkpoints: Iterable[CompletedCheckpointStorageLocation])
     Raises:
         CheckpointConflictError: Another job has.
     """
-    pointers = [
-        location.external_pointer
-        for location in checkpoints
-        if location.external_pointer != NOT_EXTERNALLY_ADDRESSABLE
-    ]
+    pointers = [location.external_pointer for location in checkpoints]
     for pointer, holder in zip(pointers, map_in_parallel(claimant_of, pointers), strict=True):
         if holder is not None:
             raise _is_claimed(pointer, holder)
@@ -153,8 +148,6 @@ def check_still_there(checkpoint: CompletedCheckpoint) -> None:
         CheckpointConflictError: It is gone.
     """
     pointer = checkpoint.location.external_pointer
-    if pointer == NOT_EXTERNALLY_ADDRESSABLE:
-        return
     try:
         resolve_pointer(pointer)
     except CheckpointNotFoundError as error:

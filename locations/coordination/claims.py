@@ -18,10 +18,10 @@ from holdfast.locations.storages import (
     CompletedCheckpoint,
     JobDirectory,
     belongs_to,
-    lies_in,
+    find_metadata,
+    is_file_of,
     list_each,
     load_checkpoint,
-    metadata_at,
     resolve_pointer,
 )
 
@@ -112,7 +112,7 @@ class Claims:
         else:
             needed = self._needed_beside(claim.pointer)
             if any(
-                uripath.name(uri) in needed for uri in claim.files if lies_in(uri, claim.pointer)
+                uripath.name(uri) in needed for uri in claim.files if is_file_of(uri, claim.pointer)
             ):
                 _log.info("%s stays: another savepoint needs files of it", claim.pointer)
                 with self._lock:
@@ -179,10 +179,9 @@ def _beside(pointer: str) -> list[CompletedCheckpoint]:
         entries = file_system_for(parent).list(parent)
         inside = list_each([entry.uri for entry in entries if entry.is_directory])
         locations = [
-            metadata_at(entry.uri, entry.size)
-            for each in inside.values()
-            for entry in each
-            if uripath.name(entry.uri) == METADATA_FILE
+            location
+            for entries in inside.values()
+            if (location := find_metadata(entries)) is not None
         ]
         checkpoints = map_in_parallel(load_checkpoint, locations)
     return [

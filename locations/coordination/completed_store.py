@@ -10,7 +10,7 @@ from holdfast.locations.coordination.cleaner import CheckpointsCleaner
 from holdfast.locations.coordination.shared_state import SharedStateRegistry
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import ClaimedCheckpoint
-from holdfast.locations.storages import SHARED, CompletedCheckpoint, lies_in
+from holdfast.locations.storages import SHARED, CompletedCheckpoint, is_file_of
 
 
 class CompletedCheckpointStore:
@@ -130,5 +130,5 @@ class CompletedCheckpointStore:
         self._claims.register(checkpoint)
         shared = uripath.join(uripath.parent(checkpoint.location.external_pointer), SHARED)
         for stream in checkpoint.metadata.streams():
-            if isinstance(stream, FileStateHandle) and lies_in(stream.uri, shared):
+            if isinstance(stream, FileStateHandle) and is_file_of(stream.uri, shared):
                 self._shared_state.register(stream, checkpoint.checkpoint_id)

@@ -13,9 +13,9 @@ from holdfast.locations.storages import (
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
     JobDirectory,
+    find_metadata,
     list_each,
     load_checkpoint,
-    metadata_among,
     resolve_pointer,
     without_marker,
 )
@@ -173,7 +173,7 @@ def _locations(
         level = []
         for uri, entries in inside.items():
             below = [entry.uri for entry in entries if entry.is_directory]
-            metadata = metadata_among(entries)
+            metadata = find_metadata(entries)
             if metadata is not None:
                 yield metadata
             elif any(CHECKPOINT.fullmatch(uripath.name(entry)) for entry in below):

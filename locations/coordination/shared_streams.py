@@ -12,7 +12,7 @@ from holdfast.locations.handles import (
     StreamStateHandle,
 )
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
-from holdfast.locations.storages import SHARED, lies_in
+from holdfast.locations.storages import SHARED, is_file_of
 
 
 def are_own(
@@ -90,7 +90,7 @@ def without_placeholders(
 
 def _decides(uri: str, job_directory: str, claimed: Container[str]) -> bool:
     """Whether a job decides when a file goes, and no single checkpoint of it does."""
-    return uri in claimed or lies_in(uri, uripath.join(job_directory, SHARED))
+    return uri in claimed or is_file_of(uri, uripath.join(job_directory, SHARED))
 
 
 def _resolved(

@@ -42,14 +42,14 @@ from holdfast.locations.storages import (
     CompletedCheckpoint,
     JobDirectory,
     check_job_id,
-    common_directory,
+    entropy_paths,
+    entropy_root,
     has_marker,
     list_all,
     list_each,
     newest_epoch,
     savepoint_base,
     savepoints_in,
-    spread_everywhere,
 )
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 GRACE_S = 24 * 60 * 60.0
 """Time that a writer may take from its first byte to the commit, with a wide margin."""
 
-LEAST_GRACE_S = 600.0
+MIN_GRACE_S = 600.0
 """The shortest that may do while a job runs."""
 
 _MOST_ATTEMPTS = 100
@@ -330,7 +330,7 @@ def _look_around(job: JobDirectory) -> _Place:
 
 def _look_everywhere(place: _Place, spread: str) -> None:
     """Add what is in the many directories that state files are spread over."""
-    directories = spread_everywhere(spread)
+    directories = entropy_paths(spread)
     inside = [
         entry.uri
         for entry in list_all(directories)
@@ -339,7 +339,7 @@ def _look_everywhere(place: _Place, spread: str) -> None:
     place.add_ours(list_all(inside))
     # Asked for once, and not in each of them: few are unfinished at any time.
     below = tuple(f"{directory}/" for directory in directories)
-    uploads = pending_uploads(common_directory(spread))
+    uploads = pending_uploads(entropy_root(spread))
     place.add_uploads(upload for upload in uploads if upload.uri.startswith(below))
 
 

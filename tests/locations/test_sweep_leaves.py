@@ -37,7 +37,6 @@ from holdfast.locations.adapters import (
 )
 from holdfast.locations.coordination import GRACE_S
 from holdfast.locations.handles import checksum_of
-from holdfast.locations.storages import AdoptingOutputStream
 from holdfast.testing import Faults, ManualClock, metadata_of
 
 __all__ = ["access", "clock"]
@@ -121,7 +120,6 @@ class TestWhatIsLeft:
         age("", [str(segment)], 2 * GRACE_S)
         location = job_in(f"file://{tmp_path}/storage").initialize_location_for_checkpoint(1)
         stream = location.create_checkpoint_state_output_stream(SHARED)
-        assert isinstance(stream, AdoptingOutputStream)
         assert stream.adopt(str(segment), 100, checksum_of(segment.read_bytes()))
         assert sweep(f"file://{tmp_path}/storage", "job").files == ()
         handle = stream.close_and_get_handle()

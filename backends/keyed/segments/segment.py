@@ -13,7 +13,7 @@ from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.segment_bytes import SegmentBytes
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import Checksum
-from holdfast.locations.storages import AdoptingOutputStream, CheckpointStateOutputStream
+from holdfast.locations.storages import CheckpointStateOutputStream
 
 
 class Segment:
@@ -114,7 +114,6 @@ class Segment:
         written = self.source.written
         is_adopted = (
             written is not None
-            and isinstance(stream, AdoptingOutputStream)
             and not self.is_changed()
             and stream.adopt(self.location, self.size, written)
         )

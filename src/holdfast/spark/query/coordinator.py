@@ -349,7 +349,7 @@ class CheckpointCoordinator:
         with retry_deadline(COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, ownership)
         self._given_up.forget(job_directory, attempts)
-        self._store.add(completed, lets_go=not is_retained(self._job_id))
+        self._store.add(completed, subsume=not is_retained(self._job_id))
         self._is_ours = True
         _log_completed(completed, pending.batch_id)
         return completed
