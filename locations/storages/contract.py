@@ -60,7 +60,7 @@ class DiscardingStream(ABC):
     """
 
     _finished = False
-    """Whether the success call or `close` was made: nothing more can be written."""
+    """True once the success call or `close` was made: nothing more can be written."""
 
     @abstractmethod
     def write(self, data: BytesLike, /) -> int:

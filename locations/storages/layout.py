@@ -180,7 +180,7 @@ def belongs_to(uri: str, pointer: str) -> bool:
 
 
 def location_mismatch(metadata: CheckpointMetadata, directory: str) -> str | None:
-    """Describe a contradiction between metadata and the name of its directory; None if there is none.
+    """Describe a contradiction between metadata and the name of its directory, or return None.
 
     `<job>/chk-<N>` identifies a checkpoint. Savepoints and copies may have any other name.
     """
@@ -197,7 +197,7 @@ def location_mismatch(metadata: CheckpointMetadata, directory: str) -> str | Non
 
 
 def find_stray_file(metadata: CheckpointMetadata, directory: str) -> str | None:
-    """Return the first URI in metadata that can't be that of a file of its checkpoint; None if there is none.
+    """Return the first URI in metadata that can't be that of a file of its checkpoint, or None.
 
     Args:
         metadata: The metadata, with absolute URIs.

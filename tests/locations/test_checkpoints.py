@@ -159,9 +159,9 @@ class TestBesideARunningJob:
         completed(job_in(faults.inner_directory), 1)
         looking = job_in(faults.directory)
         faults.before("open", CheckpointNotFoundError("as planned"), nth="every")
-        with pytest.raises(CheckpointNotFoundError, match="time after time"):
+        with pytest.raises(CheckpointNotFoundError, match="faster than they are read"):
             load_latest_checkpoint(looking)
-        with pytest.raises(CheckpointNotFoundError, match="time after time"):
+        with pytest.raises(CheckpointNotFoundError, match="faster than they are read"):
             load_checkpoints(looking)
 
 

@@ -33,7 +33,7 @@ from holdfast.locations.adapters import (
     StreamStateHandle,
     file_system_for,
 )
-from holdfast.locations.coordination import disposed_on_failure, load_latest_checkpoint
+from holdfast.locations.coordination import dispose_on_error, load_latest_checkpoint
 from holdfast.locations.file_systems import memory as store
 from holdfast.locations.storages import resolve_pointer
 from holdfast.testing import CheckpointStorageContract, Faults, metadata_of
@@ -267,7 +267,7 @@ class TestInterruptedPublishing:
     ) -> None:
         location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
         faults.before("publish", error)
-        with pytest.raises(type(error)), disposed_on_failure(location):
+        with pytest.raises(type(error)), dispose_on_error(location):
             complete_checkpoint(location, metadata)
         completed = complete_checkpoint(location, metadata)  # the store gets to it
         (handle,) = load_checkpoint(completed.location).metadata.streams()
@@ -279,7 +279,7 @@ class TestInterruptedPublishing:
     ) -> None:
         location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
         faults.before("publish", StorageFullError("as planned"))
-        with pytest.raises(StorageFullError), disposed_on_failure(location):
+        with pytest.raises(StorageFullError), dispose_on_error(location):
             complete_checkpoint(location, metadata)
         (handle,) = metadata.streams()
         with pytest.raises(CheckpointNotFoundError):

@@ -189,4 +189,4 @@ class TestLinksToNowhere:
         (history,) = job_histories(directory)
         assert [checkpoint.checkpoint_id for checkpoint in history.unreadable] == [3]
         assert [checkpoint.checkpoint_id for checkpoint in history.checkpoints] == [2]
-        assert history.uncommitted == ()
+        assert history.incomplete == ()

@@ -161,7 +161,7 @@ class _Sweeps:
             self.failures[job] = failure
         else:
             self.rows += _rows(job, report)
-            self.too_young += report.too_young
+            self.too_young += report.within_grace
             self.swept += 1
 
     def print(self, *, as_json: bool) -> None:

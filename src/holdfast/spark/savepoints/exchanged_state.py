@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.common import Clock
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import complete_checkpoint, disposed_on_failure, stored
+from holdfast.locations.coordination import complete_checkpoint, copy_stream, dispose_on_error
 from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import CheckpointStorageLocation, FileSystemCheckpointStorage
 from holdfast.spark.checkpoint_location import (
@@ -108,7 +108,7 @@ class QueryToExchange:
         storage = FileSystemCheckpointStorage(directory, single_writer=True)
         access = storage.create_checkpoint_storage(query.job_id)
         location = access.initialize_location_for_savepoint(self.batch.batch_id + 1, directory)
-        with disposed_on_failure(location):
+        with dispose_on_error(location):
             offsets = [path for path in selected if path.startswith("offsets/") and wakes]
             others = {
                 path: files[path]
@@ -118,7 +118,7 @@ class QueryToExchange:
             copied = Copier(location, Base()).files(query.checkpoint_location, others)
             for path in offsets:
                 content = _with_wake_ups(read_text(f"{query.checkpoint_location}/{path}"), path)
-                handle = stored(partial(io.BytesIO, content.encode()), location)
+                handle = copy_stream(partial(io.BytesIO, content.encode()), location)
                 copied.append(SparkFile(path, handle))
             spark_files = SparkFiles(
                 is_committed=True,

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Mapping
 
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
-from holdfast.locations.coordination import check_not_claimed, check_still_there
+from holdfast.locations.coordination import check_not_claimed, check_not_revoked
 from holdfast.locations.storages import (
     CheckpointStorageAccess,
     CompletedCheckpoint,
@@ -117,7 +117,7 @@ def roll_back(
         _discard_damaged(stored.access, last)
         ownership = stored.access.claim_job()
         check_not_claimed(each.location for each in ownership.completed.values())
-        check_still_there(last)
+        check_not_revoked(last)
     forget_restored(location)
     attempt = change.begin()
     gone = beyond(tree(location), way.batch)  # not before: a driver thought dead may have gone on

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from holdfast.common import map_in_parallel, read_exactly, uripath
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import claimant_of, files_of, stored, with_copies
+from holdfast.locations.coordination import copy_files, copy_stream, files_of, read_claim
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
@@ -57,7 +57,7 @@ class Base:
         completed = load_checkpoint(resolve_pointer(pointer))
         pointer = completed.location.external_pointer
         spark_files = spark_files_of(completed.metadata, pointer)
-        holder = claimant_of(pointer)
+        holder = read_claim(pointer)
         if holder is not None:
             message = f"base was claimed by job {holder.job_id!r}, which deletes it; name another one, or none"
             raise InvalidRequestError(message, pointer)
@@ -153,7 +153,7 @@ class Copier:
         def copy(file: FileStateHandle) -> StreamStateHandle:
             return written.get(file.uri) or self._state_file(file)
 
-        metadata, copied = with_copies(metadata, copy)
+        metadata, copied = copy_files(metadata, copy)
         self.state_origins = {
             uri: copy.uri
             for uri, copy in copied.items()
@@ -176,7 +176,7 @@ class Copier:
         return self._copied(handle.open_input_stream)
 
     def _copied(self, opens: Callable[[], BinaryIO]) -> StreamStateHandle:
-        handle = stored(opens, self._location)
+        handle = copy_stream(opens, self._location)
         with self._lock:
             self.copied_bytes += handle.size
         return handle

@@ -13,7 +13,7 @@ import pyspark
 
 from holdfast.common import Clock
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import complete_checkpoint, disposed_on_failure
+from holdfast.locations.coordination import complete_checkpoint, dispose_on_error
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CompletedCheckpoint, FileSystemCheckpointStorage
 from holdfast.spark.checkpoint_location import (
@@ -100,7 +100,7 @@ def copy_query(
     storage = FileSystemCheckpointStorage(target, inline_threshold=threshold, single_writer=True)
     access = storage.create_checkpoint_storage(stored.job_id)
     location = access.initialize_location_for_savepoint(batch_id + 1, target)
-    with disposed_on_failure(location):
+    with dispose_on_error(location):
         copier = Copier(location, base, format)
         with _of_the_query(batch_id, target):
             metadata = _copied_state(stored, last, batch, copier, clock.now_ms())

@@ -13,9 +13,9 @@ from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import (
     complete_checkpoint,
-    disposed_on_failure,
-    stored,
-    with_copies,
+    copy_files,
+    copy_stream,
+    dispose_on_error,
 )
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import (
@@ -88,7 +88,7 @@ def write_savepoint(
     location = storage.create_checkpoint_storage(job_id).initialize_location_for_savepoint(
         checkpoint_id, directory
     )
-    with disposed_on_failure(location):
+    with dispose_on_error(location):
         metadata = CheckpointMetadata(
             job_id=job_id,
             checkpoint_id=checkpoint_id,
@@ -142,9 +142,9 @@ def _copied(
     content = None
     if SPARK_FILES in former.metadata.coordinator_states:
         content = spark_files_of(former.metadata, former.location.external_pointer)
-    metadata, copies = with_copies(
+    metadata, copies = copy_files(
         metadata,
-        lambda handle: stored(handle.open_input_stream, location),
+        lambda handle: copy_stream(handle.open_input_stream, location),
         also=[file.handle for file in content.files] if content else (),
     )
     if content is None:
