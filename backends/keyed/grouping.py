@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import are_new, order_of
-from holdfast.backends.keyed.columns import same_rows
-from holdfast.backends.keyed.table import Flags, SortKeys
+from holdfast.backends.arrow import order_of
+from holdfast.backends.keyed.columns import group_equal_rows
+from holdfast.backends.keyed.table import SortKeys
 
 Positions = npt.NDArray[np.int64]
 
@@ -108,13 +108,8 @@ def grouped(
             hashes, and NumPy has no vector instructions. It decides how they are sorted, not what comes of it.
     """
     order, ascending = _sorted_by_counting(sort_keys) if by_counting else _sorted(sort_keys)
-    is_new = are_new(ascending)
-    same = np.flatnonzero(~is_new)
-    if len(same):
-        equal = same_rows(columns, order[same], columns, order[same - 1])
-        if not equal.all():
-            order, is_new = _untangled(order, is_new, columns, same[~equal])
-    return Grouping(order, np.flatnonzero(is_new))
+    order, is_first = group_equal_rows(order, ascending, columns)
+    return Grouping(order, np.flatnonzero(is_first))
 
 
 def encoded_if_repeated(column: pa.Array) -> tuple[pa.Array, Positions] | None:
@@ -238,34 +233,3 @@ def _sorted_further(
         at = np.concatenate([np.arange(*run) for run in zip(starts, ends, strict=True)])
         order[at] = order[at].take(np.argsort(sort_keys.take(order[at]), kind="stable"))
     return order, sort_keys.take(order)
-
-
-def _untangled(
-    order: Positions, is_new: Flags, columns: Sequence[pa.Array], unequal: Positions
-) -> tuple[Positions, Flags]:
-    """Tell apart rows that are not equal although their sort keys are.
-
-    Args:
-        order: The rows by sort key.
-        is_new: Where in `order` a sort key begins.
-        columns: The columns that decide whether rows are equal.
-        unequal: Where in `order` a row has the sort key of the one before, and is unequal to it.
-    """
-    runs = np.cumsum(is_new) - 1
-    todo = np.flatnonzero(np.isin(runs, runs[unequal]))
-    tangled, label = todo, np.zeros(len(order), np.int64)
-    number = 0
-    while len(todo):  # in each round all rows that equal the first of their run get its number
-        _, first, back = np.unique(runs[todo], return_index=True, return_inverse=True)
-        equal = same_rows(columns, order[todo], columns, order[todo[first[back]]])
-        label[todo[equal]] = number
-        todo = todo[~equal]
-        number += 1
-    order, is_new = order.copy(), is_new.copy()
-    resorted = tangled[np.lexsort((label[tangled], runs[tangled]))]
-    order[tangled] = order[resorted]
-    before = resorted[:-1], resorted[1:]
-    is_new[tangled[1:]] = (runs[before[0]] != runs[before[1]]) | (
-        label[before[0]] != label[before[1]]
-    )
-    return order, is_new

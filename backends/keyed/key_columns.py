@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.backends.arrow import conformed, nullable_type
-from holdfast.backends.keyed.columns import whole
+from holdfast.backends.keyed.columns import combine_chunks
 from holdfast.backends.keyed.compatibility import shown
 from holdfast.errors import InvalidRequestError
 
@@ -31,7 +31,10 @@ def key_columns(
         listed = ", ".join(map(str, types)) or "no type"
         message = f"the key has columns {shown(key)}, and columns of {listed} were given"
         raise InvalidRequestError(message)
-    return [conformed(whole(column), type) for column, type in zip(columns, key.types, strict=True)]
+    return [
+        conformed(combine_chunks(column), type)
+        for column, type in zip(columns, key.types, strict=True)
+    ]
 
 
 def arrow_columns(given: Iterable[Any], what: str) -> list[pa.Array | pa.ChunkedArray]:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import plain_floats
-from holdfast.backends.keyed.columns import take_arrow, whole
+from holdfast.backends.keyed.columns import combine_chunks, take_arrow
 from holdfast.backends.keyed.grouping import (
     Grouping,
     Positions,
@@ -199,7 +199,7 @@ class Keys:
 
 
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return plain_floats(whole(column))
+    return plain_floats(combine_chunks(column))
 
 
 def _groups(numbers: npt.NDArray[np.int32], max_parallelism: int) -> npt.NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """The bytes of `_metadata`. Pure, no I/O.
 
-It is a `FramedFormat` with the magic HOLDFAST. `READERS` has a reader for each version that ever existed. The body of
+It has a `Frame` with the magic HOLDFAST. `READERS` has a reader for each version that ever existed. The body of
 version 1:
 
     offset  length  meaning
@@ -22,8 +22,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.common import FramedFormat, message_pack_decoder, uripath
-from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+from holdfast.common import Frame, message_pack_decoder, uripath
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    InvalidRequestError,
+    UnsupportedFormatError,
+)
 from holdfast.locations.handles import (
     FileStateHandle,
     PlaceholderStreamStateHandle,
@@ -32,10 +36,7 @@ from holdfast.locations.handles import (
 from holdfast.locations.metadata.records import CheckpointMetadata
 from holdfast.redaction import redact
 
-VERSION = 1
-"""The version that is written."""
-
-_FORMAT = FramedFormat("metadata file", b"HOLDFAST")
+_FRAME = Frame(b"HOLDFAST", version=1, name="holdfast metadata file")
 _LENGTH = struct.Struct(">Q")
 
 _PARENT = "../"
@@ -60,7 +61,7 @@ def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
         return msgspec.structs.replace(handle, uri=relative_uri(handle.uri, directory))
 
     body = msgspec.msgpack.encode(metadata.with_streams(relative))
-    return _FORMAT.encode(_LENGTH.pack(len(body)) + body, version=VERSION)
+    return _FRAME.encode(_LENGTH.pack(len(body)) + body)
 
 
 def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMetadata:
@@ -75,7 +76,9 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
         CheckpointCorruptedError: The file is of another format, was cut off or changed, or has invalid numbers.
         UnsupportedFormatError: The file is intact and of a newer version.
     """
-    version, body = _FORMAT.decode(content, uri, versions=READERS)
+    version, body = _FRAME.open(content, uri)
+    if version not in READERS:
+        raise UnsupportedFormatError(_unsupported(version), uri)
     try:
         metadata = READERS[version](body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error) as error:
@@ -136,6 +139,13 @@ def _read_version_1(body: memoryview) -> CheckpointMetadata:
     if length != len(records):
         raise msgspec.DecodeError(f"body of {len(records)} bytes, expected {length}")
     return _DECODER.decode(records)
+
+
+def _unsupported(version: int) -> str:
+    oldest, newest = min(READERS), max(READERS)
+    readable = f"versions {oldest} to {newest}" if oldest < newest else f"version {newest}"
+    message = f"written in format version {version}; this Holdfast reads {readable}"
+    return f"{message}: upgrade Holdfast" if version > newest else message
 
 
 READERS: dict[int, Callable[[memoryview], CheckpointMetadata]] = {1: _read_version_1}

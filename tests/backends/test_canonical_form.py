@@ -309,7 +309,7 @@ class TestAStateWhoseTypeHasChanged:
 class TestWhatIsInMemoryAtATime:
     @pytest.fixture(autouse=True)
     def _small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.backends.keyed.segments.canonical_tables.MERGED_ROWS", 500)
+        monkeypatch.setattr("holdfast.backends.keyed.segments.table_writer.MERGED_ROWS", 500)
 
     def test_is_a_step_of_rows_that_lie_evenly(self, checkpoints: KeyedCheckpoints) -> None:
         tables = opened("columnar")

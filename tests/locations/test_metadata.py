@@ -368,7 +368,7 @@ class TestDamage:
             monkeypatch.setitem(READERS, number, READERS[1])
         with pytest.raises(UnsupportedFormatError) as caught:
             decode_metadata(sealed(b"", version=version), DIRECTORY, uri=URI)
-        assert str(caught.value).startswith(f"metadata file was {message}: location=")
+        assert str(caught.value).startswith(f"{message}: location=")
 
     @pytest.mark.parametrize(
         "body",

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import cells_of, column_of, fold_behind
+from holdfast.backends.keyed.columns import from_cells, to_cells
+from holdfast.backends.keyed.folding import fold_into
 from holdfast.backends.keyed.heap.sort_index import Identity, SortIndex
 from holdfast.backends.keyed.table import (
     Flags,
@@ -70,7 +71,7 @@ class HeapTable:
             rows = [row if row is not None and self._lives(row) else None for row in rows]
         present = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
         columns = tuple(
-            column_of([None if row is None else row.values[index] for row in rows], field.type)
+            from_cells([None if row is None else row.values[index] for row in rows], field.type)
             for index, field in enumerate(self._spec.values)
         )
         return present, columns
@@ -86,7 +87,7 @@ class HeapTable:
         if appended.any():
             values = self._folded(identities, values, appended)
         is_appended = appended.tolist()
-        cells = [cells_of(column) for column in values]
+        cells = [to_cells(column) for column in values]
         sort_keys = identities.sort_keys.tolist()
         for number, (group, identity) in enumerate(self._places(identities)):
             if operations[number] == Operation.DELETE:
@@ -175,7 +176,7 @@ class HeapTable:
             times = (
                 [self.now_ms] * len(chunk) if chunk.times_ms is None else chunk.times_ms.tolist()
             )
-            cells = [cells_of(column) for column in chunk.values]
+            cells = [to_cells(column) for column in chunk.values]
             values = zip(*cells, strict=True) if cells else [()] * len(chunk)
             rows = zip(
                 self._places(chunk.identities),
@@ -190,7 +191,7 @@ class HeapTable:
     def _places(self, identities: Identities) -> Iterator[tuple[int, Identity]]:
         """The key group and the cells of each identity."""
         groups = (identities.sort_keys >> np.uint64(48)).tolist()
-        return zip(groups, zip(*map(cells_of, identities.columns), strict=True), strict=True)
+        return zip(groups, zip(*map(to_cells, identities.columns), strict=True), strict=True)
 
     def _put(self, group: int, identity: Identity, row: Row) -> None:
         rows = self._own(group)
@@ -228,7 +229,7 @@ class HeapTable:
     ) -> list[pa.Array]:
         """The values, where they are appended behind what is there."""
         present, before = self.get(identities)
-        return fold_behind(before, values, present & appended, self._spec)
+        return fold_into(before, values, present & appended, self._spec)
 
 
 def by_sort_key(groups: Iterable[Rows]) -> list[tuple[Identity, Row]]:
@@ -240,11 +241,11 @@ def by_sort_key(groups: Iterable[Rows]) -> list[tuple[Identity, Row]]:
 def rows_of(spec: TableSpec, ordered: Sequence[tuple[Identity, Row]]) -> TableRows:
     """Rows that are given by their sort keys, in columns."""
     columns = [
-        column_of([identity[index] for identity, _ in ordered], field.type)
+        from_cells([identity[index] for identity, _ in ordered], field.type)
         for index, field in enumerate(spec.id_fields)
     ]
     values = [
-        column_of([row.values[index] for _, row in ordered], field.type)
+        from_cells([row.values[index] for _, row in ordered], field.type)
         for index, field in enumerate(spec.values)
     ]
     sort_keys = np.array([row.sort_key for _, row in ordered], np.uint64)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from holdfast.backends.keyed.heap.heap_table import HeapTable, Rows, steps_of
 from holdfast.backends.keyed.segments import (
     RestoredTable,
-    migration_of,
     read_tables,
+    resolve_migration,
     write_tables,
 )
 from holdfast.backends.keyed.snapshot_part import KeyedStatePart
@@ -89,7 +89,7 @@ class HeapStateTables:
             table.restore(mixed.rows(spec, migration))
             del self._mixed[spec.name]
         elif known is not None:
-            change = migration_of(known.spec, spec, migration)
+            change = resolve_migration(known.spec, spec, migration)
             table.restore([_changed(known.everything(), known.spec, change)])
         self._tables[spec.name] = table
         self._asked.add(spec.name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, encode_native
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
-from holdfast.backends.keyed.segments import StoredSpec, finish, new_segment_name
+from holdfast.backends.keyed.segments import StoredSpec, finish_stream, new_segment_name
 from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotResult, SnapshotStreams
@@ -107,7 +107,7 @@ class RocksDBSnapshotStrategy:
         )
         with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
             stream.write(encode_native(manifest))
-            stored = finish(streams, stream)
+            stored = finish_stream(streams, stream)
         self.written(files)
         return SnapshotResult((SegmentsStateHandle(key_groups, shared, stored),))
 
@@ -140,4 +140,4 @@ def _uploaded(path: str, streams: SnapshotStreams) -> StreamStateHandle:
             while data := content.read(_COPY_BYTES):
                 stream.write(data)
                 raise_if_cancelled()
-        return finish(streams, stream)
+        return finish_stream(streams, stream)

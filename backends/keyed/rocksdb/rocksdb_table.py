@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import fold_behind, from_arrow, take_or_null
+from holdfast.backends.keyed.columns import from_arrow, take_or_null
+from holdfast.backends.keyed.folding import fold_into
 from holdfast.backends.keyed.rocksdb.database import Family
 from holdfast.backends.keyed.rocksdb.row_bytes import SORT_KEY, TIME, RowForm
 from holdfast.backends.keyed.table import (
@@ -84,7 +85,7 @@ class RocksDBTable:
         if appended.any():
             present, held = self._held(keys)
             before = self._columns_of(present, held)
-            values = fold_behind(before, values, present & appended, self._spec)
+            values = fold_into(before, values, present & appended, self._spec)
             if self._spec.ttl_ms is not None:
                 times = np.full(len(keys), self._now_ms(), np.int64)
                 latest = times.copy()

@@ -21,9 +21,9 @@ from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.backends.keyed.segments import (
     RestoredTable,
     StoredSpec,
-    check_apart,
-    migration_of,
+    check_disjoint,
     read_tables,
+    resolve_migration,
 )
 from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
@@ -203,7 +203,7 @@ class RocksDBStateTables:
             for restored in read_tables(canonical_handles(handles, self._copies), self._key_groups):
                 self._restore(restored)
             return self._database
-        check_apart(
+        check_disjoint(
             (KeyGroupRange(*each.handle.key_groups), [spec.name for spec in each.manifest.specs])
             for each in databases
         )
@@ -273,7 +273,7 @@ class RocksDBStateTables:
         self, known: RocksDBTable, spec: TableSpec, migration: Migration | None
     ) -> RocksDBTable:
         """The table as it is to be now; its rows are written anew if they look otherwise."""
-        change = migration_of(known.spec, spec, migration)
+        change = resolve_migration(known.spec, spec, migration)
         if change is None and (known.spec.ttl_ms is None) == (spec.ttl_ms is None):
             return self._new(spec)
         old = known.everything()  # of the column family as it is now, which it reads to the end

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import refuse_compressed
-from holdfast.backends.keyed.columns import cells_of, column_of, plain_type, to_arrow
+from holdfast.backends.keyed.columns import from_cells, numpy_type, to_arrow, to_cells
 from holdfast.common import message_pack_decoder
 
 SORT_KEY = ">u8"
@@ -42,7 +42,7 @@ class RowForm:
     def __init__(self, fields: Sequence[pa.Field], head: str | None) -> None:
         self._types = [field.type for field in fields]
         self._head = None if head is None else np.dtype(head)
-        plain = [plain_type(type) for type in self._types]
+        plain = [numpy_type(type) for type in self._types]
         known = [kind.newbyteorder("<") for kind in plain if kind is not None]
         self._record: np.dtype[Any] | None = None
         if len(known) == len(plain):
@@ -63,7 +63,7 @@ class RowForm:
         """
         if self._record is not None:
             return self._encode_fixed(self._record, columns, count, head)
-        rows = map(_ENCODER.encode, zip(*map(cells_of, columns), strict=True))
+        rows = map(_ENCODER.encode, zip(*map(to_cells, columns), strict=True))
         if head is None or self._head is None:
             return list(rows)
         heads = _slices(head.astype(self._head).tobytes(), _HEAD_BYTES)
@@ -75,7 +75,7 @@ class RowForm:
             skipped = 0 if self._head is None else _HEAD_BYTES
             cells = [_DECODER.decode(memoryview(row)[skipped:]) for row in rows]
             return tuple(
-                column_of([row[number] for row in cells], type)
+                from_cells([row[number] for row in cells], type)
                 for number, type in enumerate(self._types)
             )
         if not self._types:

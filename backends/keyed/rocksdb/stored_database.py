@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, decode_native
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
-from holdfast.backends.keyed.segments import ROCKSDB_MAGIC, manifest_bytes
+from holdfast.backends.keyed.segments import ROCKSDB_MAGIC, read_manifest_bytes
 from holdfast.backends.sections import location_of
 from holdfast.common import map_in_parallel, raise_if_cancelled, replace_file
 from holdfast.errors import CheckpointCorruptedError
@@ -87,7 +87,7 @@ def stored_database(handle: SegmentsStateHandle) -> StoredDatabase | None:
         CheckpointCorruptedError: The manifest is damaged, or names a file that the handle doesn't lead to.
         UnsupportedFormatError: A newer Holdfast wrote it.
     """
-    content = manifest_bytes(handle)
+    content = read_manifest_bytes(handle)
     if not content.startswith(ROCKSDB_MAGIC):
         return None
     location = location_of(handle.manifest)

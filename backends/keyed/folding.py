@@ -1,8 +1,8 @@
-"""Operands that become one value, for many rows at once.
+"""Fold operands into values, for many rows at once.
 
-A null is no operand: where all operands of a row are null, so is the value. Of floats NaN is the greatest,
-as Spark has it: `max` gives NaN where one is, `min` only where all are. Structs are compared field by field;
-there a null is less than any value.
+Null operands are ignored; the value is null if all operands are. NaN is the greatest float, as in Spark: `max`
+returns NaN if one operand is NaN, `min` only if all are. Structs are compared field by field, and a null field
+is less than any value.
 """
 
 import itertools
@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from holdfast.backends.arrow import MisfitError, union_of_sketches
-from holdfast.backends.keyed.columns.columns import (
+from holdfast.backends.keyed.columns import (
     Column,
     Rows,
+    column_type,
+    concatenate_arrays,
     from_arrow,
-    held_type,
-    plain_type,
-    side_by_side,
+    numpy_type,
     take,
     to_arrow,
 )
@@ -33,40 +33,40 @@ _HALF = np.int64(0xFFFF_FFFF)
 
 
 class _FoldOverflowError(ArithmeticError):
-    """A sum is not among the numbers of its type."""
+    """A sum overflows its type."""
 
 
 def fold_values(values: Sequence[Column], bounds: Rows, spec: TableSpec) -> list[Column]:
-    """A row of values for each group of a table's operands. Arguments and errors are those of `folded`."""
+    """Fold each group of a table's operands into a row of values; as `fold_column` for each column."""
     return [
-        folded(column, field.type, bounds, fold, state=spec.name)
+        fold_column(column, field.type, bounds, fold, state=spec.name)
         for column, field, fold in zip(values, spec.values, spec.folds, strict=True)
     ]
 
 
-def fold_behind(
-    before: Sequence[pa.Array], added: Sequence[pa.Array], is_behind: Flags, spec: TableSpec
+def fold_into(
+    before: Sequence[pa.Array], added: Sequence[pa.Array], has_before: Flags, spec: TableSpec
 ) -> list[pa.Array]:
-    """Rows of a table that are added to rows before them.
+    """Fold added rows of a table into the rows that are there.
 
     Args:
-        before: The columns of values of the rows before.
-        added: The values of the rows that are added, as many.
-        is_behind: Which rows are folded with those before; the others stay what they are.
+        before: The columns of values of the rows that are there.
+        added: The values of the added rows, as many.
+        has_before: The added rows to fold into the row before; the others stay as they are.
         spec: The table's name, columns and types.
 
     Raises:
-        InvalidRequestError: A sum is too large for its type.
+        InvalidRequestError: A sum overflows its type.
     """
-    count = len(is_behind)
+    count = len(has_before)
     rows = np.arange(2 * count)
     rows = rows // 2 + rows % 2 * count  # of two columns: before, added, before, added …
-    kept = np.repeat(is_behind, 2)
+    kept = np.repeat(has_before, 2)
     kept[1::2] = True
     at = rows[kept]
-    bounds = np.concatenate([[0], np.cumsum(is_behind.astype(np.int64) + 1)])
+    bounds = np.concatenate([[0], np.cumsum(has_before.astype(np.int64) + 1)])
     operands = [
-        take(from_arrow(side_by_side([old, new])), at)
+        take(from_arrow(concatenate_arrays([old, new])), at)
         for old, new in zip(before, added, strict=True)
     ]
     return [
@@ -75,58 +75,60 @@ def fold_behind(
     ]
 
 
-def folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold, *, state: str) -> Column:
-    """One value for each group of operands that follow each other.
+def fold_column(
+    column: Column, type: pa.DataType, bounds: Rows, fold: Fold, *, state: str
+) -> Column:
+    """Fold each group of adjacent operands into one value.
 
     Args:
         column: The operands, oldest first in each group.
         type: Their type, and the type of the values.
-        bounds: Where each group begins; behind the last of them, where it ends. A group without operands
-            gives null, or any number.
-        fold: How two operands become one.
-        state: The name of the state that they are of, for errors.
+        bounds: The start of each group, then the end of the last one. The value of a group without operands is
+            null, or any number.
+        fold: The operation that combines two operands.
+        state: The state's name, for errors.
 
     Raises:
-        InvalidRequestError: A sum is too large for the type, or bytes are no sketch.
+        InvalidRequestError: A sum overflows the type, or bytes are not a sketch.
     """
     try:
-        return _folded(column, held_type(type), bounds, fold)
+        return _fold(column, column_type(type), bounds, fold)
     except _FoldOverflowError as error:
-        message = f"state {state!r}: {error}; give the state a wider type, or floats"
+        message = f"state {state!r}: {error}; use a wider type or floats"
         raise InvalidRequestError(message) from error
     except MisfitError as error:
         raise InvalidRequestError(f"state {state!r}: {error}") from error
 
 
-def _folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold) -> Column:
+def _fold(column: Column, type: pa.DataType, bounds: Rows, fold: Fold) -> Column:
     if fold == "concatenate":
-        return _concatenated(to_arrow(column, type), bounds)
+        return _fold_lists(to_arrow(column, type), bounds)
     if fold == "hll_union":
-        return _unions(to_arrow(column, type), type, bounds)
+        return _fold_sketches(to_arrow(column, type), type, bounds)
     if isinstance(column, np.ndarray):
-        return _folded_numbers(column, bounds, fold)
+        return _fold_numbers(column, bounds, fold)
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     if not valid.all():
         counts = np.concatenate([[0], np.cumsum(valid)])
         bounds = counts.take(bounds)
         column = column.filter(pa.array(valid))
     empty = bounds[1:] == bounds[:-1]
-    plain = plain_type(type)
-    if plain is not None:
+    dtype = numpy_type(type)
+    if dtype is not None:
         numbers = np.frombuffer(
-            column.buffers()[1], plain, len(column), column.offset * plain.itemsize
+            column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize
         )
-        values = to_arrow(_folded_numbers(numbers, bounds, fold), type)
+        values = to_arrow(_fold_numbers(numbers, bounds, fold), type)
     elif types.is_boolean(type):
         flags = column.to_numpy(zero_copy_only=False).astype(np.uint8)
-        values = pa.array(_folded_numbers(flags, bounds, fold).astype(bool))
+        values = pa.array(_fold_numbers(flags, bounds, fold).astype(bool))
     else:
-        return _folded_by_arrow(column, type, bounds, fold)
+        return _fold_by_arrow(column, type, bounds, fold)
     return pc.if_else(pa.array(~empty), values, pa.scalar(None, type)) if empty.any() else values
 
 
-def _folded_numbers(numbers: npt.NDArray[Any], bounds: Rows, fold: Fold) -> npt.NDArray[Any]:
-    """Folds numbers; a group without operands gives 0."""
+def _fold_numbers(numbers: npt.NDArray[Any], bounds: Rows, fold: Fold) -> npt.NDArray[Any]:
+    """Fold numbers; the value of a group without operands is 0."""
     out = np.zeros(len(bounds) - 1, numbers.dtype)
     filled = (bounds[1:] > bounds[:-1]).nonzero()[0]
     if not len(filled):
@@ -144,11 +146,14 @@ def _folded_numbers(numbers: npt.NDArray[Any], bounds: Rows, fold: Fold) -> npt.
 
 def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[Any]:
     if numbers.dtype.kind == "f":
-        with np.errstate(over="ignore", invalid="ignore"):  # floats have infinity and NaN for that
+        with np.errstate(over="ignore", invalid="ignore"):  # a float sum becomes infinity or NaN
             return np.add.reduceat(numbers, starts)
-    most = int(np.diff(bounds).max())
+    max_count = int(np.diff(bounds).max())
     limits = np.iinfo(numbers.dtype)
-    if most * int(numbers.max()) <= limits.max and most * int(numbers.min()) >= limits.min:
+    if (
+        max_count * int(numbers.max()) <= limits.max
+        and max_count * int(numbers.min()) >= limits.min
+    ):
         return np.add.reduceat(numbers, starts, dtype=numbers.dtype)
     if numbers.dtype == np.uint64:
         low = np.add.reduceat((numbers & np.uint64(_HALF)).view(np.int64), starts)
@@ -157,21 +162,20 @@ def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[
         wide = numbers.astype(np.int64, copy=False)
         low = np.add.reduceat(wide & _HALF, starts)
         high = np.add.reduceat(wide >> np.int64(32), starts)
-    high += low >> np.int64(
-        32
-    )  # the sum is high * 2**32 + (low & _HALF), neither of which overflows
+    # The sum is high * 2**32 + (low & _HALF), and neither overflows.
+    high += low >> np.int64(32)
     low &= _HALF
-    least, greatest = limits.min, limits.max
-    over = (high > greatest >> 32) | ((high == greatest >> 32) & (low > greatest & int(_HALF)))
-    under = (high < least >> 32) | ((high == least >> 32) & (low < least & int(_HALF)))
+    lower, upper = limits.min, limits.max
+    over = (high > upper >> 32) | ((high == upper >> 32) & (low > upper & int(_HALF)))
+    under = (high < lower >> 32) | ((high == lower >> 32) & (low < lower & int(_HALF)))
     if (over | under).any():
-        message = f"a sum is less than {least} or more than {greatest}"
+        message = f"a sum is less than {lower} or greater than {upper}"
         raise _FoldOverflowError(message)
     return ((high << np.int64(32)) | low).astype(numbers.dtype)
 
 
-def _concatenated(lists: pa.Array, bounds: Rows) -> pa.Array:
-    """Lists one behind the other; a group of nulls alone gives null."""
+def _fold_lists(lists: pa.Array, bounds: Rows) -> pa.Array:
+    """Concatenate the lists of each group; null if all are null."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     offsets = ends.take(bounds)
@@ -184,8 +188,8 @@ def _concatenated(lists: pa.Array, bounds: Rows) -> pa.Array:
     return make.from_arrays(pa.array(offsets, width), lists.flatten(), type=lists.type, mask=mask)
 
 
-def _unions(sketches: pa.Array, type: pa.DataType, bounds: Rows) -> pa.Array:
-    """Sketches of all values of each group; a lone sketch stays as it is, and a group of nulls alone gives null."""
+def _fold_sketches(sketches: pa.Array, type: pa.DataType, bounds: Rows) -> pa.Array:
+    """Unite the sketches of each group; a single sketch stays as it is, and null if all are null."""
     unions: list[bytes | None] = []
     for first, end in itertools.pairwise(bounds.tolist()):
         operands = [data for data in sketches[first:end].to_pylist() if data is not None]
@@ -195,8 +199,8 @@ def _unions(sketches: pa.Array, type: pa.DataType, bounds: Rows) -> pa.Array:
     return pa.array(unions, type)
 
 
-def _folded_by_arrow(column: pa.Array, type: pa.DataType, bounds: Rows, fold: Fold) -> pa.Array:
-    """Values of types that are no numbers to NumPy: texts, decimals; without nulls."""
+def _fold_by_arrow(column: pa.Array, type: pa.DataType, bounds: Rows, fold: Fold) -> pa.Array:
+    """Fold values without nulls of types that NumPy doesn't have, such as texts and decimals."""
     lengths = np.diff(bounds)
     groups = np.repeat(np.arange(len(lengths)), lengths)
     if fold == "sum":
@@ -208,23 +212,23 @@ def _folded_by_arrow(column: pa.Array, type: pa.DataType, bounds: Rows, fold: Fo
         try:
             values = sums["value_sum"].combine_chunks().cast(type)
         except pa.ArrowInvalid as error:
-            message = f"a sum has more than the {type.precision} digits of {type}"
+            message = f"a sum exceeds the {type.precision} digits of {type}"
             raise _FoldOverflowError(message) from error
     else:
         direction = "ascending" if fold in ("min", "all") else "descending"
         keys = [(groups, "ascending"), *((key, direction) for key in _sort_keys(column))]
         named = {str(index): key for index, (key, _) in enumerate(keys)}
-        directions = [(str(index), known) for index, (_, known) in enumerate(keys)]
+        directions = [(str(index), direction) for index, (_, direction) in enumerate(keys)]
         order = pc.sort_indices(pa.table(named), directions)
         filled = (lengths > 0).nonzero()[0]
         at, values = filled, column.take(order.take(pa.array(bounds.take(filled))))
-    where = np.full(len(lengths), -1, np.int64)
-    where[at] = np.arange(len(at))
-    return values.take(pa.array(where, mask=where < 0))
+    rows = np.full(len(lengths), -1, np.int64)
+    rows[at] = np.arange(len(at))
+    return values.take(pa.array(rows, mask=rows < 0))
 
 
 def _sort_keys(column: pa.Array) -> list[pa.Array]:
-    """Columns that are sorted by one after the other: a struct's fields, null first and NaN last."""
+    """Return the columns to sort by: of a struct its fields, with null first and NaN last."""
     if not types.is_struct(column.type):
         return [column]
     keys = []

@@ -139,7 +139,7 @@ def test_a_table_keeps_its_spec_its_times_and_the_metadata_of_its_fields(
 def test_a_table_of_more_rows_than_a_section_holds_is_several_sections(
     streams: SnapshotStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.keyed.segments.table_writing.STEP_ROWS", 1000)
+    monkeypatch.setattr("holdfast.backends.keyed.segments.table_writer.STEP_ROWS", 1000)
     handle = write_tables(
         [
             (
