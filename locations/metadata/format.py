@@ -78,7 +78,7 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
     """
     version, body = _FRAME.open(content, uri)
     if version not in READERS:
-        raise UnsupportedFormatError(_unsupported(version), uri)
+        raise _version_error(version, uri)
     try:
         metadata = READERS[version](body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error) as error:
@@ -141,11 +141,12 @@ def _read_version_1(body: memoryview) -> CheckpointMetadata:
     return _DECODER.decode(records)
 
 
-def _unsupported(version: int) -> str:
+def _version_error(version: int, uri: str) -> UnsupportedFormatError:
     oldest, newest = min(READERS), max(READERS)
     readable = f"versions {oldest} to {newest}" if oldest < newest else f"version {newest}"
     message = f"written in format version {version}; this Holdfast reads {readable}"
-    return f"{message}: upgrade Holdfast" if version > newest else message
+    way_out = ": upgrade Holdfast" if version > newest else ""
+    return UnsupportedFormatError(message + way_out, uri)
 
 
 READERS: dict[int, Callable[[memoryview], CheckpointMetadata]] = {1: _read_version_1}
