@@ -6,7 +6,6 @@ inside `_metadata`. `layout` names the files. The commit is the success call of 
 """
 
 from holdfast.locations.storages.completed import (
-    FileSystemCompletedCheckpointStorageLocation,
     find_metadata,
     list_all,
     list_each,
@@ -93,7 +92,6 @@ __all__ = [
     "FileSystemCheckpointStorageAccess",
     "FileSystemCheckpointStorageLocation",
     "FileSystemCheckpointStreamFactory",
-    "FileSystemCompletedCheckpointStorageLocation",
     "JobDirectory",
     "JobOwnership",
     "MemoryCheckpointStorage",

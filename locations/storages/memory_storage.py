@@ -83,7 +83,12 @@ class MemoryCheckpointStorageAccess(FileSystemCheckpointStorageAccess):
 
     def _factory(self, exclusive: str, *, shared: str) -> FileSystemCheckpointStreamFactory:
         factory = super()._factory(exclusive, shared=shared)
-        return replace(factory, inline_threshold=self.max_state_bytes, has_files=False)
+        return replace(
+            factory,
+            inline_threshold=self.max_state_bytes,
+            write_buffer_bytes=0,
+            has_files=False,
+        )
 
 
 class PersistentMetadataCheckpointStorageLocation(FileSystemCheckpointStorageLocation):
