@@ -12,7 +12,7 @@ from contracts.elements import list_state
 from contracts.processes import output_of
 
 from holdfast.backends import OperatorStateBackend
-from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
+from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
 from holdfast.backends.sections import Compression
 from holdfast.common import shortage_of
 from holdfast.errors import CheckpointError, ResourceExhaustedError, StorageFullError
@@ -79,7 +79,7 @@ def test_error_of_the_machine_is_told_from_one_of_the_bytes(
     assert shortage is None if expected is None else type(shortage) is expected
     if expected is not None:
         assert getattr(shortage, "location", None) == "file:///x"
-        with pytest.raises(expected), translated("/x"):
+        with pytest.raises(expected), map_errors("/x"):
             raise error
 
 
@@ -102,6 +102,6 @@ def test_corruption_of_rocksdb_that_is_a_lack_of_handles_is_not_damage(tmp_path:
     text = "Corruption: Can't access /000012.sst: IO error: While open: Too many open files"
     with (
         pytest.raises(ResourceExhaustedError, match="nothing is damaged"),
-        translated(str(tmp_path)),
+        map_errors(str(tmp_path)),
     ):
         raise Exception(text)  # noqa: TRY002  # the class that rocksdict has for all errors

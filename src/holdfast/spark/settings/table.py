@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 from holdfast.backends.keyed import (
     BACKEND_NAMES,
-    LEAST_MEMORY_BYTES,
-    MOST_MEMORY_BYTES,
+    MAX_MEMORY_BYTES,
+    MIN_MEMORY_BYTES,
     BackendName,
     BlockCompression,
     CompactionStyle,
@@ -92,7 +92,7 @@ def _backends(text: str) -> StateBackends:
 
 def _rocksdb_memory(text: str) -> int:
     memory = size(text)
-    if not LEAST_MEMORY_BYTES <= memory <= MOST_MEMORY_BYTES:
+    if not MIN_MEMORY_BYTES <= memory <= MAX_MEMORY_BYTES:
         raise ValueError(text)
     return memory
 
