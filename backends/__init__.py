@@ -6,13 +6,6 @@
 if __name__ == "backends":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.backends, not backends")
 
-from holdfast.backends.api import (
-    NO_WATERMARK,
-    CheckpointedFunction,
-    CheckpointListener,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-)
 from holdfast.backends.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -23,6 +16,13 @@ from holdfast.backends.descriptors import (
     StateVisibility,
     UpdateType,
     ValueStateDescriptor,
+)
+from holdfast.backends.functions import (
+    NO_WATERMARK,
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
 )
 from holdfast.backends.inspection import (
     RestoreOutcome,

@@ -27,7 +27,7 @@ from holdfast.backends import (
     check_restore,
 )
 from holdfast.backends.inspection import StateCheck
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, StateMigrationError
 from holdfast.locations import (
     CheckpointMetadata,
@@ -60,7 +60,7 @@ def checkpoint(
         for index, backend in enumerate(of_operator):
             if backend is not None:
                 result = backend.snapshot(location, compression=compression).run()
-                subtasks[index] = StoredSubtask(managed_operator=result.handles)
+                subtasks[index] = result.state
         operators[uid] = StoredOperator(len(of_operator), 128, subtasks)
     metadata = CheckpointMetadata(
         job_id="job",
@@ -314,7 +314,7 @@ class TestReading:
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
         location = access.initialize_location_for_checkpoint(1)
-        (handle,) = backend.snapshot(location).run().handles
+        (handle,) = backend.snapshot(location).run().state.managed_operator
         for amount in (1, 8, 10**6):
             states = {
                 name: msgspec.structs.replace(

@@ -84,7 +84,7 @@ def written(
             keys = Keys.of([column], GROUPS)
             mine = [group in groups for group in keys.key_groups[keys.codes].tolist()]
             fill(backend, backend.keys([column.filter(pa.array(mine))]))
-            states[index] = backend.snapshot(number, location).run()
+            states[index] = backend.snapshot(number, location).run().state
             backend.close()
         operator = StoredOperator(parallelism, GROUPS, dict(states), key=tuple(key.names))
         metadata = CheckpointMetadata(
@@ -410,7 +410,7 @@ def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory
     received = pickle.loads(sent)  # what was dumped here
     users = [
         name
-        for batch in received.batches(received.stored())
+        for batch in received.batches(received.stored_schema())
         for name in batch.column("user").to_pylist()
     ]
     assert sorted(users) == sorted(names)

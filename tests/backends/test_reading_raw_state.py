@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.raw import (
+from holdfast.backends.snapshot import (
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
     raw_key_groups,

@@ -16,7 +16,7 @@ from holdfast.locations.adapters import (
     CheckpointStorageLocation,
     FileStateHandle,
 )
-from holdfast.locations.storages import entropy
+from holdfast.locations.storages import without_marker
 from holdfast.testing import metadata_of
 
 
@@ -25,7 +25,7 @@ def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
     storage = FileSystemCheckpointStorage(
         directory,
         inline_threshold=0,
-        savepoint_directory=f"{entropy.without_marker(directory)}/savepoints",
+        savepoint_directory=f"{without_marker(directory)}/savepoints",
     )
     access = storage.create_checkpoint_storage(job_id)
     access.initialize_base_locations_for_checkpoint()

@@ -7,7 +7,7 @@ from contracts.elements import memory_factory
 from contracts.values import EXCLUSIVE
 
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.raw import (
+from holdfast.backends.snapshot import (
     KeyedStateCheckpointOutputStream,
     OperatorStateCheckpointOutputStream,
     raw_key_groups,

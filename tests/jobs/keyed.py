@@ -12,7 +12,7 @@ from msgspec import structs
 from pyspark import cloudpickle
 
 from holdfast import StatefulFunction
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 from holdfast.backends.keys import key_hash
 from holdfast.backends.subtask import OperatorKey
 from holdfast.common import SYSTEM_CLOCK

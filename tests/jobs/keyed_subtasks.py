@@ -13,7 +13,7 @@ from jobs.quick_disk import QUICK_DISK
 
 from holdfast import StatefulFunction
 from holdfast.backends import KeyedStateBackend
-from holdfast.backends.api import BatchTimes, FunctionInitializationContext
+from holdfast.backends.functions import BatchTimes, FunctionInitializationContext
 from holdfast.backends.keyed import BackendName, open_tables
 from holdfast.backends.keys import key_group_range, key_hash
 from holdfast.backends.operator import OperatorStateBackend

@@ -20,7 +20,7 @@ from holdfast.backends import OperatorStateBackend
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import iter_state, states
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.raw import (
+from holdfast.backends.snapshot import (
     KeyedStateCheckpointOutputStream,
     OperatorStateCheckpointOutputStream,
     raw_key_groups,

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import scan_state, stateful_query
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import IdleTicks, idle_ticks
 from holdfast.spark.query import query_run

@@ -10,10 +10,10 @@ from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations.coordination import (
     checkpoint_size,
-    claimant_of,
     find_checkpoint,
     is_gone,
     is_savepoint,
+    read_claim,
 )
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import SPARK, SparkProgress, all_streams, directories_of, progress_of
@@ -103,7 +103,7 @@ def summary(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
     pointer = checkpoint.location.external_pointer
     progress = progress_in(checkpoint)
     size = checkpoint_size(checkpoint, all_streams(checkpoint))
-    holder = claimant_of(pointer)
+    holder = read_claim(pointer)
     return {
         "kind": "savepoint" if is_savepoint(pointer) else "checkpoint",
         "job": metadata.job_id,

@@ -14,7 +14,7 @@ from holdfast.locations.coordination import without_place
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle, is_inside
 from holdfast.locations.metadata import CheckpointMetadata, absolute_uri, relative_uri
 from holdfast.locations.storages import is_state_file
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 SPARK_FILES = "spark-files"
 
@@ -84,7 +84,7 @@ def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
         if isinstance(file.handle, FileStateHandle) and not (
             is_inside(file.handle, directory) or is_state_file(file.handle.uri)
         ):
-            message = f"savepoint has a file {shown(file.handle.uri)!a} outside of its directory"
+            message = f"savepoint has a file {redact(file.handle.uri)!a} outside of its directory"
             raise CheckpointCorruptedError(message, directory)
     return spark_files
 

@@ -93,7 +93,7 @@ def _job(history: JobHistory, now_ms: int) -> Job:
                 bytes=begun.total_bytes,
                 modified=_time(begun.modified_ms) if begun.modified_ms else None,
             )
-            for begun in history.uncommitted
+            for begun in history.incomplete
         ),
     ]
     return Job(
@@ -181,7 +181,7 @@ def _state(history: JobHistory, usual_ms: float | None, now_ms: int) -> str:
     quiet_after_ms = max(QUIET_LEAST_MS, QUIET_FACTOR * (usual_ms or 0))
     begun_ms = [
         begun.modified_ms
-        for begun in history.uncommitted
+        for begun in history.incomplete
         if begun.checkpoint_id > newest.checkpoint_id and begun.modified_ms
     ]
     # What was begun just now goes on, as far as one can tell.
@@ -287,7 +287,7 @@ def _sweep(leftovers: SweepReport | CheckpointError) -> Sweep:
         ],
         directories=[public_text(directory) for directory in leftovers.directories],
         bytes=leftovers.total_bytes,
-        too_young=leftovers.too_young,
+        too_young=leftovers.within_grace,
     )
 
 
