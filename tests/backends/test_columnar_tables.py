@@ -25,7 +25,7 @@ from holdfast.backends.keyed.columnar import (
 )
 from holdfast.backends.keyed.segments import read_manifest
 from holdfast.backends.keyed.table import Identities, Operation, TableSpec
-from holdfast.backends.keyed.timer_order import time_part
+from holdfast.backends.keyed.times import time_part
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
@@ -124,7 +124,7 @@ def test_unused_state_is_in_the_next_checkpoint(job: TablesJob) -> None:
 
 def test_tables_without_a_state_make_no_handle(job: TablesJob) -> None:
     part = job.restore().snapshot(1, job.access.initialize_location_for_checkpoint(1))
-    assert not part.run().managed_keyed
+    assert not part.run().state.managed_keyed
 
 
 @pytest.mark.parametrize("is_merged", [True, False])
@@ -253,7 +253,7 @@ def test_deleted_timers_are_dropped_without_a_write(job: TablesJob) -> None:
     ids = Identities(time_part(times), (pa.array(times), pa.array(times)))
     table.write(ids, [])
     first = job.complete(tables)
-    table.forget_up_to(ROWS // 2)
+    table.delete_up_to(ROWS // 2)
     second = job.complete(tables)
     assert uris(first) == uris(second)
     for timers in (table, job.restore(second).table(spec)):

@@ -22,7 +22,7 @@ from holdfast.backends.keyed.segments.trailer import (
     decode_trailer,
     find_corrupt_block,
 )
-from holdfast.backends.sections import location_of
+from holdfast.backends.snapshot import location_of
 from holdfast.common import read_into
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.handles import (
@@ -31,7 +31,7 @@ from holdfast.locations.handles import (
     FileStateHandle,
     StreamStateHandle,
 )
-from holdfast.locations.storages import AdoptingOutputStream, CheckpointStateOutputStream
+from holdfast.locations.storages import CheckpointStateOutputStream
 
 _TAIL_BYTES = 1 << 16
 """Bytes at the end of a stored segment that the first request reads: they contain most trailers."""
@@ -238,7 +238,6 @@ class Segment:
         written = self.source.written
         is_adopted = (
             written is not None
-            and isinstance(stream, AdoptingOutputStream)
             and not self.is_changed()
             and stream.adopt(self.location, self.size, written)
         )
