@@ -92,7 +92,7 @@ def _convert(stored: StoredDatabase, parent: str | None) -> SegmentsStateHandle:
     factory = FileSystemCheckpointStreamFactory(
         exclusive_prefix=prefix,
         shared_prefix=prefix,
-        committed_in="",
+        metadata_directory="",
         inline_threshold=_IN_MEMORY_BYTES,
         write_buffer_bytes=_IN_MEMORY_BYTES,
     )

@@ -6,7 +6,6 @@ The stored file may be, too, for example if storage is on the same disk. So it i
 is corrupted.
 """
 
-import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -14,12 +13,12 @@ from contextlib import contextmanager, suppress
 
 from rocksdict import DbClosedError
 
-from holdfast.common import shortage_of
+from holdfast.common import FULL_ERRNOS, shortage_of
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointError,
     InvalidRequestError,
-    OutOfResourcesError,
+    ResourceExhaustedError,
     StorageFullError,
     StorageUnavailableError,
 )
@@ -57,14 +56,14 @@ def _error_for(
     error: Exception, directory: str, stored: Mapping[str, StreamStateHandle]
 ) -> CheckpointError | None:
     text = str(error)
-    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    is_full = getattr(error, "errno", None) in FULL_ERRNOS
     if is_full or any(words in text for words in _FULL):
         return StorageFullError(f"no space left for RocksDB's files ({text})", directory)
     shortage = shortage_of(error, directory)
     if shortage is not None:
         return shortage
     if any(words in text for words in _SHORTAGES):  # such a text can begin with "Corruption"
-        return OutOfResourcesError(f"RocksDB: {text}; nothing is damaged", directory)
+        return ResourceExhaustedError(f"RocksDB: {text}; nothing is damaged", directory)
     if isinstance(error, OSError) or text.startswith("IO error"):
         return StorageUnavailableError(f"RocksDB: {text}", directory)
     if text.startswith("Corruption"):

@@ -1,7 +1,6 @@
 """A database in a checkpoint, and its download to this host."""
 
 import os
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, deco
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
 from holdfast.backends.keyed.segments import ROCKSDB_MAGIC, read_manifest_bytes
 from holdfast.backends.sections import location_of
-from holdfast.common import map_in_parallel, raise_if_cancelled
+from holdfast.common import map_in_parallel, raise_if_cancelled, replace_file
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
 
@@ -117,9 +116,8 @@ def _share(path: str, copy: str) -> None:
     with suppress(FileExistsError):
         os.link(path, copy)
         return
-    unfinished = f"{copy}.{uuid.uuid4().hex}.inprogress"
-    os.link(path, unfinished)
-    os.replace(unfinished, copy)
+    with replace_file(copy) as unfinished:
+        os.link(path, unfinished)
 
 
 def _download(stream: StreamStateHandle, path: str) -> None:

@@ -16,7 +16,7 @@ from holdfast.backends.keyed import (
 from holdfast.backends.sections import Compression
 from holdfast.common import checkpoint_directory, parse_duration_s
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.coordination import GRACE_S, LEAST_GRACE_S
+from holdfast.locations.coordination import GRACE_S, MIN_GRACE_S
 from holdfast.locations.storages import (
     INLINE_THRESHOLD_BYTES,
     MAX_INLINE_THRESHOLD_BYTES,
@@ -48,7 +48,7 @@ def _storage(text: str) -> str:
 
 def _grace_s(text: str) -> float:
     seconds = parse_duration_s(text)
-    if seconds < LEAST_GRACE_S:  # the sweep runs beside the first batch
+    if seconds < MIN_GRACE_S:  # the sweep runs beside the first batch
         raise ValueError(text)
     return seconds
 
