@@ -158,7 +158,7 @@ EXPECTED: dict[str, dict[tuple[object, ...], object]] = {
 
 @pytest.mark.parametrize("backend", BACKEND_NAMES)
 class TestOfEachBackend:
-    def test_each_state_is_one_run_of_the_rows_that_count(
+    def test_each_state_is_one_run_of_its_live_rows(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         """Expired by now are the values of batches 0 to 2: 1,020 + 100 <= 1,120."""
@@ -196,7 +196,7 @@ class TestOfEachBackend:
         (table,) = (t for n, t in read_manifest([handle], ALL).tables.items() if n == "number")
         assert table.runs[0].rows == len(rows)
 
-    def test_a_damaged_file_is_an_error_that_names_it(
+    def test_damaged_file_is_named_in_the_error(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         handle = changed_again_and_again(backend, checkpoints)
@@ -213,7 +213,7 @@ class TestOfEachBackend:
             canonical(handle, checkpoints)
         assert error.value.location == file.uri
 
-    def test_a_state_without_rows_is_there_all_the_same(
+    def test_state_without_rows_is_kept(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         tables = opened(backend)
@@ -287,7 +287,7 @@ class TestAStateWhoseTypeHasChanged:
             (key,): "new" if key < 10 else "old" for key in range(100)
         }
 
-    def test_lives_as_long_as_new_rows_also_where_its_rows_are_old(
+    def test_changed_type_with_old_rows_lives_as_long_as_new_rows(
         self, checkpoints: KeyedCheckpoints
     ) -> None:
         tables = opened("columnar")
@@ -311,7 +311,7 @@ class TestWhatIsInMemoryAtATime:
     def _small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("holdfast.backends.keyed.segments.table_writer.MERGED_ROWS", 500)
 
-    def test_is_a_step_of_rows_that_lie_evenly(self, checkpoints: KeyedCheckpoints) -> None:
+    def test_evenly_spread_rows_are_read_in_steps(self, checkpoints: KeyedCheckpoints) -> None:
         tables = opened("columnar")
         put(tables.table(NUMBER), range(10_000), 1)
         before = snapshot(tables, checkpoints, 1)
@@ -321,9 +321,7 @@ class TestWhatIsInMemoryAtATime:
         assert sum(sections) == 10_000
         assert max(sections) <= 1_000
 
-    def test_is_a_step_also_of_a_key_that_has_all_the_rows(
-        self, checkpoints: KeyedCheckpoints
-    ) -> None:
+    def test_one_key_with_all_rows_is_read_in_steps(self, checkpoints: KeyedCheckpoints) -> None:
         tables = opened("columnar")
         keys = Keys.of([pa.array([7] * 10_000, pa.int64())], GROUPS)
         pages = [pa.array([f"/{number}" for number in range(10_000)])]
@@ -341,7 +339,7 @@ class TestWhatIsInMemoryAtATime:
         return [piece.rows for piece in read_manifest([handle], ALL).tables[name].slices()]
 
 
-def test_it_ends_soon_if_something_beside_it_fails(checkpoints: KeyedCheckpoints) -> None:
+def test_conversion_ends_soon_after_another_thread_fails(checkpoints: KeyedCheckpoints) -> None:
     handle = changed_again_and_again("columnar", checkpoints)
     begun, done = threading.Event(), 0
 

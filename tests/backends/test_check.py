@@ -122,7 +122,7 @@ class TestFates:
         checks = check(pointer, {"kept": descriptors})
         return {state.state: state for state in checks if state.operator == "kept"}
 
-    def test_what_is_asked_for_as_it_was_stored_is_restored(self, pointer: str) -> None:
+    def test_state_requested_as_stored_is_restored(self, pointer: str) -> None:
         states = self.fates(
             pointer,
             ListStateDescriptor("longs", pa.int32()),
@@ -139,12 +139,12 @@ class TestFates:
         assert (rules.stored, rules.wanted, rules.reason) == ("string to int16",) * 2 + ("",)
         assert "Point" in states["points"].stored
 
-    def test_what_is_not_asked_for_is_carried_on(self, pointer: str) -> None:
+    def test_state_not_requested_is_carried_over(self, pointer: str) -> None:
         states = self.fates(pointer)
         assert len(states) == 7
         assert {(state.fate, state.wanted) for state in states.values()} == {(Fate.RESTORED, "")}
 
-    def test_what_has_changed_is_migrated(self, pointer: str) -> None:
+    def test_changed_state_is_migrated(self, pointer: str) -> None:
         point = msgspec.defstruct("Point", [("x", int), ("y", float), ("z", int, 0)])
         states = self.fates(
             pointer,
@@ -156,7 +156,7 @@ class TestFates:
             assert states[name].fate is Fate.MIGRATED
         assert (states["longs"].stored, states["longs"].wanted) == ("int32", "int64")
 
-    def test_what_does_not_fit_is_incompatible(self, pointer: str) -> None:
+    def test_unsupported_change_is_incompatible(self, pointer: str) -> None:
         states = self.fates(
             pointer,
             ListStateDescriptor("longs", pa.int16()),
@@ -171,7 +171,7 @@ class TestFates:
             assert states[name].stored
             assert states[name].wanted
 
-    def test_what_is_not_stored_is_new(self, pointer: str) -> None:
+    def test_state_not_stored_is_new(self, pointer: str) -> None:
         descriptors: dict[str, list[Any]] = {
             "kept": [ListStateDescriptor("more", Point)],
             "later": [MapStateDescriptor("b", int, str), ListStateDescriptor("c", int)],
@@ -188,14 +188,14 @@ class TestFates:
         ]
         assert new[2] == StateCheck("later", "b", Fate.NEW, wanted="int64 to string")
 
-    def test_what_lost_its_operator_is_dropped(self, pointer: str) -> None:
+    def test_state_of_a_removed_operator_is_dropped(self, pointer: str) -> None:
         states = check(pointer, {"kept": []})
         dropped = [state for state in states if state.fate is Fate.DROPPED]
         assert {state.operator for state in dropped} == {"removed"}
         assert len(dropped) == 7
         assert {state.wanted for state in dropped} == {""}
 
-    def test_a_restore_does_what_was_said(self, pointer: str) -> None:
+    def test_restore_matches_the_check(self, pointer: str) -> None:
         point = msgspec.defstruct("Point", [("x", int)])
         descriptors: list[Any] = [
             ListStateDescriptor(name, type)
@@ -298,7 +298,7 @@ class TestReading:
             check(f"{directory}/job/chk-1", {})
 
     @pytest.mark.parametrize("cut", ["offset", "length"])
-    def test_a_section_that_is_none_is_corrupt(self, memory_directory: str, cut: str) -> None:
+    def test_invalid_section_is_corrupt(self, memory_directory: str, cut: str) -> None:
         backend = full()
         storage = FileSystemCheckpointStorage(memory_directory)
         access = storage.create_checkpoint_storage("job")

@@ -122,7 +122,7 @@ def test_a_damaged_local_copy_is_fetched_again_with_a_warning(
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_local_copy_that_is_cut_off_between_two_look_ups_of_a_batch_is_fetched_again(
+def test_local_copy_truncated_between_lookups_is_fetched_again(
     job: TablesJob, caplog: pytest.LogCaptureFixture, *, is_deleted: bool
 ) -> None:
     tables = job.restored()
@@ -139,7 +139,7 @@ def test_a_local_copy_that_is_cut_off_between_two_look_ups_of_a_batch_is_fetched
     assert len(caplog.messages) == (0 if is_deleted else 1)
 
 
-def test_a_segment_that_was_cut_off_before_any_checkpoint_had_it_is_named(job: TablesJob) -> None:
+def test_segment_truncated_before_a_checkpoint_is_named(job: TablesJob) -> None:
     tables = job.restored()
     table = tables.table(value_spec())
     put(table, range(ROWS), 5)
@@ -149,7 +149,7 @@ def test_a_segment_that_was_cut_off_before_any_checkpoint_had_it_is_named(job: T
         values(table, range(ROWS))
 
 
-def test_a_worker_dies_of_a_file_cut_off_during_a_read_and_the_next_fetches_the_segment(
+def test_worker_after_one_killed_by_a_truncated_file_fetches_it(
     job: TablesJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     tables = job.restored()
@@ -181,7 +181,7 @@ def test_a_merge_fetches_a_damaged_local_copy_again(job: TablesJob) -> None:
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_segment_that_storage_has_damaged_too_is_named_and_never_served(
+def test_segment_damaged_in_storage_is_named_and_never_served(
     job: TablesJob, *, is_gone: bool
 ) -> None:
     tables = job.restored()
@@ -217,7 +217,7 @@ def test_without_a_directory_segments_are_in_memory(job: TablesJob) -> None:
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-def test_what_the_disk_does_not_take_is_kept_in_memory(
+def test_segments_are_in_memory_if_the_disk_is_full(
     job: TablesJob, monkeypatch: pytest.MonkeyPatch, *, is_full: bool
 ) -> None:
     tables = job.restored(policy=MergePolicy())
@@ -242,7 +242,7 @@ def test_what_the_disk_does_not_take_is_kept_in_memory(
     assert job.local_files()
 
 
-def test_after_a_merge_that_storage_has_no_room_for_the_old_segments_serve_and_the_next_one_merges(
+def test_old_segments_serve_after_a_merge_fails_on_full_storage(
     faults: Faults, tmp_path: Path
 ) -> None:
     job = TablesJob(faults.directory, tmp_path)
@@ -292,6 +292,6 @@ def test_on_the_disk_of_its_storage_a_segment_is_written_once(
     assert stored.exists()
 
 
-def test_a_uri_is_no_directory_for_copies(tmp_path: Path) -> None:
+def test_uri_as_directory_for_copies_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="must be a local path"):
         ColumnarStateTables(KeyGroupRange(0, 7), directory=tmp_path.as_uri())

@@ -36,7 +36,7 @@ SMALL_STEPS = MergePolicy(
 )
 
 
-def test_a_snapshot_makes_two_segments_at_most_and_reads_a_bounded_part_of_a_large_state(
+def test_snapshot_writes_two_segments_and_reads_a_bounded_part(
     job: TablesJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = job.restored(policy=SMALL_STEPS)
@@ -70,7 +70,7 @@ def test_a_snapshot_makes_two_segments_at_most_and_reads_a_bounded_part_of_a_lar
     assert sum(run.rows for run in runs) < 1.6 * ROWS
 
 
-def test_small_batches_after_a_bulk_load_merge_no_more_than_small_batches_do(
+def test_small_batches_after_a_bulk_load_merge_little(
     job: TablesJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = job.restored(policy=SMALL_STEPS)
@@ -95,7 +95,7 @@ def test_small_batches_after_a_bulk_load_merge_no_more_than_small_batches_do(
     assert values(table, range(ROWS)) == ([2] * 60 + [1] * 40) * (ROWS // 100)
 
 
-def test_a_state_that_is_opened_anew_for_each_batch_is_merged_all_around(job: TablesJob) -> None:
+def test_state_reopened_for_each_batch_is_merged_completely(job: TablesJob) -> None:
     tables = job.restored(policy=SMALL_STEPS)
     put(tables.table(value_spec()), range(ROWS), 1)  # 240 kB
     job.completed(tables)

@@ -36,7 +36,7 @@ from holdfast.locations.handles import SegmentsStateHandle
 __all__ = ["job"]
 
 
-def test_a_checkpoint_writes_what_changed_since_the_last_confirmed_and_refers_to_the_rest(
+def test_checkpoint_writes_changes_since_the_last_confirmed_one(
     job: TablesJob,
 ) -> None:
     tables = job.restored()
@@ -55,7 +55,7 @@ def test_a_checkpoint_without_changes_writes_no_segment(job: TablesJob) -> None:
     assert uris(job.completed(tables)) == uris(job.completed(tables))
 
 
-def test_what_an_aborted_checkpoint_wrote_is_written_again_and_no_row_is_lost(
+def test_rows_of_an_aborted_checkpoint_are_written_again(
     job: TablesJob,
 ) -> None:
     tables = job.restored()
@@ -70,7 +70,7 @@ def test_what_an_aborted_checkpoint_wrote_is_written_again_and_no_row_is_lost(
     assert set(values(job.restored(completed).table(value_spec()), range(ROWS))) == {1}
 
 
-def test_what_no_checkpoint_has_confirmed_is_written_by_each(job: TablesJob) -> None:
+def test_unconfirmed_rows_are_written_by_each_checkpoint(job: TablesJob) -> None:
     tables = job.restored()
     put(tables.table(value_spec()), range(ROWS))
     first, second = uris(job.snapshot(tables)), uris(job.snapshot(tables))
@@ -98,7 +98,7 @@ def test_a_cancelled_checkpoint_leaves_no_file_and_all_rows(job: TablesJob) -> N
     assert set(values(table, range(ROWS))) == {3}
 
 
-def test_a_checkpoint_refers_to_what_was_restored_unless_that_belongs_to_others(
+def test_checkpoint_refers_to_restored_files_only_if_it_owns_them(
     job: TablesJob,
 ) -> None:
     tables = job.restored()
@@ -110,7 +110,7 @@ def test_a_checkpoint_refers_to_what_was_restored_unless_that_belongs_to_others(
     assert not set(own.values()) & set(uris(handle).values())
 
 
-def test_a_state_that_nobody_asked_for_is_in_the_next_checkpoint(job: TablesJob) -> None:
+def test_state_not_requested_is_in_the_next_checkpoint(job: TablesJob) -> None:
     tables = job.restored()
     put(tables.table(value_spec(name="a")), range(10), 1)
     put(tables.table(value_spec(name="b")), range(10), 2)
@@ -128,9 +128,7 @@ def test_tables_without_a_state_make_no_handle(job: TablesJob) -> None:
 
 
 @pytest.mark.parametrize("is_merged", [True, False])
-def test_a_sum_too_large_for_its_type_is_an_error_that_names_the_state(
-    job: TablesJob, *, is_merged: bool
-) -> None:
+def test_sum_overflow_is_an_error_with_the_state_name(job: TablesJob, *, is_merged: bool) -> None:
     tables = job.restored(policy=MergePolicy(rewrite_factor=1e9) if is_merged else NO_MERGES)
     table = tables.table(sum_spec())
     for _ in range(2):
@@ -149,7 +147,7 @@ def widened(stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, .
     return tuple(column.cast(pa.int64()) for column in columns)
 
 
-def test_values_are_migrated_when_they_are_read_and_for_good_when_they_are_merged(
+def test_values_are_migrated_on_read_and_rewritten_on_merge(
     job: TablesJob,
 ) -> None:
     tables = job.restored()
@@ -187,9 +185,7 @@ def test_values_are_migrated_when_they_are_read_and_for_good_when_they_are_merge
         ),
     ],
 )
-def test_a_restored_table_that_does_not_fit_is_refused(
-    job: TablesJob, spec: TableSpec, what: str
-) -> None:
+def test_incompatible_restored_table_is_refused(job: TablesJob, spec: TableSpec, what: str) -> None:
     tables = job.restored()
     put(tables.table(value_spec()), range(10))
     with pytest.raises(StateMigrationError, match=what):
@@ -206,7 +202,7 @@ def test_a_restored_table_that_does_not_fit_is_refused(
     ],
     ids=str,
 )
-def test_values_that_arrow_takes_no_rows_of_are_looked_up_and_merged_too(
+def test_values_without_take_in_arrow_are_looked_up_and_merged(
     job: TablesJob, type: pa.DataType, value: object
 ) -> None:
     tables = job.restored(policy=MergePolicy(rewrite_factor=1e9))
@@ -239,7 +235,7 @@ def test_columns_of_other_types_or_lengths_are_refused(job: TablesJob) -> None:
         table.write(identities(range(2)), [pa.array([1])])
 
 
-def test_a_manifest_that_names_a_segment_that_the_handle_lacks_is_damaged(job: TablesJob) -> None:
+def test_manifest_with_a_segment_missing_in_the_handle_is_corrupt(job: TablesJob) -> None:
     tables = job.restored()
     put(tables.table(value_spec()), range(10))
     handle = job.completed(tables)

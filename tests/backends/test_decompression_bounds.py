@@ -49,7 +49,7 @@ def words() -> pa.Array:
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 @pytest.mark.parametrize("column", [zeros, words])
-def test_block_that_grows_beyond_all_bounds_is_refused_unread(
+def test_decompression_bomb_is_refused_unread(
     column: Callable[[], pa.Array], compression: str
 ) -> None:
     bomb = arrow_file(column(), compression=compression)
@@ -66,7 +66,7 @@ def test_block_that_grows_beyond_all_bounds_is_refused_unread(
     assert pool.max_memory() - max(before, allocated) < 16 * MIB
 
 
-def test_segment_that_is_compressed_is_refused() -> None:
+def test_compressed_segment_is_refused() -> None:
     content = pa.py_buffer(arrow_file(zeros(), "v", compression="zstd"))
     with pytest.raises(ValueError, match="would be"):
         PartialBatch(content.slice, content.size)
@@ -92,7 +92,7 @@ class _Bytes:
         return CheckpointCorruptedError(message)
 
 
-def test_stream_that_is_compressed_is_refused() -> None:
+def test_compressed_stream_is_refused() -> None:
     for compression in (None, "zstd"):
         sink = pa.BufferOutputStream()
         batch = pa.record_batch([pa.array([0.0] * 100)], ["row"])
@@ -117,7 +117,7 @@ def test_stream_that_is_compressed_is_refused() -> None:
     ],
     ids=["one large value", "small values", "nested values", "several blocks"],
 )
-def test_state_that_was_written_compressed_is_read(
+def test_compressed_state_is_read(
     type: pa.DataType, values: list[Any], compression: Compression, memory_directory: str
 ) -> None:
     storage = FileSystemCheckpointStorage(memory_directory)

@@ -77,7 +77,7 @@ class TestRangeOfAnOperator:
         assert max(lengths) - min(lengths) <= 1
 
     @given(parallelisms, st.data())
-    def test_the_operator_of_a_group_is_the_one_that_owns_it(
+    def test_operator_of_a_group_owns_it(
         self, numbers: tuple[int, int], data: st.DataObject
     ) -> None:
         group = data.draw(st.integers(0, numbers[0] - 1))
@@ -100,7 +100,7 @@ class TestRangeOfAnOperator:
             with pytest.raises(InvalidRequestError, match=message):
                 function(max_parallelism, parallelism, 0)
 
-    def test_an_operator_or_group_that_there_is_not_is_refused(self) -> None:
+    def test_operator_or_group_out_of_range_is_refused(self) -> None:
         for index in (-1, 4):
             with pytest.raises(InvalidRequestError, match="between 0 and 3"):
                 key_group_range(128, 4, index)
@@ -128,7 +128,7 @@ class TestKeyGroupRange:
                 groups[index]
 
     @pytest.mark.parametrize("ends", [(1, 0), (5, 3), (0, -1), (-1, 3), (-2, -1)])
-    def test_ends_that_are_no_range_are_refused(self, ends: tuple[int, int]) -> None:
+    def test_invalid_range_is_refused(self, ends: tuple[int, int]) -> None:
         with pytest.raises(InvalidRequestError):
             KeyGroupRange(*ends)
 

@@ -218,7 +218,7 @@ class TestOneKey:
                 holdfast.read_state(pointer, key=key)
 
     @pytest.mark.parametrize(("type", "name"), KEYS, ids=str)
-    def test_a_key_is_found_by_what_cat_prints_of_it(
+    def test_key_is_found_by_its_printed_form(
         self,
         local_directory: str,
         capsys: pytest.CaptureFixture[str],
@@ -256,7 +256,7 @@ class TestOneKey:
         ],
         ids=str,
     )
-    def test_text_that_is_no_value_of_the_key_is_refused_with_its_form(
+    def test_invalid_key_text_is_refused_with_its_form(
         self, local_directory: str, type: pa.DataType, text: str
     ) -> None:
         pointer = written(local_directory, lengths, names=[None], key=pa.schema([("k", type)]))
@@ -281,9 +281,7 @@ class TestOneKey:
 
 
 class TestOlderTypes:
-    def test_values_that_were_stored_before_their_type_was_changed_are_read_as_the_new_type(
-        self, local_directory: str
-    ) -> None:
+    def test_values_of_an_older_type_are_read_as_the_new_type(self, local_directory: str) -> None:
         def longer(backend: KeyedStateBackend, keys: Keys) -> None:
             state = backend.get_state(ValueStateDescriptor("lengths", pa.int64()))
             ann = [name == "ann" for name in keys.columns[0].to_pylist()]
@@ -295,9 +293,7 @@ class TestOlderTypes:
         values = {row["user"]: row["value"] for row in rows.to_pylist()}
         assert values == {"ann": 2**40, "bob": 3, "eve": 3, None: 0}
 
-    def test_a_struct_without_a_field_that_was_added_reads_null_for_it(
-        self, local_directory: str
-    ) -> None:
+    def test_field_missing_in_older_structs_is_null(self, local_directory: str) -> None:
         def state(fields: list[tuple[str, pa.DataType]], value: dict[str, Any], only: str) -> Fill:
             def fill(backend: KeyedStateBackend, keys: Keys) -> None:
                 columns = backend.get_state(
@@ -341,14 +337,14 @@ class TestCheck:
             ),
         ],
     )
-    def test_what_it_says_of_a_keyed_state_is_what_a_restore_does(
+    def test_check_of_keyed_state_matches_the_restore(
         self, local_directory: str, descriptor: Any, fate: Fate
     ) -> None:
         (said,) = self.fates(written(local_directory, lengths), descriptor)
         assert (said.state, said.fate, said.stored) == ("lengths", fate, "string to int32")
         assert bool(said.reason) == (fate is Fate.INCOMPATIBLE)
 
-    def test_a_keyed_state_that_is_not_there_is_new(self, local_directory: str) -> None:
+    def test_keyed_state_not_stored_is_new(self, local_directory: str) -> None:
         said = self.fates(
             written(local_directory, lengths), ValueStateDescriptor("more", pa.int32())
         )
@@ -357,7 +353,7 @@ class TestCheck:
             ("more", Fate.NEW),
         ]
 
-    def test_a_descriptor_of_a_map_is_for_a_keyed_map_where_there_is_no_operator_state(
+    def test_map_descriptor_without_operator_state_is_a_keyed_map(
         self, local_directory: str
     ) -> None:
         pointer = written(local_directory, pages)
@@ -369,7 +365,7 @@ class TestCheck:
         assert [each.fate for each in said_of_list] == [Fate.RESTORED, Fate.NEW]
 
 
-def test_states_in_rocksdb_are_shown_read_and_verified_as_those_of_other_backends(
+def test_rocksdb_states_are_shown_read_and_verified(
     local_directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pointers = [
@@ -417,7 +413,7 @@ def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory
 
 
 @pytest.mark.parametrize("tables", [ColumnarStateTables, HeapStateTables])
-def test_a_backend_of_either_kind_goes_on_from_what_is_read_by_ranges(
+def test_backend_resumes_from_rows_read_by_ranges(
     local_directory: str, tables: type[ColumnarStateTables] | type[HeapStateTables]
 ) -> None:
     names = [f"user-{number}" for number in range(20_000)]

@@ -186,7 +186,7 @@ def test_it_is_cut_by_key_groups_when_the_job_is_rescaled(checkpoint: CompletedC
     ]
 
 
-def test_what_it_says_of_itself_is_a_flaw_of_its_operator(checkpoint: CompletedCheckpoint) -> None:
+def test_error_of_a_handle_names_its_operator(checkpoint: CompletedCheckpoint) -> None:
     operator = checkpoint.metadata.operators["counts"]
     assert operator.find_inconsistency() is None
     broken = msgspec.structs.replace(runs_in(operator.subtasks[1])[0], runs=())
@@ -196,7 +196,7 @@ def test_what_it_says_of_itself_is_a_flaw_of_its_operator(checkpoint: CompletedC
     assert beyond.find_inconsistency() == "key groups 4 to 7 and max parallelism 7"
 
 
-def test_a_snapshot_that_is_cancelled_discards_it(checkpoint: CompletedCheckpoint) -> None:
+def test_cancelled_snapshot_discards_the_state(checkpoint: CompletedCheckpoint) -> None:
     state = checkpoint.metadata.operators["counts"].subtasks[0]
     WrittenPart(state).cancel()
     assert [file.failure is None for file in verify(state.streams())] == [False, False]

@@ -76,7 +76,7 @@ def runs(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     st.integers(0, END),
     st.floats(0, 1e12),
 )
-def test_a_manifest_is_the_same_whether_it_is_known_or_read_from_its_bytes(
+def test_cached_manifest_equals_the_decoded_one(
     slices: list[list[tuple[str, int, int]]],
     rows: int,
     row_bytes: float,
@@ -93,7 +93,7 @@ def test_a_manifest_is_the_same_whether_it_is_known_or_read_from_its_bytes(
     assert encode_manifest(known) == content
 
 
-def test_a_known_manifest_whose_bytes_were_changed_is_damaged() -> None:
+def test_cached_manifest_with_changed_bytes_is_corrupt() -> None:
     content = encode_manifest(manifest_of([[("a", 0, END)]]))
     read_manifest([handle_of(content, frozenset("a"))], GROUPS)
     for position in range(len(content)):
@@ -103,13 +103,13 @@ def test_a_known_manifest_whose_bytes_were_changed_is_damaged() -> None:
             read_manifest([handle_of(bytes(changed), frozenset("a"))], GROUPS)
 
 
-def test_a_known_manifest_still_has_to_be_that_of_its_handle() -> None:
+def test_cached_manifest_must_match_its_handle() -> None:
     content = encode_manifest(manifest_of([[("a", 0, END)]]))
     with pytest.raises(CheckpointCorruptedError, match=r"\['a'\], which its handle doesn't have"):
         read_manifest([handle_of(content, frozenset("b"))], GROUPS)
 
 
-def test_a_known_manifest_is_cut_to_the_key_groups_that_are_asked_for() -> None:
+def test_cached_manifest_is_cut_to_the_requested_key_groups() -> None:
     content = encode_manifest(manifest_of([[("a", 0, 128 << 48)]]))
     handle = handle_of(content, frozenset("a"))
     for groups in (KeyGroupRange(0, 31), GROUPS, KeyGroupRange(32, 127)):

@@ -44,7 +44,7 @@ def test_rows_are_taken_in_order_from_all_parts(monkeypatch: Any, bound: int) ->
 
 # It takes 4 GB of memory.
 @pytest.mark.exhaustive
-def test_rows_that_overflow_together_are_taken_in_several_batches() -> None:
+def test_rows_that_overflow_one_batch_become_several() -> None:
     texts = ["x" * (100 << 20), *["y"] * 1000]  # of an average row there is room for all
     rows = pa.record_batch({"text": texts})
     lengths = [taken.num_rows for taken in take_rows([rows], np.zeros(25, np.int64))]

@@ -109,7 +109,7 @@ def test_rows_with_lists_of_no_type_and_required_fields_become_a_table() -> None
     assert table.to_pylist() == [rows[1], rows[2], rows[0]]
 
 
-def test_elements_that_are_no_rows_make_no_table() -> None:
+def test_elements_without_columns_have_no_table() -> None:
     with pytest.raises(InvalidRequestError, match="no rows"):
         state_of(pa.int64(), 1).to_table()
 
@@ -184,7 +184,7 @@ MISFITS: dict[Any, dict[str, Any]] = {
         for name, values in cases.items()
     ],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(
+def test_incompatible_elements_are_refused_and_change_nothing(
     element_type: Any, values: Any, method: str
 ) -> None:
     state = state_of(element_type, GOOD[element_type])
@@ -219,16 +219,14 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
         (ROW, 1),
     ],
 )
-def test_one_element_that_does_not_fit_is_refused_and_changes_nothing(
-    element_type: Any, value: Any
-) -> None:
+def test_incompatible_element_is_refused_and_changes_nothing(element_type: Any, value: Any) -> None:
     state = state_of(element_type)
     with pytest.raises(InvalidRequestError, match="'s'"):
         state.add(value)
     assert state.get() == []
 
 
-def test_an_element_that_is_changed_after_it_was_added_stays_as_it_was() -> None:
+def test_element_changed_after_it_was_added_stays_unchanged() -> None:
     state = state_of(pa.list_(pa.int64()))
     element: list[Any] = [1]
     state.add(element)
@@ -251,7 +249,7 @@ def test_arrays_of_the_right_type_are_taken_without_a_copy() -> None:
 
 
 class TestDescriptor:
-    def test_a_schema_stands_for_rows(self) -> None:
+    def test_schema_is_a_type_of_rows(self) -> None:
         assert ListStateDescriptor("s", pa.schema(list(ROW))) == ListStateDescriptor("s", ROW)
 
     @pytest.mark.parametrize(
@@ -300,7 +298,7 @@ class TestOwnership:
             state.clear()
 
     @pytest.mark.parametrize("values", ["abc", b"abc", {"a": 1}, np.str_("def")], ids=repr)
-    def test_what_is_iterable_by_accident_is_no_list_of_elements(self, values: Any) -> None:
+    def test_accidental_iterable_is_refused_as_elements(self, values: Any) -> None:
         state = state_of(pa.string())
         with pytest.raises(InvalidRequestError, match="no list of elements"):
             state.add_all(values)

@@ -40,7 +40,7 @@ def test_text_may_be_of_any_bytes_but_must_end_in_its_own_memory(where: str) -> 
         check_memory(nested(texts(200, 2))[where])
 
 
-def test_what_is_missing_may_have_an_index_into_nothing_and_a_null_where_none_may_be() -> None:
+def test_missing_values_may_have_invalid_indices_and_nulls() -> None:
     kinds = pa.dictionary(pa.int32(), pa.string())
     inner = pa.struct([pa.field("kind", kinds), pa.field("name", pa.string(), nullable=False)])
     check_memory(pa.array([{"inner": None}], pa.struct([("inner", inner)])))

@@ -48,7 +48,7 @@ def test_rows_are_those_of_the_whole_section(name: str) -> None:
         assert rows.equals(batch.column(1).slice(first, count))
 
 
-def test_nothing_but_the_rows_is_read_of_what_is_large() -> None:
+def test_only_the_rows_of_large_columns_are_read() -> None:
     texts = pa.array([None, *("x" * 1000 for _ in range(2000))])
     batch = pa.record_batch([texts], ["value"])
     sink = pa.BufferOutputStream()
@@ -69,7 +69,7 @@ def test_nothing_but_the_rows_is_read_of_what_is_large() -> None:
 
 
 @pytest.mark.parametrize("name", ["list", "map", "large list"])
-def test_offsets_that_lead_elsewhere_are_an_error(name: str) -> None:
+def test_offsets_out_of_bounds_are_an_error(name: str) -> None:
     stored, batch = section_of(name)
     offsets = batch.column(1).buffers()[1].to_pybytes()
     content = bytearray(stored.to_pybytes())
@@ -83,7 +83,7 @@ def test_offsets_that_lead_elsewhere_are_an_error(name: str) -> None:
 
 
 @pytest.mark.parametrize("length", [7, 20, 200])
-def test_a_section_that_is_cut_off_is_an_error(length: int) -> None:
+def test_truncated_section_is_an_error(length: int) -> None:
     stored, _ = section_of("list")
     cut = stored.slice(0, length)
     with pytest.raises((ValueError, pa.ArrowException)):

@@ -23,7 +23,7 @@ def said(command: list[str]) -> str:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_who_is_killed_anywhere_leaves_the_last_checkpoint_and_nothing_else(step: int) -> None:
+def test_killed_process_leaves_only_the_last_checkpoint(step: int) -> None:
     directory = Path(QUICK_DISK) / f"lives-{step}"
     directory.mkdir()
     killed = said([sys.executable, "-m", "jobs.rocksdb_lives", str(directory), str(step)])

@@ -65,9 +65,7 @@ def restored(handle: SegmentsStateHandle, host: Path) -> dict[int, int]:
         tables.close()
 
 
-def test_a_damaged_file_is_an_error_that_names_it(
-    tmp_path: Path, checkpoints: KeyedCheckpoints
-) -> None:
+def test_damaged_file_is_named_in_the_error(tmp_path: Path, checkpoints: KeyedCheckpoints) -> None:
     whole = numbers_stored(checkpoints, range(5000))
     ((name, stream),) = whole.segments.items()
     content = content_of(stream)
@@ -124,7 +122,7 @@ def test_all_copies_of_a_database_are_fetched_again_if_one_is_damaged(
 
 
 @pytest.mark.parametrize("damaged", [0, 1])
-def test_damage_of_a_copy_that_storage_has_too_names_the_stored_file(
+def test_damage_in_storage_too_names_the_stored_file(
     tmp_path: Path, checkpoints: KeyedCheckpoints, damaged: int
 ) -> None:
     whole = numbers_stored(checkpoints, range(1000))
@@ -159,7 +157,7 @@ def test_damage_is_not_copied_from_a_savepoint_into_a_checkpoint(
     assert restored(copied, Path(QUICK_DISK)) == multiples(range(1000))
 
 
-def test_what_is_no_manifest_or_a_newer_one_is_refused(checkpoints: KeyedCheckpoints) -> None:
+def test_invalid_or_newer_manifest_is_refused(checkpoints: KeyedCheckpoints) -> None:
     whole = numbers_stored(checkpoints, range(10))
     content = content_of(whole.manifest)
     for damaged in (content[:12], content[:-1], content[:40] + b"x" + content[41:]):

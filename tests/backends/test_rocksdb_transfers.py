@@ -137,7 +137,7 @@ def content_of(handle: SegmentsStateHandle) -> bytes:
         return stream.read()
 
 
-def test_a_snapshot_that_storage_has_no_room_for_leaves_nothing_and_the_next_one_has_all(
+def test_failed_snapshot_leaves_nothing_and_the_next_is_complete(
     job: Job,
 ) -> None:
     before = job.files()
@@ -156,9 +156,7 @@ def test_a_snapshot_that_storage_has_no_room_for_leaves_nothing_and_the_next_one
 
 
 @pytest.mark.parametrize("nth", range(1, STATES + 1))
-def test_a_snapshot_that_is_cancelled_while_it_is_written_leaves_nothing(
-    job: Job, nth: int
-) -> None:
+def test_snapshot_cancelled_while_written_leaves_nothing(job: Job, nth: int) -> None:
     before = job.files()
     part = job.snapshot(1)
     job.faults.calls.clear()
@@ -169,9 +167,7 @@ def test_a_snapshot_that_is_cancelled_while_it_is_written_leaves_nothing(
     assert job.captured() == []
 
 
-def test_a_file_that_is_gone_leaves_nothing_of_the_others_on_the_host(
-    job: Job, tmp_path: Path
-) -> None:
+def test_missing_file_leaves_no_other_files_on_the_host(job: Job, tmp_path: Path) -> None:
     handle = job.completed()
     name = max(handle.segments)
     handle.segments[name].discard_state()
@@ -181,7 +177,7 @@ def test_a_file_that_is_gone_leaves_nothing_of_the_others_on_the_host(
     assert {path.name for path in tmp_path.iterdir()} <= handle.segments.keys() - {name}
 
 
-def test_a_sorted_file_that_was_cut_is_an_error_that_names_it(job: Job, tmp_path: Path) -> None:
+def test_truncated_sorted_file_is_named(job: Job, tmp_path: Path) -> None:
     handle = job.completed()
     (name, stream), *_ = handle.segments.items()
     with stream.open_input_stream() as source:
@@ -195,7 +191,7 @@ def test_a_sorted_file_that_was_cut_is_an_error_that_names_it(job: Job, tmp_path
         RocksDBStateTables(ALL, [broken], directory=str(tmp_path / "host"))
 
 
-def test_private_files_that_are_not_what_rocksdb_wrote_are_errors_that_name_them(job: Job) -> None:
+def test_changed_private_files_are_named(job: Job) -> None:
     handle = job.completed()
     manifest = decode_native(content_of(handle))
     (log,) = [name for name in manifest.private if name.startswith("MANIFEST")]

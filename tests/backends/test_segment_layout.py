@@ -174,7 +174,7 @@ def test_sort_keys_are_made_of_hashes_as_documented(memory_directory: str) -> No
     assert sorted(count for _, count in kinds) == [0, 1, 1, 2]
 
 
-def test_times_and_values_lie_in_columns_of_their_own(handle: SegmentsStateHandle) -> None:
+def test_times_and_values_are_in_separate_columns(handle: SegmentsStateHandle) -> None:
     newest, oldest = slices_of(handle, "last")
     assert [(row["ts"], row["key.k"], row["value"]) for row in newest] == [
         (900, f"key {n}", 0.5) for n in range(7)
@@ -193,7 +193,7 @@ def sections(handle: SegmentsStateHandle) -> Iterator[tuple[bytes, dict[str, Any
             yield content, section
 
 
-def test_buffers_of_columns_are_where_the_trailer_says(handle: SegmentsStateHandle) -> None:
+def test_trailer_locates_the_buffers_of_columns(handle: SegmentsStateHandle) -> None:
     kinds = set()
     for content, section in sections(handle):
         table = section_of(content, section)

@@ -125,7 +125,7 @@ class TestWrongElements:
         }
 
     @SAMPLE
-    def test_none_is_no_element_anywhere(self, element_type: Any, values: list[Any]) -> None:
+    def test_none_as_element_is_refused(self, element_type: Any, values: list[Any]) -> None:
         backend = OperatorStateBackend()
         state = list_state(backend, "s", element_type)
         state.add_all(values)
@@ -156,9 +156,7 @@ class TestWrongElements:
         ],
         ids=["array", "chunks", "table", "batch"],
     )
-    def test_arrow_data_is_refused_where_elements_are_objects(
-        self, element_type: Any, values: Any
-    ) -> None:
+    def test_arrow_data_as_object_elements_is_refused(self, element_type: Any, values: Any) -> None:
         state = list_state(OperatorStateBackend(), "s", element_type)
         with pytest.raises(InvalidRequestError, match="Arrow data"):
             state.add_all(values)
@@ -312,7 +310,7 @@ class TestElementsThatWouldLoseSomething:
         ],
         ids=range(5),
     )
-    def test_also_where_objects_are_unequal_to_their_copies(
+    def test_objects_unequal_to_their_copies_keep_their_content(
         self, value: Unequal, expected: Any
     ) -> None:
         backend = OperatorStateBackend()
@@ -320,7 +318,7 @@ class TestElementsThatWouldLoseSomething:
         (again,) = list_state(restored(backend), "s", Unequal).get()
         assert again.content() == expected
 
-    def test_keys_that_are_objects_are_compared_too(self) -> None:
+    def test_object_keys_are_compared(self) -> None:
         element_type = dict[Point, float]
         backend = OperatorStateBackend()
         state = list_state(backend, "s", element_type)
@@ -380,7 +378,7 @@ class TestErrorsOfAClassItself:
             FAILS.clear()
         assert state.get() == [Failing(1)]
 
-    def test_elements_that_are_too_deep_for_the_stack_are_still_there_for_another(self) -> None:
+    def test_elements_too_deep_for_the_stack_stay_stored(self) -> None:
         node = Node(0)
         for value in range(300):
             node = Node(value, node)

@@ -147,7 +147,7 @@ class TestRoundTrip:
 
 
 class TestOrder:
-    def test_the_function_comes_first_then_raw_keyed_raw_operator_and_managed_state(
+    def test_snapshot_order_is_function_raw_keyed_raw_operator_managed(
         self, location: CheckpointStorageLocation, faults: Faults
     ) -> None:
         def snapshot(context: FunctionSnapshotContext) -> None:
@@ -200,7 +200,7 @@ class TestOrder:
 
 class TestFailures:
     @pytest.mark.parametrize("written", [False, True])
-    def test_a_function_that_fails_declines_the_checkpoint(
+    def test_failed_function_declines_the_checkpoint(
         self,
         location: CheckpointStorageLocation,
         faults: Faults,
@@ -226,7 +226,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
     @pytest.mark.parametrize("nth", [1, 2])
-    def test_a_raw_stream_that_fails_declines_the_checkpoint_and_leaves_nothing(
+    def test_failed_raw_stream_declines_and_leaves_nothing(
         self, location: CheckpointStorageLocation, faults: Faults, call: str, nth: int
     ) -> None:
         state_handler = handler(Function(with_raw_state))
@@ -259,7 +259,7 @@ class TestFailures:
         assert files_below(faults.inner_directory) == set()
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_managed_state_that_fails_takes_raw_state_with_it(
+    def test_failed_managed_state_discards_raw_state(
         self, location: CheckpointStorageLocation, faults: Faults, call: str
     ) -> None:
         state_handler = handler(Function(with_raw_state))
@@ -370,9 +370,7 @@ class TestInitialize:
         assert list(function.context.raw_operator_state_inputs) == []
         assert list(function.context.raw_keyed_state_inputs) == []
 
-    def test_raw_state_that_nobody_reads_is_not_opened(
-        self, state: StoredSubtask, faults: Faults
-    ) -> None:
+    def test_unread_raw_state_is_not_opened(self, state: StoredSubtask, faults: Faults) -> None:
         faults.calls.clear()
         initialized(handler(Function()), state)
         assert faults.calls == []
@@ -423,7 +421,7 @@ class TestFunctions:
         state = state_handler.snapshot_state(7, location).run()
         assert list_state(OperatorStateBackend.restore(state.managed_operator)).get() == [1]
 
-    def test_a_listener_is_what_has_both_calls(self) -> None:
+    def test_checkpoint_listener_has_both_methods(self) -> None:
         class Listener:
             def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
 

@@ -157,7 +157,7 @@ def test_a_table_of_more_rows_than_a_section_holds_is_several_sections(
     assert read.values[0] == map_rows(5_500).values[0]
 
 
-def test_a_subtask_reads_the_key_groups_that_it_has_now_from_all_handles(
+def test_subtask_reads_its_key_groups_from_all_handles(
     streams: SnapshotStreams,
 ) -> None:
     spec = TableSpec("s", "value", pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
@@ -183,7 +183,7 @@ def test_a_subtask_reads_the_key_groups_that_it_has_now_from_all_handles(
     assert read.values[0].to_pylist() == np.flatnonzero(wanted == 4).tolist()
 
 
-def test_a_table_without_rows_is_there_all_the_same(streams: SnapshotStreams) -> None:
+def test_table_without_rows_is_kept(streams: SnapshotStreams) -> None:
     handle = write_tables([(MAP_SPEC, [])], GROUPS, streams)
     assert not handle.segments
     (table,) = read_tables([handle], GROUPS)
@@ -253,7 +253,7 @@ def test_no_damaged_byte_of_a_segment_is_served_and_the_block_is_named(
     assert rejected > len(content) / 997 / 2
 
 
-def test_a_segment_that_was_cut_off_is_refused(streams: SnapshotStreams) -> None:
+def test_truncated_segment_is_refused(streams: SnapshotStreams) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(100)])], GROUPS, streams)
     content = segment_of(handle)
     for length in (1, 8, 63, 64, 100, len(content) - 1):
@@ -266,7 +266,7 @@ def trailer_of(content: bytes) -> tuple[int, int]:
     return len(content) - 20 - length, length
 
 
-def test_a_trailer_whose_checksum_fits_and_whose_numbers_do_not_is_refused(
+def test_trailer_with_wrong_numbers_is_refused(
     streams: SnapshotStreams,
 ) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(5_000)])], GROUPS, streams)
@@ -313,7 +313,7 @@ def hostile_manifests(content: bytes) -> Iterator[bytes]:
             yield bytes(hostile)
 
 
-def test_a_manifest_whose_checksum_fits_and_whose_numbers_do_not_is_refused(
+def test_manifest_with_wrong_numbers_is_refused(
     streams: SnapshotStreams,
 ) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(50)])], GROUPS, streams)

@@ -21,7 +21,7 @@ from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
 
 
 @pytest.mark.parametrize(("element_type", "values"), VALUES.values(), ids=VALUES)
-def test_a_restored_state_is_what_was_stored(element_type: Any, values: list[Any]) -> None:
+def test_restored_state_equals_the_stored_one(element_type: Any, values: list[Any]) -> None:
     backend = OperatorStateBackend()
     state = union_state(backend, "u", element_type)
     state.add_all(values)
@@ -49,7 +49,7 @@ def test_every_subtask_gets_all_elements(parallelism: int) -> None:
     assert [n for subtask_backend in news for n in list_state(subtask_backend).get()] == [0, 1, 2]
 
 
-def test_a_mode_is_kept_by_what_nobody_asks_for() -> None:
+def test_state_not_requested_keeps_its_mode() -> None:
     backend = OperatorStateBackend()
     union_state(backend).add(1)
     list_state(backend).add(1)
@@ -111,9 +111,7 @@ class TestNobodyAsks:
             assert any("empty" in handle.states for of_subtask in stored for handle in of_subtask)
 
     @pytest.mark.parametrize("parallelisms", PARALLELISMS.values(), ids=PARALLELISMS)
-    def test_every_subtask_that_asks_after_a_later_restart_gets_all(
-        self, parallelisms: list[int]
-    ) -> None:
+    def test_request_after_a_later_restart_gets_all_elements(self, parallelisms: list[int]) -> None:
         stored = first_run()
         for parallelism in parallelisms:
             stored = checkpoint(restarted(stored, parallelism))
@@ -125,7 +123,7 @@ class TestNobodyAsks:
         elements = sorted(n for backend in backends for n in list_state(backend).get())
         assert elements == [0, 1, 2, 3, 10, 11, 12, 13]
 
-    def test_at_an_unchanged_parallelism_each_subtask_carries_on_what_it_had(self) -> None:
+    def test_unchanged_parallelism_carries_over_own_elements(self) -> None:
         stored = first_run()
         for _ in range(3):
             stored = checkpoint(restarted(stored, 4))
@@ -142,7 +140,7 @@ class TestNobodyAsks:
         stored = checkpoint(restarted(checkpoint([only_union]), 3))
         assert [len(handles) for handles in stored] == [1, 0, 0]
 
-    def test_where_one_subtask_alone_asks_what_it_keeps_takes_the_place_of_its_part(self) -> None:
+    def test_elements_of_the_only_requesting_subtask_replace_its_part(self) -> None:
         stored = first_run()
         for restart in range(3):
             backends = restarted(stored, 4)

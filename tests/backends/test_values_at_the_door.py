@@ -499,7 +499,7 @@ def test_map_keys_are_the_same_by_key_by_columns_and_in_arrow(
 
 
 @given(typed_values(HASHED))
-def test_broadcast_keys_are_those_that_differ_in_arrow(typed: Any) -> None:
+def test_broadcast_keys_are_distinct_as_in_arrow(typed: Any) -> None:
     kind, values = typed
     serializer = serializer_of(kind, {})
     state = BroadcastState("s", serializer, serializer_of(int, {}))
@@ -526,7 +526,7 @@ def test_broadcast_keys_are_those_that_differ_in_arrow(typed: Any) -> None:
 
 @on_each_backend
 @given(typed_values(HASHED), st.permutations(range(5)))
-def test_namespaces_are_those_that_differ_in_arrow(tables: Tables, typed: Any, order: Any) -> None:
+def test_namespaces_are_distinct_as_in_arrow(tables: Tables, typed: Any, order: Any) -> None:
     kind, values = typed
     if not isinstance(kind, pa.DataType):
         return

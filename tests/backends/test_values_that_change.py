@@ -198,7 +198,7 @@ def are_the_same(value: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_in_untyped_parts_values_come_back_as_the_page_says(line: str) -> None:
+def test_values_in_untyped_parts_match_the_documentation(line: str) -> None:
     for given, expected, types in LINES[line]:
         assert not are_the_same(given, expected)
         assert are_the_same(stored(Any, given), expected)
@@ -212,14 +212,14 @@ def test_in_untyped_parts_values_come_back_as_the_page_says(line: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "element_type", "expected"), TYPED)
-def test_values_of_another_type_become_the_one_that_is_named(
+def test_values_of_another_type_become_the_declared_type(
     given: Any, element_type: Any, expected: Any
 ) -> None:
     back = stored(dict[str, element_type], {"k": given})["k"]
     assert are_the_same(back, expected)
 
 
-def test_what_has_to_be_hashable_comes_back_as_a_tuple() -> None:
+def test_list_in_a_hashable_place_returns_as_a_tuple() -> None:
     for given, expected in (((1, 2), (1, 2)), (Pair(1, 2), (1, 2)), (frozenset({5}), (5,))):
         assert are_the_same(stored(set, {given}), {expected})
     assert stored(dict, {Pair(1, 2): 3}) == {(1, 2): 3}
@@ -231,7 +231,7 @@ def test_all_else_is_kept_in_untyped_parts(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", REFUSED, ids=repr)
-def test_what_has_no_form_is_refused_in_untyped_parts(value: Any) -> None:
+def test_values_without_a_form_are_refused_in_untyped_parts(value: Any) -> None:
     for element_type, element in ((Any, value), (dict, {"k": value}), (list, [value])):
         with pytest.raises(InvalidRequestError, match="not every value"):
             list_state(OperatorStateBackend(), "s", element_type).add(element)

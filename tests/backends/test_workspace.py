@@ -27,7 +27,7 @@ def test_memory_of_small_segments_is_bounded_and_they_are_read_again(job: Tables
     assert values(restored, range(50)) == [value for value in range(5) for _ in range(10)]
 
 
-def test_memory_for_merges_is_given_back_where_it_exceeds_the_bound() -> None:
+def test_merge_memory_beyond_the_bound_is_released() -> None:
     workspace = Workspace()
     workspace.arena.array(1 << 20, np.int64)
     assert workspace.memory_bytes >= 8 << 20
@@ -38,7 +38,7 @@ def test_memory_for_merges_is_given_back_where_it_exceeds_the_bound() -> None:
     assert len(workspace.arena.array(16, np.int64)) == 16
 
 
-def test_segments_in_files_take_none_of_the_bound(job: TablesJob) -> None:
+def test_segments_in_files_do_not_count_as_memory(job: TablesJob) -> None:
     tables = job.restored()
     put(tables.table(value_spec()), range(ROWS), 5)
     handle = job.completed(tables)

@@ -37,7 +37,7 @@ __all__ = ["make"]
 
 
 class TestWritingOperatorState:
-    def test_what_is_written_is_read_back_by_partition(self, make: Make) -> None:
+    def test_raw_operator_state_is_read_back_by_partition(self, make: Make) -> None:
         out = OperatorStateCheckpointOutputStream(make())
         for n in range(3):
             assert out.number_of_partitions == n
@@ -72,7 +72,7 @@ class TestWritingOperatorState:
         assert handle is not None
         assert read_partitions(handle) == [b"before", b"behind"]
 
-    def test_a_stream_that_has_bytes_already_is_gone_on_with(self, make: Make) -> None:
+    def test_stream_with_bytes_is_continued(self, make: Make) -> None:
         stream = make()
         stream.write(b"the system's")
         out = OperatorStateCheckpointOutputStream(stream)
@@ -99,7 +99,7 @@ class TestWritingOperatorState:
         with pytest.raises(StreamClosedError):
             stream.write(b"1")
 
-    def test_nothing_is_added_to_what_is_complete(self, make: Make) -> None:
+    def test_complete_stream_refuses_partitions(self, make: Make) -> None:
         out = OperatorStateCheckpointOutputStream(make())
         out.write(b"1")
         out.close_and_get_handle()
@@ -110,7 +110,7 @@ class TestWritingOperatorState:
 
 class TestWritingKeyedState:
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1,)])
-    def test_what_is_written_is_read_back_by_key_group(
+    def test_raw_keyed_state_is_read_back_by_key_group(
         self, order: tuple[int, ...], make: Make
     ) -> None:
         parts = {key_group: b"%d" % key_group * 100 for key_group in order}
@@ -134,7 +134,7 @@ class TestWritingKeyedState:
         assert groups_of(make(), THREE, {}) is None
         assert groups_of(make(), THREE, {2: b"", 1: b""}) is None
 
-    def test_it_knows_which_key_groups_were_begun_and_which_are_done(self, make: Make) -> None:
+    def test_started_and_finished_key_groups_are_known(self, make: Make) -> None:
         out = KeyedStateCheckpointOutputStream(make(), THREE)
         assert out.key_group_range == THREE
         assert out.current_key_group is None
@@ -245,7 +245,7 @@ class TestTheStreamInTheUsersHands:
         assert handle is not None
         assert read(handle.stream) == pickle.dumps({"a": 1}) + "größe".encode()
 
-    def test_what_is_in_front_of_it_is_closed_once_the_system_has_ended_it(
+    def test_buffers_close_after_the_system_ended_the_stream(
         self, output: Callable[[CheckpointStateOutputStream], Output], make: Make
     ) -> None:
         stream = make()
@@ -273,7 +273,7 @@ class TestTheStreamInTheUsersHands:
         assert files_below(local_directory) == set()
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_a_store_that_fails_leaves_no_file_and_no_handle(
+    def test_failed_store_leaves_no_file_and_no_handle(
         self,
         output: Callable[[CheckpointStateOutputStream], Output],
         call: str,

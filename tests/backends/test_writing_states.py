@@ -81,7 +81,7 @@ def as_read(element_type: Any, values: list[Any]) -> pa.Table:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_what_was_read_can_be_written_as_the_type_that_it_was(kind: str) -> None:
+def test_read_values_can_be_written_as_their_type(kind: str) -> None:
     element_type, values = TYPES[kind]
     table = as_read(element_type, values)
     written = operator_of({"s": StateRows(table, ListStateDescriptor("s", element_type))})
@@ -106,7 +106,7 @@ class Untyped(msgspec.Struct):
     keys: dict[int | None, int] | None = None
 
 
-def test_numbers_that_are_none_come_back_out_of_json_text() -> None:
+def test_nan_and_infinities_round_trip_through_json() -> None:
     values = [
         Measured(math.nan, [math.inf, 1.0]),
         Measured(-math.inf, name="NaN"),
@@ -138,9 +138,7 @@ def test_numbers_that_are_none_come_back_out_of_json_text() -> None:
     ],
     ids=str,
 )
-def test_json_text_that_may_be_of_several_values_is_not_written(
-    element_type: Any, value: Any
-) -> None:
+def test_ambiguous_json_text_is_not_written(element_type: Any, value: Any) -> None:
     table = as_read(element_type, [value])
     with pytest.raises(InvalidRequestError, match="JSON text"):
         operator_of({"s": StateRows(table, ListStateDescriptor("s", element_type))})
@@ -158,7 +156,7 @@ HELD_BY_SPARK: dict[str, tuple[pa.Array, pa.DataType]] = {
 
 
 @pytest.mark.parametrize("kind", HELD_BY_SPARK)
-def test_what_spark_has_for_a_type_is_written_as_that_type(kind: str) -> None:
+def test_spark_form_of_a_type_is_written_as_that_type(kind: str) -> None:
     before, held = HELD_BY_SPARK[kind]
     storage = before.storage if isinstance(before, pa.ExtensionArray) else before
     rows = StateRows(pa.table({"value": storage.cast(held)}))
@@ -167,7 +165,7 @@ def test_what_spark_has_for_a_type_is_written_as_that_type(kind: str) -> None:
     assert shown(written)["value"].combine_chunks().equals(before)
 
 
-def test_decimals_with_a_fraction_are_no_whole_numbers() -> None:
+def test_decimals_with_a_fraction_are_refused_as_integers() -> None:
     rows = StateRows(pa.table({"value": [Decimal("1.5")]}), ListStateDescriptor("s", pa.uint64()))
     with pytest.raises(InvalidRequestError, match="no uint64"):
         operator_of({"s": rows})
@@ -264,7 +262,7 @@ def test_all_kinds_of_state_are_there_for_the_job() -> None:
     assert list_state(backend_of(written, 1), "l").get() == [2]
 
 
-def test_what_is_replaced_says_its_type_and_mode() -> None:
+def test_replaced_state_keeps_its_type_and_mode() -> None:
     before = operator_of(
         {
             "u": StateRows(pa.table({"value": pa.array([1], pa.int32())}), union=True),
@@ -375,13 +373,13 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_rows_that_are_no_state_are_refused(what: str) -> None:
+def test_invalid_state_rows_are_refused(what: str) -> None:
     rows, why = REFUSED[what]
     with pytest.raises(InvalidRequestError, match=why):
         operator_of({"s": rows})
 
 
-def test_a_list_of_an_operator_with_keys_says_where_they_are() -> None:
+def test_list_of_a_keyed_operator_needs_places() -> None:
     rows = pa.table({"value": [1]})
     with pytest.raises(InvalidRequestError, match="where their keys are"):
         operator_of({"s": StateRows(rows)}, keeps_places=True)
@@ -391,7 +389,7 @@ def test_a_list_of_an_operator_with_keys_says_where_they_are() -> None:
     ].to_pylist() == [1]
 
 
-def test_a_field_that_rows_lack_gets_its_default() -> None:
+def test_field_missing_in_rows_gets_its_default() -> None:
     rows = pa.table({"value": [{"x": 1}, {"x": 2}]})
     written = operator_of({"s": StateRows(rows, ListStateDescriptor("s", Point))})
     points = list_state(backend_of(written), "s", Point)

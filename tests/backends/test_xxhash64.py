@@ -13,12 +13,12 @@ def signed(*columns: pa.Array) -> list[int]:
     return numbers
 
 
-def test_the_hashes_are_those_that_spark_has_in_its_own_documentation() -> None:
+def test_hashes_match_the_documentation_of_spark() -> None:
     row = pa.array(["Spark"]), pa.array([[123]], pa.list_(pa.int32())), pa.array([2], pa.int32())
     assert signed(*row) == [5602566077635097486]
 
 
-def test_the_hashes_of_each_kind_of_value_stay_as_they_are() -> None:
+def test_hashes_of_all_types_are_stable() -> None:
     assert signed(pa.array([0, -1, 42])) == [
         -5252525462095825812,
         3858142552250413010,
@@ -37,7 +37,7 @@ def test_the_hashes_of_each_kind_of_value_stay_as_they_are() -> None:
     assert signed(pa.array([True, None])) == [-6698625589789238999, 42]
 
 
-def test_texts_of_one_length_have_the_hashes_that_they_have_among_others() -> None:
+def test_texts_of_equal_length_have_the_hashes_of_mixed_ones() -> None:
     texts = [f"{number:045d}" for number in range(9)]
     assert signed(pa.array(texts)) == signed(pa.array([*texts, "short"]))[:-1]
 
