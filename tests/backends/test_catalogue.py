@@ -1,4 +1,4 @@
-"""The catalogue of a checkpoint: each state has one name, kind and size, whoever lists it."""
+"""The catalogue of a checkpoint: each state has one name, kind and size in all listings."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ KINDS = {
 
 @pytest.fixture
 def pointer(tmp_path: Path) -> str:
-    """A checkpoint of an operator with a state of each kind, in two subtasks."""
+    """A checkpoint of an operator with all kinds of state, in two subtasks."""
     checkpoint = Checkpoint(f"file://{tmp_path}")
 
     def fill(backend: OperatorStateBackend, subtask: int) -> None:

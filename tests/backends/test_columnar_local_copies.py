@@ -81,7 +81,7 @@ def changed_at_the_end(content: bytes) -> bytes:
     return content[:-30] + bytes(30)
 
 
-def emptied(_: bytes) -> bytes:
+def truncate(_: bytes) -> bytes:
     return b""
 
 
@@ -94,7 +94,7 @@ os.truncate(sys.argv[1], 0)
 keys.sum()
 """
 
-DAMAGES = [cut, changed_in_the_middle, changed_at_the_end, emptied]
+DAMAGES = [cut, changed_in_the_middle, changed_at_the_end, truncate]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -200,9 +200,9 @@ def test_segment_damaged_in_storage_is_named_and_never_served(
         file.commit()
     table = job.restored(handle).table(value_spec())
     error = CheckpointNotFoundError if is_gone else CheckpointCorruptedError
-    told = uri if is_gone else rf"block \d+ .*{uri}"
+    pattern = uri if is_gone else rf"block \d+ .*{uri}"
     for _ in range(2):
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=pattern):
             values(table, range(ROWS))
 
 

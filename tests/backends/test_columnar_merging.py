@@ -46,12 +46,12 @@ def test_snapshot_writes_two_segments_and_reads_a_bounded_part(
     known: set[str] = set()
     merged_rows = []
 
-    def counted(parts: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
+    def count_rows(parts: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
         merged_rows.append(sum(part.rows for part in parts))
         return merge_in_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
 
     compaction = "holdfast.backends.keyed.columnar.compaction"
-    monkeypatch.setattr(f"{compaction}.merge_in_chunks", counted)
+    monkeypatch.setattr(f"{compaction}.merge_in_chunks", count_rows)
     expected = [0] * ROWS
     for batch in range(150):
         changed = range(batch % 100, ROWS, 100)
@@ -61,7 +61,7 @@ def test_snapshot_writes_two_segments_and_reads_a_bounded_part(
         segments = job.completed(tables).segments.keys()
         assert len(segments - known) <= 2
         known |= segments
-        if batch == 30:  # by now it knows that a batch changes little of what was written first
+        if batch == 30:  # then few of the first rows change in a batch
             merged_rows.clear()
     assert values(table, range(ROWS)) == expected
     assert max(merged_rows) <= 2 * 20e3 / 24
@@ -80,12 +80,12 @@ def test_small_batches_after_a_bulk_load_merge_little(
         job.completed(tables)
     merged_rows = []
 
-    def counted(parts: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
+    def count_rows(parts: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
         merged_rows.append(sum(part.rows for part in parts))
         return merge_in_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
 
     compaction = "holdfast.backends.keyed.columnar.compaction"
-    monkeypatch.setattr(f"{compaction}.merge_in_chunks", counted)
+    monkeypatch.setattr(f"{compaction}.merge_in_chunks", count_rows)
     for batch in range(60):
         put(table, range(batch, ROWS, 100), 2)
         job.completed(tables)

@@ -124,7 +124,7 @@ def test_state_not_requested_is_in_the_next_checkpoint(job: TablesJob) -> None:
 
 def test_tables_without_a_state_make_no_handle(job: TablesJob) -> None:
     part = job.restored().snapshot(1, job.access.initialize_location_for_checkpoint(1))
-    assert not part.run().managed_keyed
+    assert not part.run().state.managed_keyed
 
 
 @pytest.mark.parametrize("is_merged", [True, False])
@@ -142,7 +142,7 @@ def test_sum_overflow_is_an_error_with_the_state_name(job: TablesJob, *, is_merg
             values(table, range(2))
 
 
-def widened(stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
+def widen(stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
     assert stored.values.types == [pa.int32()]
     return tuple(column.cast(pa.int64()) for column in columns)
 
@@ -155,7 +155,7 @@ def test_values_are_migrated_on_read_and_rewritten_on_merge(
     put(old, range(ROWS), 3)
     handle = job.completed(tables)
     restored = job.restored(handle)
-    table = restored.table(sum_spec(), widened)
+    table = restored.table(sum_spec(), widen)
     big = pa.array([2**40] * 5)
     table.write(identities(range(5)), [big], Operation.APPEND)
     assert values(table, range(6)) == [2**40 + 3] * 5 + [3]
@@ -164,7 +164,7 @@ def test_values_are_migrated_on_read_and_rewritten_on_merge(
     with pytest.raises(StateMigrationError):
         job.restored(both).table(sum_spec())
     merging = job.restored(both, policy=MergePolicy(rewrite_factor=1e9))
-    table = merging.table(sum_spec(), widened)
+    table = merging.table(sum_spec(), widen)
     table.write(identities(range(1)), [big[:1]], Operation.APPEND)
     merged = job.completed(merging)
     assert len(read_manifest([merged], GROUPS).tables["s"].specs) == 1
@@ -174,7 +174,7 @@ def test_values_are_migrated_on_read_and_rewritten_on_merge(
 
 
 @pytest.mark.parametrize(
-    ("spec", "what"),
+    ("spec", "aspect"),
     [
         (TableSpec("s", "map", KEY, pa.schema([("value", pa.int64())])), "kind"),
         (TableSpec("s", "value", pa.schema([("k", pa.int32())]), KEY), "keys"),
@@ -185,10 +185,12 @@ def test_values_are_migrated_on_read_and_rewritten_on_merge(
         ),
     ],
 )
-def test_incompatible_restored_table_is_refused(job: TablesJob, spec: TableSpec, what: str) -> None:
+def test_incompatible_restored_table_is_refused(
+    job: TablesJob, spec: TableSpec, aspect: str
+) -> None:
     tables = job.restored()
     put(tables.table(value_spec()), range(10))
-    with pytest.raises(StateMigrationError, match=what):
+    with pytest.raises(StateMigrationError, match=aspect):
         job.restored(job.completed(tables)).table(spec)
 
 

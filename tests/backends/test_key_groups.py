@@ -31,7 +31,7 @@ RANGES = {
 }
 
 parallelisms = st.integers(1, MAX_PARALLELISM).flatmap(
-    lambda most: st.tuples(st.just(most), st.integers(1, most))
+    lambda limit: st.tuples(st.just(limit), st.integers(1, limit))
 )
 
 
@@ -59,7 +59,7 @@ def test_the_default_leaves_room_to_scale_out(parallelism: int) -> None:
     assert default >= min(parallelism * 3 // 2, MAX_PARALLELISM)
 
 
-class TestRangeOfAnOperator:
+class TestKeyGroupRanges:
     @pytest.mark.parametrize(("numbers", "ends"), RANGES.items(), ids=str)
     def test_it_is_flinks(self, numbers: tuple[int, int], ends: list[int]) -> None:
         max_parallelism, parallelism = numbers

@@ -1,4 +1,4 @@
-"""Keyed state of a checkpoint that a backend has written: a key looked up, older types read, checked, written anew."""
+"""Keyed state of a checkpoint from outside of a job: lookups of a key, older types, checks, and rewriting."""
 
 import datetime as dt
 import json
@@ -17,9 +17,9 @@ from contracts.progress import behind_batch
 
 import holdfast
 from holdfast.backends import (
-    Fate,
     ListStateDescriptor,
     MapStateDescriptor,
+    RestoreOutcome,
     StateCheck,
     check,
 )
@@ -61,7 +61,7 @@ NAMES = ["ann", "bob", "eve", None]
 Fill = Callable[[KeyedStateBackend, Keys], None]
 
 
-def written(
+def write_checkpoints(
     directory: str,
     *fills: Fill,
     names: list[Any] = NAMES,
@@ -69,7 +69,7 @@ def written(
     key: pa.Schema = USER,
     backend_name: BackendName = "columnar",
 ) -> str:
-    """Complete a checkpoint for each function that fills states; the next goes on from it. Returns its pointer."""
+    """Complete a checkpoint for each function that fills states, each resuming from the last. Returns the last pointer."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
     access = storage.create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
@@ -87,7 +87,7 @@ def written(
             keys = Keys.of([column], GROUPS)
             mine = [group in groups for group in keys.key_groups[keys.codes].tolist()]
             fill(backend, backend.keys([column.filter(pa.array(mine))]))
-            states[index] = backend.snapshot(number, location).run()
+            states[index] = backend.snapshot(number, location).run().state
             backend.close()
         operator = StoredOperator(parallelism, GROUPS, dict(states), key=tuple(key.names))
         metadata = CheckpointMetadata(
@@ -138,7 +138,7 @@ def lengths(backend: KeyedStateBackend, keys: Keys) -> None:
 
 
 def visits(backend: KeyedStateBackend, keys: Keys) -> None:
-    """Two visits of each name, of which some have no page."""
+    """Two visits of each name, some without a page."""
     state = backend.get_list_state(ListStateDescriptor("visits", VISIT))
     numbers = range(len(keys))
     for _ in range(2):
@@ -165,15 +165,15 @@ class TestOneKey:
     def test_the_value_of_a_key_is_read_by_its_columns(
         self, local_directory: str, name: str | None
     ) -> None:
-        pointer = written(local_directory, lengths)
+        pointer = write_checkpoints(local_directory, lengths)
         rows = holdfast.read_state(pointer, "op", "lengths", key={"user": name})
         assert rows.drop_columns(["subtask"]).to_pylist() == [
             {"user": name, "value": len(name or "")}
         ]
-        assert holdfast.read_state(pointer, key={"user": "nobody"}).num_rows == 0
+        assert holdfast.read_state(pointer, key={"user": "unknown"}).num_rows == 0
 
     def test_a_key_of_one_column_may_be_given_as_its_value(self, local_directory: str) -> None:
-        pointer = written(
+        pointer = write_checkpoints(
             local_directory, lengths, names=[7, 8], key=pa.schema([("n", pa.int64())])
         )
         assert holdfast.read_state(pointer, key=7)["n"].to_pylist() == [7]
@@ -183,7 +183,7 @@ class TestOneKey:
             pages(backend, keys)
             timers(backend, keys)
 
-        pointer = written(local_directory, pages_and_timers)
+        pointer = write_checkpoints(local_directory, pages_and_timers)
         rows = holdfast.read_state(pointer, "op", "pages", key="eve").to_pylist()
         assert sorted((row["user"], row["key"]) for row in rows) == [("eve", "/a"), ("eve", "/b")]
         rows = holdfast.read_state(pointer, "op", "_timers/event/timers", key="bob").to_pylist()
@@ -200,7 +200,7 @@ class TestOneKey:
         if fill is visits:  # a column with a null is stored as Arrow has it
             names[0] = None
         with counting_file_system(local_directory) as counts:
-            pointer = written(counts.directory, fill, names=names, parallelism=1)
+            pointer = write_checkpoints(counts.directory, fill, names=names, parallelism=1)
             counts.clear()
             (row,) = holdfast.read_state(pointer, "op", key="user-299999").to_pylist()
             one_key = counts.bytes_read
@@ -212,7 +212,9 @@ class TestOneKey:
         assert one_key < counts.bytes_read / 8
 
     def test_another_key_than_the_states_is_refused(self, local_directory: str) -> None:
-        pointer = written(local_directory, lengths, names=[7], key=pa.schema([("n", pa.int64())]))
+        pointer = write_checkpoints(
+            local_directory, lengths, names=[7], key=pa.schema([("n", pa.int64())])
+        )
         for key in ({"m": 7}, {"n": "seven"}, {}, 2**70):
             with pytest.raises(InvalidRequestError, match="state 'lengths'"):
                 holdfast.read_state(pointer, key=key)
@@ -231,7 +233,7 @@ class TestOneKey:
             state = backend.get_state(ValueStateDescriptor("lengths", pa.int32()))
             state.columns.put(keys, [1] * len(keys.columns[0]))
 
-        pointer = written(local_directory, ones, names=[name, None], key=key)
+        pointer = write_checkpoints(local_directory, ones, names=[name, None], key=key)
         cat = ["cat", pointer, "op", "lengths"]
         assert main([*cat, "--json"]) == 0
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -259,14 +261,16 @@ class TestOneKey:
     def test_invalid_key_text_is_refused_with_its_form(
         self, local_directory: str, type: pa.DataType, text: str
     ) -> None:
-        pointer = written(local_directory, lengths, names=[None], key=pa.schema([("k", type)]))
+        pointer = write_checkpoints(
+            local_directory, lengths, names=[None], key=pa.schema([("k", type)])
+        )
         with pytest.raises(InvalidRequestError, match=r"key column 'k' .*`holdfast cat` prints"):
             holdfast.read_state(pointer, key={"k": text})
 
     def test_cat_prints_the_rows_of_a_key(
         self, local_directory: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        pointer = written(
+        pointer = write_checkpoints(
             local_directory, lengths, names=[7, 8, None], key=pa.schema([("n", pa.int64())])
         )
         for key, n in (("n=8", 8), ("n", None)):
@@ -288,7 +292,7 @@ class TestOlderTypes:
             if any(ann):
                 state.columns.put(backend.keys([pa.array(["ann"])]), [2**40])
 
-        rows = holdfast.read_state(written(local_directory, lengths, longer))
+        rows = holdfast.read_state(write_checkpoints(local_directory, lengths, longer))
         assert rows.schema.field("value").type == pa.int64()
         values = {row["user"]: row["value"] for row in rows.to_pylist()}
         assert values == {"ann": 2**40, "bob": 3, "eve": 3, None: 0}
@@ -305,7 +309,7 @@ class TestOlderTypes:
             return fill
 
         x, y = ("x", pa.int32()), ("y", pa.int32())
-        pointer = written(
+        pointer = write_checkpoints(
             local_directory,
             state([x], {"x": 1}, "ann"),
             state([x, y], {"x": 2, "y": 3}, "bob"),
@@ -319,57 +323,64 @@ class TestOlderTypes:
 
 class TestCheck:
     @staticmethod
-    def fates(pointer: str, *descriptors: Any) -> list[StateCheck]:
+    def outcomes(pointer: str, *descriptors: Any) -> list[StateCheck]:
         return check(pointer, {"op": list(descriptors)})
 
     @pytest.mark.parametrize(
-        ("descriptor", "fate"),
+        ("descriptor", "outcome"),
         [
-            (ValueStateDescriptor("lengths", pa.int32()), Fate.RESTORED),
-            (ValueStateDescriptor("lengths", pa.int64()), Fate.MIGRATED),
-            (ValueStateDescriptor("lengths", pa.string()), Fate.INCOMPATIBLE),
-            (ReducingStateDescriptor("lengths", "sum", pa.int32()), Fate.INCOMPATIBLE),
+            (ValueStateDescriptor("lengths", pa.int32()), RestoreOutcome.RESTORED),
+            (ValueStateDescriptor("lengths", pa.int64()), RestoreOutcome.MIGRATED),
+            (ValueStateDescriptor("lengths", pa.string()), RestoreOutcome.INCOMPATIBLE),
+            (ReducingStateDescriptor("lengths", "sum", pa.int32()), RestoreOutcome.INCOMPATIBLE),
             (
                 ValueStateDescriptor(
                     "lengths", pa.int32(), ttl=StateTtlConfig(timedelta(seconds=1))
                 ),
-                Fate.INCOMPATIBLE,
+                RestoreOutcome.INCOMPATIBLE,
             ),
         ],
     )
     def test_check_of_keyed_state_matches_the_restore(
-        self, local_directory: str, descriptor: Any, fate: Fate
+        self, local_directory: str, descriptor: Any, outcome: RestoreOutcome
     ) -> None:
-        (said,) = self.fates(written(local_directory, lengths), descriptor)
-        assert (said.state, said.fate, said.stored) == ("lengths", fate, "string to int32")
-        assert bool(said.reason) == (fate is Fate.INCOMPATIBLE)
+        (checked,) = self.outcomes(write_checkpoints(local_directory, lengths), descriptor)
+        assert (checked.state, checked.outcome, checked.stored) == (
+            "lengths",
+            outcome,
+            "string to int32",
+        )
+        assert bool(checked.reason) == (outcome is RestoreOutcome.INCOMPATIBLE)
 
     def test_keyed_state_not_stored_is_new(self, local_directory: str) -> None:
-        said = self.fates(
-            written(local_directory, lengths), ValueStateDescriptor("more", pa.int32())
+        checked = self.outcomes(
+            write_checkpoints(local_directory, lengths), ValueStateDescriptor("more", pa.int32())
         )
-        assert [(each.state, each.fate) for each in said] == [
-            ("lengths", Fate.RESTORED),
-            ("more", Fate.NEW),
+        assert [(each.state, each.outcome) for each in checked] == [
+            ("lengths", RestoreOutcome.RESTORED),
+            ("more", RestoreOutcome.NEW),
         ]
 
     def test_map_descriptor_without_operator_state_is_a_keyed_map(
         self, local_directory: str
     ) -> None:
-        pointer = written(local_directory, pages)
-        (said,) = self.fates(pointer, MapStateDescriptor("pages", str, int))
-        assert said.fate is Fate.RESTORED
-        (said,) = self.fates(pointer, MapStateDescriptor("pages", int, int))
-        assert said.fate is Fate.INCOMPATIBLE
-        said_of_list = self.fates(pointer, ListStateDescriptor("pages", int))
-        assert [each.fate for each in said_of_list] == [Fate.RESTORED, Fate.NEW]
+        pointer = write_checkpoints(local_directory, pages)
+        (checked,) = self.outcomes(pointer, MapStateDescriptor("pages", str, int))
+        assert checked.outcome is RestoreOutcome.RESTORED
+        (checked,) = self.outcomes(pointer, MapStateDescriptor("pages", int, int))
+        assert checked.outcome is RestoreOutcome.INCOMPATIBLE
+        checked_list = self.outcomes(pointer, ListStateDescriptor("pages", int))
+        assert [each.outcome for each in checked_list] == [
+            RestoreOutcome.RESTORED,
+            RestoreOutcome.NEW,
+        ]
 
 
 def test_rocksdb_states_are_shown_read_and_verified(
     local_directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pointers = [
-        written(f"{local_directory}/{name}", lengths, visits, pages, backend_name=name)
+        write_checkpoints(f"{local_directory}/{name}", lengths, visits, pages, backend_name=name)
         for name in ("columnar", "rocksdb")
     ]
     columns = ["state", "kind", "subtasks", "type"]
@@ -389,7 +400,9 @@ def test_rocksdb_states_are_shown_read_and_verified(
 
 def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory: str) -> None:
     names = [f"user-{number}" for number in range(60_000)]
-    pointer = written(local_directory, lengths, names=names, parallelism=1, backend_name="rocksdb")
+    pointer = write_checkpoints(
+        local_directory, lengths, names=names, parallelism=1, backend_name="rocksdb"
+    )
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     handles = metadata.operators["op"].subtasks[0].managed_keyed
     directory = f"{local_directory}/read".removeprefix("file://")
@@ -398,7 +411,7 @@ def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory
     assert isinstance(segment, FileStateHandle)
     assert segment.uri.startswith(f"file://{directory}/")
     del segment, readable
-    assert os.listdir(directory) == []  # nobody has the handle
+    assert os.listdir(directory) == []  # the handle was garbage-collected
     (state,) = stored_states(metadata)
     (part,) = state.parts
     sent = pickle.dumps(part)
@@ -406,7 +419,7 @@ def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory
     received = pickle.loads(sent)  # what was dumped here
     users = [
         name
-        for batch in received.batches(received.stored())
+        for batch in received.batches(received.stored_schema())
         for name in batch.column("user").to_pylist()
     ]
     assert sorted(users) == sorted(names)
@@ -417,7 +430,7 @@ def test_backend_resumes_from_rows_read_by_ranges(
     local_directory: str, tables: type[ColumnarStateTables] | type[HeapStateTables]
 ) -> None:
     names = [f"user-{number}" for number in range(20_000)]
-    pointer = written(local_directory, lengths, lengths, names=names, parallelism=3)
+    pointer = write_checkpoints(local_directory, lengths, lengths, names=names, parallelism=3)
     rows = holdfast.read_state(pointer, "op", "lengths")
     assert sorted(rows["user"].to_pylist()) == sorted(names)
     subtasks = load_checkpoint(resolve_pointer(pointer)).metadata.operators["op"].subtasks

@@ -202,9 +202,7 @@ def test_invalid_key_columns_are_refused() -> None:
 
 @pytest.mark.parametrize("by_counting", [True, False])
 @pytest.mark.parametrize("spread", [0, 3, 40, 1000])
-def test_rows_whose_sort_keys_differ_in_few_bits_of_many_are_told_apart(
-    spread: int, *, by_counting: bool
-) -> None:
+def test_sort_keys_with_few_different_bits_are_grouped(spread: int, *, by_counting: bool) -> None:
     random = np.random.default_rng(spread)
     rows = 3000
     sort_keys = random.integers(0, 1 << 63, rows, dtype=np.uint64) << np.uint64(1)

@@ -1,6 +1,6 @@
 """A kind of keyed state that Holdfast doesn't have goes through all that moves state about.
 
-Nothing asks of state more than what `StateHandle` and `KeyedStateHandle` say.
+The product uses only the methods of `StateHandle` and `KeyedStateHandle`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,13 +11,14 @@ from typing import Self, cast
 import msgspec
 import pyarrow as pa
 import pytest
+from contracts.elements import memory_factory
 from contracts.values import EXCLUSIVE
 
 from holdfast.backends import compare
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import ShownColumn, stored_states
 from holdfast.backends.inspection.catalogue import READERS
-from holdfast.backends.snapshot import WrittenPart
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
 from holdfast.locations import (
     CheckpointMetadata,
     CompletedCheckpoint,
@@ -65,7 +66,7 @@ class Runs(msgspec.Struct, frozen=True, tag="runs"):
         return msgspec.structs.replace(self, key_groups=(start, end)) if start <= end else None
 
 
-def keyed(*runs: Runs) -> StoredSubtask:
+def keyed_subtask(*runs: Runs) -> StoredSubtask:
     return StoredSubtask(managed_keyed=cast("tuple[KeyGroupsStateHandle, ...]", runs))
 
 
@@ -86,7 +87,7 @@ def checkpoint(local_directory: str) -> CompletedCheckpoint:
 
     def subtask(first: int, last: int) -> StoredSubtask:
         manifest = ByteStreamStateHandle(b"manifest")
-        return keyed(Runs((first, last), (file(b"old" * 100), file(b"new")), manifest))
+        return keyed_subtask(Runs((first, last), (file(b"old" * 100), file(b"new")), manifest))
 
     operators = {"counts": StoredOperator(2, 8, {0: subtask(0, 3), 1: subtask(4, 7)})}
     metadata = CheckpointMetadata(
@@ -129,7 +130,7 @@ class CountPart:
     def extents(self) -> list[tuple[StreamStateHandle, int, int]]:
         return [(run, 0, run.size) for run in self.handle.runs]
 
-    def stored(self) -> pa.Schema:
+    def stored_schema(self) -> pa.Schema:
         return pa.schema([("user", pa.string()), ("value", pa.int64())])
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
@@ -190,7 +191,7 @@ def test_error_of_a_handle_names_its_operator(checkpoint: CompletedCheckpoint) -
     operator = checkpoint.metadata.operators["counts"]
     assert operator.find_inconsistency() is None
     broken = msgspec.structs.replace(runs_in(operator.subtasks[1])[0], runs=())
-    damaged = msgspec.structs.replace(operator, subtasks={1: keyed(broken)})
+    damaged = msgspec.structs.replace(operator, subtasks={1: keyed_subtask(broken)})
     assert damaged.find_inconsistency() == "in subtask 1: no runs"
     beyond = msgspec.structs.replace(operator, max_parallelism=7)
     assert beyond.find_inconsistency() == "key groups 4 to 7 and max parallelism 7"
@@ -198,5 +199,7 @@ def test_error_of_a_handle_names_its_operator(checkpoint: CompletedCheckpoint) -
 
 def test_cancelled_snapshot_discards_the_state(checkpoint: CompletedCheckpoint) -> None:
     state = checkpoint.metadata.operators["counts"].subtasks[0]
-    WrittenPart(state).cancel()
+    streams = SnapshotStreams(memory_factory())
+    streams.adopt(runs_in(state)[0])
+    AsyncSnapshot.from_written(state, streams).cancel()
     assert [file.failure is None for file in verify(state.streams())] == [False, False]

@@ -29,11 +29,11 @@ SPEC = StoredSpec.of(
         "counts", "value", pa.schema([("key", pa.int64())]), pa.schema([("value", pa.int64())])
     )
 )
-NOTHING = ByteStreamStateHandle(b"")
+EMPTY = ByteStreamStateHandle(b"")
 
 
 def handle_of(content: bytes, segments: frozenset[str]) -> SegmentsStateHandle:
-    streams: dict[str, StreamStateHandle] = dict.fromkeys(segments, NOTHING)
+    streams: dict[str, StreamStateHandle] = dict.fromkeys(segments, EMPTY)
     return SegmentsStateHandle((0, 127), streams, ByteStreamStateHandle(content))
 
 
@@ -50,7 +50,7 @@ def manifest_of(
     cursor: int = 0,
     credit: float = 0.0,
 ) -> Manifest:
-    """The slices of each run: the segment, the first sort key, and the one behind the last."""
+    """The slices of each run: the segment, the first sort key, and the one after the last."""
     made = tuple(
         Run(
             level,

@@ -110,7 +110,7 @@ def test_rows_with_lists_of_no_type_and_required_fields_become_a_table() -> None
 
 
 def test_elements_without_columns_have_no_table() -> None:
-    with pytest.raises(InvalidRequestError, match="no rows"):
+    with pytest.raises(InvalidRequestError, match="only structs are rows"):
         state_of(pa.int64(), 1).to_table()
 
 
@@ -128,7 +128,7 @@ def test_update_replaces_and_clear_removes() -> None:
 
 
 GOOD = {pa.int64(): 7, pa.string(): "x", pa.timestamp("ms"): 7, CATEGORY: "a", ROW: ROWS[0]}
-MISFITS: dict[Any, dict[str, Any]] = {
+INCOMPATIBLE: dict[Any, dict[str, Any]] = {
     pa.int64(): {
         "None": None,
         "list of None": [None],
@@ -180,7 +180,7 @@ MISFITS: dict[Any, dict[str, Any]] = {
     ("element_type", "values"),
     [
         pytest.param(element_type, values, id=f"{element_type}: {name}")
-        for element_type, cases in MISFITS.items()
+        for element_type, cases in INCOMPATIBLE.items()
         for name, values in cases.items()
     ],
 )
@@ -284,7 +284,7 @@ def test_an_error_of_the_users_own_generator_comes_through() -> None:
 
 
 class TestOwnership:
-    """What is in a state no longer depends on what it was made of."""
+    """A state is independent of the objects that it was made of."""
 
     @pytest.mark.parametrize("as_column", [np.array, pd.Series])
     def test_a_column_of_numpy_changed_afterwards_changes_nothing(self, as_column: Any) -> None:
@@ -300,7 +300,7 @@ class TestOwnership:
     @pytest.mark.parametrize("values", ["abc", b"abc", {"a": 1}, np.str_("def")], ids=repr)
     def test_accidental_iterable_is_refused_as_elements(self, values: Any) -> None:
         state = state_of(pa.string())
-        with pytest.raises(InvalidRequestError, match="no list of elements"):
+        with pytest.raises(InvalidRequestError, match="not a list of elements"):
             state.add_all(values)
         assert state.get() == []
 

@@ -16,7 +16,7 @@ from contracts.elements import broadcast_state, list_state, restored, state_of
 from holdfast.backends import (
     OperatorStateBackend,
 )
-from holdfast.backends.arrow import MisfitError, cast_rows
+from holdfast.backends.arrow import IncompatibleValueError, cast_rows
 from holdfast.errors import InvalidRequestError
 
 REQUIRED = pa.field("item", pa.int64(), nullable=False)
@@ -104,9 +104,7 @@ def arrow_takes_uuids() -> bool:
             pa.uuid(),
             uuid.UUID(int=5),
             uuid.UUID(int=5),
-            marks=pytest.mark.skipif(
-                not arrow_takes_uuids(), reason="pyarrow 21 takes bytes alone"
-            ),
+            marks=pytest.mark.skipif(not arrow_takes_uuids(), reason="pyarrow 21 takes only bytes"),
         ),
         (pa.uuid(), uuid.UUID(int=5).bytes, uuid.UUID(int=5)),
         (pa.json_(), '{"a": 1}', '{"a": 1}'),
@@ -294,13 +292,13 @@ def test_numbers_within_a_narrower_float_are_rounded() -> None:
     assert state.get() == [[None]]
 
 
-class TestColumnsOfPandas:
+class TestPandasColumns:
     def test_nan_is_a_number_in_a_column_of_floats(self) -> None:
         state = state_of(float)
         for column in (pd.Series([1.0, math.nan]), np.array([1.0, math.nan])):
             state.update(column)
             assert [str(element) for element in state.get()] == ["1.0", "nan"]
-        with pytest.raises(InvalidRequestError, match="None is no element"):
+        with pytest.raises(InvalidRequestError, match="None is not a valid element"):
             state.add_all(pd.Series([1.0, None], dtype="Float64"))
 
     @pytest.mark.parametrize("as_column", [np.array, pd.Series])
@@ -340,7 +338,7 @@ class TestRows:
             pa.record_batch(columns, self.SCHEMA),
             pa.record_batch(columns, ["a", "b"]),
         ):
-            with pytest.raises(MisfitError, match=why):
+            with pytest.raises(IncompatibleValueError, match=why):
                 cast_rows(batch, self.SCHEMA)
 
 

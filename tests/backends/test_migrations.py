@@ -126,7 +126,7 @@ class TestBackend:
 MOVED = [msgspec.defstruct("Moved", [("x", int)], module=module) for module in ("before", "now")]
 
 
-class TestSubtasksThatAskAtDifferentTimes:
+class TestRequestsAtDifferentTimes:
     """A type that is new to the job, but that not every subtask has asked for in each run."""
 
     TYPES = (
@@ -140,7 +140,7 @@ class TestSubtasksThatAskAtDifferentTimes:
 
     @staticmethod
     def half_migrated(get: Any, stored: Any, wanted: Any, value: Any) -> list[list[Any]]:
-        """Handles of two subtasks, of which the second one has asked for the new type."""
+        """Handles of two subtasks; the second one requested the new type."""
         handles = []
         for number in range(2):
             backend = OperatorStateBackend()
@@ -161,13 +161,13 @@ class TestSubtasksThatAskAtDifferentTimes:
         get = MODES[mode]
         stored, wanted, value, expected = types
         handles = self.half_migrated(get, stored, wanted, value)
-        for _ in range(idle_runs):  # nobody asks
+        for _ in range(idle_runs):  # without a request
             parts = redistribute(handles, parallelism)
             results = [
                 OperatorStateBackend.restore(part).snapshot(memory_factory()).run()
                 for part in parts
             ]
-            handles = [list(result.handles) for result in results]
+            handles = [list(result.state.managed_operator) for result in results]
         backends = [OperatorStateBackend.restore(p) for p in redistribute(handles, parallelism)]
         values = [
             msgspec.to_builtins(get(restored_backend, "s", wanted).get())
@@ -199,11 +199,17 @@ class TestSubtasksThatAskAtDifferentTimes:
         storage.initialize_base_locations_for_checkpoint()
         location = storage.initialize_location_for_checkpoint(1)
         result = backend.snapshot(location).run()
-        assert [sorted(handle.states) for handle in result.handles] == [["s", "t"], ["s"]]
-        assert result.written is None
-        again = OperatorStateBackend.restore(result.handles)
+        assert [sorted(handle.states) for handle in result.state.managed_operator] == [
+            ["s", "t"],
+            ["s"],
+        ]
+        assert result.task_local is None
+        again = OperatorStateBackend.restore(result.state.managed_operator)
         assert (list_state(again, "s").get(), list_state(again, "t").get()) == ([1, 1], [2, 2])
-        uris = [stream.uri for stream in files_of([handle.stream for handle in result.handles])]
+        uris = [
+            stream.uri
+            for stream in files_of([handle.stream for handle in result.state.managed_operator])
+        ]
         files = [Path(uri.removeprefix("file://")) for uri in uris]
         assert len(files) == 2
         assert all(file.exists() for file in files)
@@ -212,8 +218,8 @@ class TestSubtasksThatAskAtDifferentTimes:
         backend = restored(
             *(backend_with(s=(arrow_type, [1])) for arrow_type in (pa.int32(), pa.int64()))
         )
-        handler = OperatorStateHandler(uid="op", function=_Nothing(), backend=backend)
-        state = handler.snapshot_state(1, memory_factory()).run()
+        handler = OperatorStateHandler(uid="op", function=_Stateless(), backend=backend)
+        state = handler.snapshot_state(1, memory_factory()).run().state
         again = OperatorStateBackend.restore(state.managed_operator)
         assert list_state(again, "s").get() == [1, 1]
 
@@ -223,13 +229,13 @@ class TestSubtasksThatAskAtDifferentTimes:
             for cls, value in ((Plain, Plain(1)), (dict, {1: 2}))
         ]
         backend = restored(*backends)
-        assert len(backend.snapshot(memory_factory()).run().handles) == 2
+        assert len(backend.snapshot(memory_factory()).run().state.managed_operator) == 2
         with pytest.raises(StateMigrationError, match="another class"):
             list_state(backend, "s", Pickled(Plain))
         assert list_state(backend, "s", Pickled()).get() == [Plain(1), {1: 2}]
 
 
-class _Nothing(CheckpointedFunction):
+class _Stateless(CheckpointedFunction):
     def initialize_state(self, context: Any) -> None:
         pass
 
@@ -238,7 +244,7 @@ class TestKeys:
     STORED = msgspec.defstruct("K", [("x", int)], frozen=True)
     WITH_Y = msgspec.defstruct("K", [("x", int), ("y", int, 0)], frozen=True)
 
-    def restored(self, *keys: Any) -> OperatorStateBackend:
+    def restore(self, *keys: Any) -> OperatorStateBackend:
         backend = OperatorStateBackend()
         broadcast_state(backend, "b", (type(keys[0]), str), {key: str(key.x) for key in keys})
         return restored(backend)
@@ -254,25 +260,25 @@ class TestKeys:
         state = broadcast_state(restored(backend), "b", (tuple[int, ...], str))
         assert dict(state.entries()) == {(1, 2): "(1, 2)", (2, 1): "(2, 1)"}
 
-    def test_map_keys_that_lose_a_field_are_refused(self) -> None:
-        backend = self.restored(self.WITH_Y(1, 1), self.WITH_Y(2, 2))
+    def test_map_keys_losing_a_field_are_refused(self) -> None:
+        backend = self.restore(self.WITH_Y(1, 1), self.WITH_Y(2, 2))
         for wanted in (self.STORED, pa.struct([("x", pa.int64()), ("z", pa.int64())])):
             with pytest.raises(
                 StateMigrationError, match=r"'y'\] are gone.*keys of a map keep all"
             ):
                 broadcast_state(backend, "b", (wanted, str))
 
-    def test_map_keys_that_stay_distinct_migrate(self) -> None:
-        backend = self.restored(self.STORED(1), self.STORED(2))
+    def test_map_keys_still_distinct_migrate(self) -> None:
+        backend = self.restore(self.STORED(1), self.STORED(2))
         state = broadcast_state(backend, "b", (self.WITH_Y, str))
         assert dict(state.entries()) == {self.WITH_Y(1): "1", self.WITH_Y(2): "2"}
 
     def test_map_keys_shared_by_handles_migrate(self) -> None:
-        backends = [self.restored(self.STORED(1), self.STORED(2)) for _ in range(2)]
+        backends = [self.restore(self.STORED(1), self.STORED(2)) for _ in range(2)]
         state = broadcast_state(restored(*backends), "b", (self.WITH_Y, str))
         assert dict(state.entries()) == {self.WITH_Y(1): "1", self.WITH_Y(2): "2"}
 
     def test_map_keys_unhashable_after_migration_are_refused(self) -> None:
         wanted = message(("x", int), ("y", int, 0))
         with pytest.raises(StateMigrationError, match="looked up"):
-            broadcast_state(self.restored(self.STORED(1)), "b", (wanted, str))
+            broadcast_state(self.restore(self.STORED(1)), "b", (wanted, str))

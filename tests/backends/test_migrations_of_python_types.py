@@ -126,7 +126,7 @@ class Node(msgspec.Struct):
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Makes types that refer to themselves, with a field more; each in a module of its own."""
+    """Makes types that refer to themselves, with a field more; each in its own module."""
 
     def make(field: str = "") -> Any:
         module = ModuleType(f"program_{uuid.uuid4().hex}")
@@ -226,7 +226,7 @@ class TestClasses:
             (NamedV1, pa.struct({"a": pa.int64()}), "'b'] are gone"),
             (list[NamedV1], list[TypedV1], "['[].b'] are gone"),
             (message(("a", float)), message(("a", int)), "a was double"),
-            (message(("a", int | None)), message(("a", int)), "a could be missing"),
+            (message(("a", int | None)), message(("a", int)), "a was nullable"),
             (message(("a", bytes)), message(("a", str)), "a was binary"),
             (message(("a", str)), message(("a", bytes)), "a was string"),
             (list[str], message(("a", int, 0), array_like=True), "was list"),
@@ -258,7 +258,7 @@ class TestClasses:
             (list[int], set[int], [1, 1], "not every value"),
             (One | Two, One, Two("x"), "not every value"),
             (message(("a", One | Two)), message(("a", One)), {"a": Two("x")}, "not every value"),
-            (message(("a", Any)), message(("a", set[int])), {"a": [1, 1]}, "no room for an item"),
+            (message(("a", Any)), message(("a", set[int])), {"a": [1, 1]}, "can't hold an item"),
             (message(("a", Any)), message(("a", Strict)), {"a": {"b": 1}}, "not every value"),
             (
                 message(("a", Any)),
@@ -348,7 +348,7 @@ class TestClasses:
     def test_another_name_or_docstring_is_the_same_type(self) -> None:
         stored = message(("a", int))
         wanted = msgspec.defstruct("Other", [("a", int)], module=__name__)
-        wanted.__doc__ = "Says more."
+        wanted.__doc__ = "More words."
         assert migrated(stored, wanted, [stored(1)]) == [wanted(1)]
 
     def test_elements_are_stored_in_the_new_form(self) -> None:
@@ -360,7 +360,7 @@ class TestClasses:
             {"a": 1, "b": "x", "c": 7}
         ]
         handle = snapshot_of(backend)
-        # Another default later: it is for what had no field, and by now all have.
+        # A later default has no effect, because all elements have the field.
         later = message(("a", int), ("b", str), ("c", int, 8))
         again = OperatorStateBackend.restore([handle])
         assert list_state(again, "s", later).get() == [later(1, "x", 7)]

@@ -21,7 +21,7 @@ from contracts.elements import (
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend, Pickled
 from holdfast.backends.assignment import redistribute
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -134,8 +134,8 @@ def test_a_registered_but_empty_state_is_kept() -> None:
     handle = snapshot_of(backend)
     assert handle.states["empty"].count == 0
     assert OperatorStateBackend.restore([handle]).registered_state_names() == {"empty", "full"}
-    alone = snapshot_of(backend_with(empty=(pa.int64(), [])))
-    restored = OperatorStateBackend.restore([alone])
+    only = snapshot_of(backend_with(empty=(pa.int64(), [])))
+    restored = OperatorStateBackend.restore([only])
     assert restored.registered_state_names() == {"empty"}
     with pytest.raises(StateMigrationError):
         list_state(restored, "empty", pa.string())
@@ -388,7 +388,7 @@ class TestUpstream:
             broadcast_state(backend, "b2", (int, Pickled(Plain))).remove(2)
             broadcast_state(backend, "b3", (str, pa.struct({"a": pa.int8()}))).clear()
             list_state(backend, "new").add(1)
-        (handle,) = pending.run().handles
+        (handle,) = pending.run().state.managed_operator
         backend.dispose()
         backend = OperatorStateBackend.restore([handle])
         assert backend.registered_state_names() == {"l1", "l2", "u"}
@@ -431,7 +431,7 @@ class TestRestoreOperation:
             assert list_state(backend, "s2").get() == [3, 4, 5]
             assert union_state(backend).get() == [1, 2, 2, 4]
             assert dict(broadcast_state(backend).entries()) == {1: 1, 2: 3, 4: 4}
-            # Nobody looked at these, and they are merged all the same.
+            # These were not read, and are merged anyway.
             backend = restored(OperatorStateBackend.restore(handles))
 
     def test_empty_states_are_restored_next_to_others(self, compression: Compression) -> None:
@@ -495,7 +495,7 @@ class TestKinds:
             assert len(KINDS[second](backend, "s")) == (not empty)
             return
         for _ in range(2):
-            with pytest.raises(InvalidRequestError, match=r"'s' is a .* asked for as a "):
+            with pytest.raises(InvalidRequestError, match=r"'s' is a .* requested as a "):
                 KINDS[second](backend, "s")
         assert len(KINDS[first](backend, "s")) == (not empty)
         assert KINDS[first](restored(backend), "s").name == "s"
@@ -560,7 +560,7 @@ class TestUntouched:
     @pytest.mark.parametrize("parallelism", [1, 3])
     def test_they_are_spread_as_any_other(self, parallelism: int) -> None:
         handles = [snapshot_of(backend_with(s=(Point, [Point(n), Point(-n)]))) for n in (1, 2)]
-        for _ in range(2):  # at the second time from what was carried on
+        for _ in range(2):  # the second time from the carried-over state
             parts = redistribute([[handle] for handle in handles], parallelism)
             backends = [OperatorStateBackend.restore(part) for part in parts]
             handles = [

@@ -1,4 +1,4 @@
-"""Rows of a section whose columns Arrow alone can decode: the same as those of the whole section, and nothing beside."""
+"""Rows of a section with columns that only Arrow can decode: equal to those of the whole section, without other rows."""
 
 import random
 from typing import Any

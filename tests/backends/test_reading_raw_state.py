@@ -27,7 +27,7 @@ from holdfast.backends import (
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
 )
-from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
+from holdfast.backends.snapshot import raw_key_groups, raw_operator_partitions
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -94,7 +94,7 @@ class TestReading:
             assert stream.read() == b""
 
     def test_a_stream_can_be_sought_in_and_not_be_left(self, make: Make) -> None:
-        handle = partitions_of(make(), b"before", b"0123456789", b"behind")
+        handle = partitions_of(make(), b"before", b"0123456789", b"after")
         for n, stream in enumerate(raw_operator_partitions([handle])):
             if n != 1:
                 continue
@@ -158,28 +158,28 @@ class TestReading:
             with pytest.raises(CheckpointNotFoundError):
                 next(streams).read()
 
-    @pytest.mark.parametrize("how", ["read", "break", "raise", "leave"])
+    @pytest.mark.parametrize("failure", ["read", "break", "raise", "leave"])
     def test_files_are_closed_whatever_happens(
-        self, how: str, local_directory: str, monkeypatch: pytest.MonkeyPatch
+        self, failure: str, local_directory: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         handle = groups_of(file_stream(local_directory), THREE, {1: b"x", 2: b"y"})
         assert handle is not None
         opened: list[Any] = []
         real = FileStateHandle.open_input_stream
 
-        def noted(self: FileStateHandle) -> Any:
+        def open_and_record(self: FileStateHandle) -> Any:
             opened.append(real(self))
             return opened[-1]
 
-        monkeypatch.setattr(FileStateHandle, "open_input_stream", noted)
+        monkeypatch.setattr(FileStateHandle, "open_input_stream", open_and_record)
         with suppress(ZeroDivisionError), closing(raw_key_groups([handle])) as streams:
             for stream in streams:
                 assert stream.read(1)
-                if how == "break":
+                if failure == "break":
                     break
-                if how == "raise":
+                if failure == "raise":
                     raise ZeroDivisionError
-                if how == "leave":
+                if failure == "leave":
                     stream.close()
         assert [file.closed for file in opened] == [True]
         assert stream.closed
@@ -261,7 +261,7 @@ def test_partition_count_unlike_key_group_count_is_corrupt(
 
 
 # Parts that are larger than write buffers, read buffers and blocks of a checksum; each has
-# bytes of its own, so that a neighbour's show.
+# distinct bytes, so that a neighbour's show.
 _sizes = st.one_of(
     st.integers(0, 40), st.sampled_from([8191, 8192, 8193, 65536, (1 << 20) - 1, 1 << 20])
 )

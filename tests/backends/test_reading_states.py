@@ -40,9 +40,9 @@ from holdfast.backends import (
     Pickled,
     check,
 )
-from holdfast.backends.inspection import raw_parts, readable_state
+from holdfast.backends.inspection import operator_parts, readable_state
 from holdfast.backends.inspection.operator_parts import SectionPart
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -121,17 +121,17 @@ SHIPMENT = Shipment(
 )
 
 
-def required(name: str, element_type: pa.DataType) -> pa.Field:
+def required_field(name: str, element_type: pa.DataType) -> pa.Field:
     return pa.field(name, element_type, nullable=False)
 
 
 SHOWN: dict[str, tuple[pa.DataType, list[Any]]] = {
     "struct": (
-        pa.struct([required("x", pa.int64()), required("y", pa.float64())]),
+        pa.struct([required_field("x", pa.int64()), required_field("y", pa.float64())]),
         [{"x": 1, "y": 0.5}, {"x": -(2**63), "y": 1e300}, {"x": 2**63 - 1, "y": 0.5}],
     ),
     "struct that is an array": (
-        pa.struct([required("left", pa.int64()), required("right", pa.string())]),
+        pa.struct([required_field("left", pa.int64()), required_field("right", pa.string())]),
         [{"left": 1, "right": "none"}, {"left": 2, "right": "two"}],
     ),
     "tagged union": (
@@ -152,16 +152,16 @@ SHOWN: dict[str, tuple[pa.DataType, list[Any]]] = {
         ],
     ),
     "named tuple": (
-        pa.struct([required("start", pa.int64()), required("stop", pa.int64())]),
+        pa.struct([required_field("start", pa.int64()), required_field("stop", pa.int64())]),
         [{"start": 1, "stop": 0}, {"start": 2, "stop": 3}],
     ),
     "tuple": (
-        pa.struct([required("_1", pa.int64()), required("_2", pa.string())]),
+        pa.struct([required_field("_1", pa.int64()), required_field("_2", pa.string())]),
         [{"_1": 1, "_2": "a"}],
     ),
-    "set": (pa.list_(required("item", pa.string())), [[], ANY]),
+    "set": (pa.list_(required_field("item", pa.string())), [[], ANY]),
     "dict by number": (
-        pa.map_(pa.int64(), required("value", pa.string())),
+        pa.map_(pa.int64(), required_field("value", pa.string())),
         [[], [(1, "a"), (-1, "")]],
     ),
     "enum": (pa.string(), ["red", "blue"]),
@@ -429,7 +429,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
 def test_a_large_array_is_stored_in_blocks(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.sections.section.BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr("holdfast.backends.snapshot.section.BLOCK_BYTES", 1 << 16)
     elements = pa.array(range(100_000))
     pointer = one_state(checkpoint, pa.int64(), elements)
     monkeypatch.setattr("holdfast.backends.inspection.operator_parts.PARALLEL_BYTES", 1 << 18)
@@ -440,7 +440,7 @@ def test_a_large_array_is_stored_in_blocks(
     assert read.combine_chunks().equals(elements)
 
 
-def flipped(file: Path, position: int) -> Iterator[None]:
+def flip_bit(file: Path, position: int) -> Iterator[None]:
     content = bytearray(file.read_bytes())
     content[position] ^= 1
     file.write_bytes(content)
@@ -456,7 +456,7 @@ def test_damage_is_found_wherever_it_is(checkpoint: Checkpoint, tmp_path: Path) 
     )
     size = file.stat().st_size
     for position in (0, 9, size // 2, size - 20, size - 1):
-        for _ in flipped(file, position):
+        for _ in flip_bit(file, position):
             with pytest.raises(CheckpointCorruptedError, match="checksum"):
                 holdfast.read_state(pointer)
     assert len(holdfast.read_state(pointer)) == 1000
@@ -510,12 +510,12 @@ class _Counted(bytes):
 
 def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [_Counted(b"x" * 10) for _ in range(500)]
-    monkeypatch.setattr(raw_parts, "MOST_BYTES", 1000)
+    monkeypatch.setattr(operator_parts, "MAX_BYTES", 1000)
     monkeypatch.setattr(
-        raw_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
+        operator_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
     )
-    part = raw_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
-    batches = part.batches(part.stored())
+    part = operator_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
+    batches = part.batches(part.stored_schema())
     assert [len(batch) for batch in batches if len(batch)] == [100] * 5
     assert _Counted.lengths_asked < 10 * len(contents)
 

@@ -59,7 +59,7 @@ def parts(handles: Iterable[OperatorStateHandle]) -> list[tuple[str, dict[str, l
 
 
 def elements(handles: Iterable[OperatorStateHandle]) -> list[Element]:
-    """What a subtask restores, in order."""
+    """The elements that a subtask restores, in order."""
     return [
         (name, stream, index)
         for stream, states in parts(handles)
@@ -313,7 +313,7 @@ counts_by_subtask = st.lists(
 
 
 def check_split(counts: Sequence[dict[str, int]], parallelism: int) -> None:
-    """What must hold, whatever is spread at a changed parallelism."""
+    """Invariants of any redistribution at a changed parallelism."""
     handles = [
         [split(f"h{i:02}", **{name: range(count) for name, count in of_subtask.items()})]
         for i, of_subtask in enumerate(counts)
@@ -331,9 +331,9 @@ def check_split(counts: Sequence[dict[str, int]], parallelism: int) -> None:
     for name in "abcd":
         expected = [element for element in old if element[0] == name]
         runs = [[element for element in subtask if element[0] == name] for subtask in new]
-        # The runs follow each other from some subtask on, where the dealing began.
-        begun = next((i for i, run in enumerate(runs) if expected and expected[0] in run), 0)
-        rotated = [*itertools.chain(*runs[begun:]), *itertools.chain(*runs[:begun])]
+        # The runs follow each other from some subtask on, where the distribution began.
+        first_run = next((i for i, run in enumerate(runs) if expected and expected[0] in run), 0)
+        rotated = [*itertools.chain(*runs[first_run:]), *itertools.chain(*runs[:first_run])]
         assert rotated == expected, "elements are out of order"
 
 
@@ -384,7 +384,7 @@ class TestRaw:
         managed = [[split(f"h{i}", s=range(count))] for i, count in enumerate(counts)]
         expected = [parts(subtask) for subtask in redistribute(managed, parallelism)]
         handles = [[raw(f"h{i}", count)] for i, count in enumerate(counts)]
-        dealt = [
+        distributed = [
             [
                 (stored.stream.uri, {"s": [offset // 10 for offset, _ in stored.partitions]})
                 for stored in subtask
@@ -392,7 +392,7 @@ class TestRaw:
             ]
             for subtask in redistribute_raw(handles, parallelism)
         ]
-        assert dealt == expected
+        assert distributed == expected
 
     def test_unchanged_parallelism_keeps_partitions_in_place(self) -> None:
         handles = [[raw("h0", 5), raw("h1", 1)], [], [raw("h2", 0)]]
@@ -424,7 +424,7 @@ class TestIntersection:
         )
 
     @pytest.mark.parametrize(
-        "key_groups", [(0, 9), (15, 20), (13, 12)], ids=["before", "behind", "empty"]
+        "key_groups", [(0, 9), (15, 20), (13, 12)], ids=["before", "after", "empty"]
     )
     def test_disjoint_key_groups_have_no_intersection(self, key_groups: tuple[int, int]) -> None:
         assert self.stored.intersection(*key_groups) is None

@@ -1,4 +1,4 @@
-"""Tables in RocksDB: which files get into checkpoints, and where they lie on the host."""
+"""Tables in RocksDB: their files in checkpoints and on the host."""
 
 import os
 import subprocess
@@ -302,30 +302,30 @@ def test_rows_outlive_little_memory_in_any_form_of_files(
 
 def test_all_databases_of_a_process_share_one_budget(checkpoints: KeyedCheckpoints) -> None:
     budget = 2 << 20
-    said: list[Mapping[str, int]] = []
+    reported: list[Mapping[str, int]] = []
     settings = RocksDBSettings(memory_bytes=budget, has_metrics=True)
 
-    def opened() -> RocksDBStateTables:
+    def open_backend() -> RocksDBStateTables:
         return RocksDBStateTables(
-            ALL, directory=QUICK_DISK, settings=settings, on_metrics=said.append
+            ALL, directory=QUICK_DISK, settings=settings, on_metrics=reported.append
         )
 
     def usage_without_rows() -> int:
-        tables = opened()
+        tables = open_backend()
         tables.table(NUMBER)
         report(tables, checkpoints, 1)
         tables.close()
-        return said.pop()["block-cache-usage"]
+        return reported.pop()["block-cache-usage"]
 
     without_rows = usage_without_rows()
-    every = [opened() for _ in range(3)]
+    every = [open_backend() for _ in range(3)]
     for number in range(3):
         for tables in every:
             put(tables.table(NUMBER), range(20_000), number)
             report(tables, checkpoints, number + 1)
             tables.table(NUMBER).get(keys_of(range(20_000)).identities)
-    usages = [metrics["block-cache-usage"] for metrics in said]
-    assert usages[0] < usages[1] < usages[2]  # what is told is what all use together
+    usages = [metrics["block-cache-usage"] for metrics in reported]
+    assert usages[0] < usages[1] < usages[2]  # all databases report their total use
     assert budget // 2 < max(usages) <= budget
     for tables in every:
         tables.close()

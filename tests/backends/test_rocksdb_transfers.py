@@ -15,7 +15,7 @@ from holdfast.backends.keyed import Keys, RocksDBSettings, StateTables, TableSpe
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keyed.rocksdb.native_manifest import decode_native, encode_native
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import SnapshotPart
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, StorageFullError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.file_systems import file_system_for
@@ -29,7 +29,7 @@ from holdfast.testing import Faults
 GROUPS = 8
 ALL = KeyGroupRange(0, GROUPS - 1)
 STATES = 4
-"""Each has a sorted file of its own."""
+"""Each has a separate sorted file."""
 
 SPECS = [
     TableSpec(f"n{number}", "value", pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
@@ -53,12 +53,12 @@ class Job:
         for spec in SPECS:
             self.tables.table(spec).write(keys.identities, keys.columns)
 
-    def snapshot(self, number: int) -> SnapshotPart:
+    def snapshot(self, number: int) -> AsyncSnapshot:
         location = self._access.initialize_location_for_checkpoint(number)
         return self.tables.snapshot(number, location)
 
-    def completed(self) -> SegmentsStateHandle:
-        (handle,) = self.snapshot(1).run().managed_keyed
+    def complete(self) -> SegmentsStateHandle:
+        (handle,) = self.snapshot(1).run().state.managed_keyed
         assert isinstance(handle, SegmentsStateHandle)
         assert len(handle.segments) == STATES
         return handle
@@ -75,7 +75,7 @@ class Job:
 
         return list(below(self.faults.inner_directory))
 
-    def captured(self) -> list[str]:
+    def capture(self) -> list[str]:
         return [str(path) for path in self.host.rglob("snapshot-*")]
 
 
@@ -95,30 +95,30 @@ def rows_of(tables: StateTables) -> list[int]:
 def test_as_many_files_as_there_are_threads_are_on_the_way(
     job: Job, tmp_path: Path, threads: int
 ) -> None:
-    most = 0
+    max_running = 0
     now: set[int] = set()
     lock = threading.Lock()
     meeting = threading.Barrier(threads)
 
     def meet() -> None:
-        nonlocal most
+        nonlocal max_running
         with lock:
             now.add(threading.get_ident())
-            most = max(most, len(now))
+            max_running = max(max_running, len(now))
         meeting.wait(PATIENCE_S)
         with lock:
             now.discard(threading.get_ident())
 
-    handle = job.completed()
+    handle = job.complete()
     stored = msgspec.structs.replace(handle, manifest=ByteStreamStateHandle(content_of(handle)))
     job.faults.before("open", meet, "every")
     settings = RocksDBSettings(transfer_threads=threads)
     tables = RocksDBStateTables(ALL, [stored], directory=str(tmp_path), settings=settings)
     job.faults.clear()
-    assert most == threads
+    assert max_running == threads
     assert rows_of(tables) == [len(ROWS)] * STATES
     job.tables.close()
-    most = 0
+    max_running = 0
     job.tables = tables
     keys = Keys.of([pa.array([5], pa.int64())], GROUPS)
     for spec in SPECS:
@@ -129,7 +129,7 @@ def test_as_many_files_as_there_are_threads_are_on_the_way(
         job.faults.before("create", meet, nth)
     job.faults.calls.clear()
     part.run()
-    assert most == threads
+    assert max_running == threads
 
 
 def content_of(handle: SegmentsStateHandle) -> bytes:
@@ -145,10 +145,10 @@ def test_failed_snapshot_leaves_nothing_and_the_next_is_complete(
     with pytest.raises(StorageFullError):
         job.snapshot(1).run()
     assert job.files() == before
-    assert job.captured() == []
+    assert job.capture() == []
     job.tables.notify_checkpoint_aborted(1)
     job.faults.make_room()
-    (handle,) = job.snapshot(2).run().managed_keyed
+    (handle,) = job.snapshot(2).run().state.managed_keyed
     assert isinstance(handle, SegmentsStateHandle)
     restored = RocksDBStateTables(ALL, [handle])
     assert rows_of(restored) == [len(ROWS)] * STATES
@@ -164,11 +164,11 @@ def test_snapshot_cancelled_while_written_leaves_nothing(job: Job, nth: int) -> 
     with pytest.raises(CancelledError):
         part.run()
     assert job.files() == before
-    assert job.captured() == []
+    assert job.capture() == []
 
 
 def test_missing_file_leaves_no_other_files_on_the_host(job: Job, tmp_path: Path) -> None:
-    handle = job.completed()
+    handle = job.complete()
     name = max(handle.segments)
     handle.segments[name].discard_state()
     with pytest.raises(CheckpointNotFoundError, match="shared"):
@@ -178,7 +178,7 @@ def test_missing_file_leaves_no_other_files_on_the_host(job: Job, tmp_path: Path
 
 
 def test_truncated_sorted_file_is_named(job: Job, tmp_path: Path) -> None:
-    handle = job.completed()
+    handle = job.complete()
     (name, stream), *_ = handle.segments.items()
     with stream.open_input_stream() as source:
         content = source.read()
@@ -192,7 +192,7 @@ def test_truncated_sorted_file_is_named(job: Job, tmp_path: Path) -> None:
 
 
 def test_changed_private_files_are_named(job: Job) -> None:
-    handle = job.completed()
+    handle = job.complete()
     manifest = decode_native(content_of(handle))
     (log,) = [name for name in manifest.private if name.startswith("MANIFEST")]
     flipped = bytearray(manifest.private[log])

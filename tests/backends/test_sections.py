@@ -24,12 +24,14 @@ def handle(memory_directory: str) -> OperatorStateHandle:
     access.initialize_base_locations_for_checkpoint()
     backend = OperatorStateBackend()
     list_state(backend, "s", pa.int64()).add_all(range(ROWS))
-    (handle,) = backend.snapshot(access.initialize_location_for_checkpoint(1)).run().handles
+    (handle,) = (
+        backend.snapshot(access.initialize_location_for_checkpoint(1)).run().state.managed_operator
+    )
     return handle
 
 
 def rewritten(handle: OperatorStateHandle, old: bytes, new: bytes) -> OperatorStateHandle:
-    """The same with other bytes in it, in a file of its own with a right checksum."""
+    """The same with other bytes in it, in a separate file with the right checksum."""
     with handle.stream.open_input_stream() as stream:
         content = stream.read()
     assert old in content
@@ -70,7 +72,9 @@ def test_text_offsets_out_of_bounds_are_corrupt(memory_directory: str) -> None:
     access.initialize_base_locations_for_checkpoint()
     backend = OperatorStateBackend()
     list_state(backend, "s", pa.string()).add_all(["a", "bcde", "f"])
-    (handle,) = backend.snapshot(access.initialize_location_for_checkpoint(1)).run().handles
+    (handle,) = (
+        backend.snapshot(access.initialize_location_for_checkpoint(1)).run().state.managed_operator
+    )
     assert isinstance(handle.stream, ByteStreamStateHandle)
     right, wrong = struct.pack("<4i", 0, 1, 5, 6), struct.pack("<4i", 0, 1 << 30, 5, 6)
     assert right in handle.stream.data

@@ -26,8 +26,8 @@ from contracts.elements import (
 )
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend, Pickled
-from holdfast.backends.sections import Compression
-from holdfast.backends.serializers import Outcome, serializer_of, stored_in
+from holdfast.backends.serializers import Outcome, serializer_of, stored_serializer
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 
 PYTHON = pytest.mark.parametrize(
@@ -81,7 +81,7 @@ class TestRoundTrip:
                 part = OperatorStateBackend.restore(
                     [msgspec.structs.replace(handle, states={"s": cut})]
                 )
-                again = restored(part)  # also what nobody asked for
+                again = restored(part)  # also without a request
                 for backend in (part, again):
                     assert list_state(backend, "s", element_type).get() == values[first:end]
 
@@ -125,7 +125,7 @@ class TestRoundTrip:
         assert list_state(restored(backend), "s", Point).get() == values
 
 
-class TestElementsAreValues:
+class TestValueSemantics:
     @pytest.mark.parametrize("mode", [list_state, union_state])
     @PYTHON
     def test_changed_objects_leave_the_state_unchanged(
@@ -173,16 +173,16 @@ def _change(value: Any) -> None:
 
 
 @dataclass
-class WithAnything:
+class AnyField:
     content: Plain
 
 
 class TestTypes:
     @pytest.mark.parametrize(
         "element_type",
-        [None, 5, "int", Plain, WithAnything, complex, Pickled, object(), list[Plain]],
+        [None, 5, "int", Plain, AnyField, complex, Pickled, object(), list[Plain]],
     )
-    def test_types_that_can_not_be_stored_are_refused(self, element_type: Any) -> None:
+    def test_unsupported_element_types_are_refused(self, element_type: Any) -> None:
         with pytest.raises(InvalidRequestError, match="'s'"):
             ListStateDescriptor("s", element_type)
         with pytest.raises(InvalidRequestError, match="'s'"):
@@ -275,7 +275,7 @@ class TestStored:
                 "element", pa.large_binary(), metadata={b"holdfast.serializer": content}
             )
             with pytest.raises(CheckpointCorruptedError, match="'s'"):
-                stored_in(stored, "s")
+                stored_serializer(stored, "s")
 
     def test_invalid_element_bytes_are_corrupt(self) -> None:
         column = pa.chunked_array([[b"\xc1"]], pa.large_binary())

@@ -198,19 +198,19 @@ def test_values_of_another_type_are_migrated_or_refused(streams: SnapshotStreams
     rows = rows_of(old, [pa.array([1, 2]), pa.array([3, 4], pa.int32())])
     (table,) = read_tables([write_tables([(old, [rows])], GROUPS, streams)], GROUPS)
 
-    def widened(stored: TableSpec, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
+    def widen(stored: TableSpec, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
         assert stored == old
         return tuple(array.cast(pa.int64()) for array in values)
 
-    (read,) = table.rows(new, widened)
+    (read,) = table.rows(new, widen)
     assert read.values[0] == pa.array([3, 4])
     with pytest.raises(StateMigrationError):
         table.rows(new)
     other_key = TableSpec("s", "value", pa.schema([("k", pa.int32())]), old.values)
     with pytest.raises(StateMigrationError, match="keys"):
-        table.rows(other_key, widened)
+        table.rows(other_key, widen)
     with pytest.raises(StateMigrationError, match="time to live"):
-        table.rows(TableSpec("s", "value", key, old.values, ttl_ms=5), widened)
+        table.rows(TableSpec("s", "value", key, old.values, ttl_ms=5), widen)
 
 
 def segment_of(handle: SegmentsStateHandle) -> bytes:

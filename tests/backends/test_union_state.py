@@ -70,11 +70,11 @@ PARALLELISMS = {
 
 
 def checkpoint(backends: Iterable[OperatorStateBackend]) -> Stored:
-    """What each subtask of a job stores."""
-    return [backend.snapshot(memory_factory()).run().handles for backend in backends]
+    """The stored state of each subtask of a job."""
+    return [backend.snapshot(memory_factory()).run().state.managed_operator for backend in backends]
 
 
-def restarted(stored: Stored, parallelism: int) -> list[OperatorStateBackend]:
+def restart_job(stored: Stored, parallelism: int) -> list[OperatorStateBackend]:
     return [OperatorStateBackend.restore(part) for part in redistribute(stored, parallelism)]
 
 
@@ -97,13 +97,13 @@ def first_run() -> Stored:
 ELEMENTS = [digit * 1024 for digit in "0123"]
 
 
-class TestNobodyAsks:
+class TestNotRequested:
     @pytest.mark.parametrize("parallelisms", PARALLELISMS.values(), ids=PARALLELISMS)
     def test_it_is_stored_once_after_any_number_of_restarts(self, parallelisms: list[int]) -> None:
         stored = first_run()
         for parallelism in parallelisms:
-            stored = checkpoint(restarted(stored, parallelism))
-            for _ in range(2):  # batches that go on with what each subtask has stored
+            stored = checkpoint(restart_job(stored, parallelism))
+            for _ in range(2):  # batches that resume from the stored state
                 stored = checkpoint(map(OperatorStateBackend.restore, stored))
             assert elements_stored(stored, "u") == 4
             assert elements_stored(stored, "s") == 8
@@ -114,8 +114,8 @@ class TestNobodyAsks:
     def test_request_after_a_later_restart_gets_all_elements(self, parallelisms: list[int]) -> None:
         stored = first_run()
         for parallelism in parallelisms:
-            stored = checkpoint(restarted(stored, parallelism))
-        backends = restarted(stored, 3)
+            stored = checkpoint(restart_job(stored, parallelism))
+        backends = restart_job(stored, 3)
         for backend in backends:
             assert sorted(union_state(backend, "u", str).get()) == ELEMENTS
             assert union_state(backend, "empty", int).get() == []
@@ -126,7 +126,7 @@ class TestNobodyAsks:
     def test_unchanged_parallelism_carries_over_own_elements(self) -> None:
         stored = first_run()
         for _ in range(3):
-            stored = checkpoint(restarted(stored, 4))
+            stored = checkpoint(restart_job(stored, 4))
         backends = map(OperatorStateBackend.restore, stored)
         assert [union_state(backend, "u", str).get() for backend in backends] == [
             [element] for element in ELEMENTS
@@ -134,19 +134,19 @@ class TestNobodyAsks:
 
     def test_a_subtask_without_a_part_of_it_stores_nothing(self) -> None:
         stored = first_run()[:1]
-        assert [len(handles) for handles in checkpoint(restarted(stored, 2))] == [1, 1]
+        assert [len(handles) for handles in checkpoint(restart_job(stored, 2))] == [1, 1]
         only_union = OperatorStateBackend()
         union_state(only_union).add(1)
-        stored = checkpoint(restarted(checkpoint([only_union]), 3))
+        stored = checkpoint(restart_job(checkpoint([only_union]), 3))
         assert [len(handles) for handles in stored] == [1, 0, 0]
 
     def test_elements_of_the_only_requesting_subtask_replace_its_part(self) -> None:
         stored = first_run()
         for restart in range(3):
-            backends = restarted(stored, 4)
+            backends = restart_job(stored, 4)
             union_state(backends[0], "u", str).update([f"run {restart}"])
             stored = checkpoint(backends)
-            elements = union_state(restarted(stored, 4)[1], "u", str).get()
+            elements = union_state(restart_job(stored, 4)[1], "u", str).get()
             assert elements == [f"run {restart}", *ELEMENTS[1:]]
 
 

@@ -1,4 +1,4 @@
-"""How much memory a worker keeps for segments between tasks."""
+"""The memory that a worker keeps for segments between tasks."""
 
 import numpy as np
 from contracts.columnar_tables import ROWS, TablesJob, job, put, value_spec, values

@@ -67,10 +67,10 @@ class TestWritingOperatorState:
         out = OperatorStateCheckpointOutputStream(make())
         out.write(b"before")
         out.start_new_partition()
-        out.write(b"behind")
+        out.write(b"after")
         handle = out.close_and_get_handle()
         assert handle is not None
-        assert read_partitions(handle) == [b"before", b"behind"]
+        assert read_partitions(handle) == [b"before", b"after"]
 
     def test_stream_with_bytes_is_continued(self, make: Make) -> None:
         stream = make()
@@ -138,7 +138,7 @@ class TestWritingKeyedState:
         out = KeyedStateCheckpointOutputStream(make(), THREE)
         assert out.key_group_range == THREE
         assert out.current_key_group is None
-        begun: list[int] = []
+        started: list[int] = []
         for key_group in (2, 0, 1):
             assert not out.is_key_group_started(key_group)
             out.start_new_key_group(key_group)
@@ -146,12 +146,12 @@ class TestWritingKeyedState:
             assert out.current_key_group == key_group
             assert out.is_key_group_started(key_group)
             assert not out.is_key_group_finished(key_group)
-            assert all(map(out.is_key_group_finished, begun))
-            begun.append(key_group)
+            assert all(map(out.is_key_group_finished, started))
+            started.append(key_group)
         out.close_and_get_handle()
-        assert all(map(out.is_key_group_finished, begun))
+        assert all(map(out.is_key_group_finished, started))
         assert not out.is_key_group_finished(3)
-        for key_group in begun:
+        for key_group in started:
             with pytest.raises(StreamClosedError):
                 out.start_new_key_group(key_group)
 
@@ -169,7 +169,7 @@ class TestWritingKeyedState:
             out.start_new_key_group(key_group)
             out.write(b"%d" % key_group)
         for key_group in (0, 1):
-            with pytest.raises(InvalidRequestError, match=f"{key_group} already registered"):
+            with pytest.raises(InvalidRequestError, match=f"{key_group} was already started"):
                 out.start_new_key_group(key_group)
         out.write(b"on")
         handle = out.close_and_get_handle()
@@ -249,12 +249,12 @@ class TestTheStreamInTheUsersHands:
         self, output: Callable[[CheckpointStateOutputStream], Output], make: Make
     ) -> None:
         stream = make()
-        kept, given_up = output(make()), output(stream)
-        buffers = [io.BufferedWriter(kept), io.BufferedWriter(given_up)]  # type: ignore[type-var]
+        kept, aborted = output(make()), output(stream)
+        buffers = [io.BufferedWriter(kept), io.BufferedWriter(aborted)]  # type: ignore[type-var]
         texts = [io.TextIOWrapper(buffer) for buffer in buffers]
         assert not any(file.closed for file in (*buffers, *texts))
         kept.close_and_get_handle()
-        given_up.end()
+        aborted.end()
         stream.close()
         assert all(file.closed for file in (*buffers, *texts))
 
