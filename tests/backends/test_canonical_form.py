@@ -1,4 +1,4 @@
-"""Keyed state written in the canonical form: what is in it, whichever backend wrote it, and which backends read it."""
+"""Keyed state in the canonical form, written and read by every backend."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def checkpoints() -> Iterator[KeyedCheckpoints]:
 def open_backend(
     backend: BackendName, *handles: SegmentsStateHandle, groups: KeyGroupRange = ALL
 ) -> StateTables:
-    if backend == "columnar":  # one that merges nothing by itself
+    if backend == "columnar":  # without merges
         return ColumnarStateTables(groups, handles, policy=NO_MERGES)
     return open_tables(groups, handles, backend=backend, directory=QUICK_DISK)
 
@@ -90,8 +90,8 @@ def put(table: StateTable, numbers: range, value: object) -> None:
 
 def delete(table: StateTable, numbers: range) -> None:
     keys = keys_of(numbers)
-    null_values = [pa.nulls(len(keys), type) for type in table.spec.values.types]
-    table.write(keys.identities, null_values, Operation.DELETE)
+    nulls = [pa.nulls(len(keys), type) for type in table.spec.values.types]
+    table.write(keys.identities, nulls, Operation.DELETE)
 
 
 def register(table: StateTable, numbers: range, time_ms: int) -> None:
@@ -157,11 +157,11 @@ EXPECTED: dict[str, dict[tuple[object, ...], object]] = {
 
 
 @pytest.mark.parametrize("backend", BACKEND_NAMES)
-class TestCanonicalForm:
-    def test_each_state_is_one_run_of_its_live_rows(
+class TestEveryBackend:
+    def test_each_state_is_one_run_of_merged_rows(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
-        """Values of batches 0 to 2 have expired: 1,020 + 100 <= 1,120."""
+        """The values of batches 0 to 2 have expired: 1,020 + 100 <= 1,120."""
         handle = canonical(changed_again_and_again(backend, checkpoints), checkpoints)
         manifest = read_manifest([handle], ALL)
         assert len(handle.segments) == 1
@@ -171,7 +171,7 @@ class TestCanonicalForm:
         rows = {name: table.runs[0].rows for name, table in manifest.tables.items()}
         assert rows == {name: len(of_state) for name, of_state in EXPECTED.items()}
 
-    def test_every_backend_has_the_same_rows_of_it_at_any_parallelism(
+    def test_every_backend_reads_the_same_rows_at_any_parallelism(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         handle = canonical(changed_again_and_again(backend, checkpoints), checkpoints)
@@ -185,7 +185,7 @@ class TestCanonicalForm:
                 assert halves[0][name] | halves[1][name] == expected
                 assert halves[0][name].keys().isdisjoint(halves[1][name])
 
-    def test_rows_of_other_key_groups_stay_away(
+    def test_rows_of_other_key_groups_are_excluded(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         groups = KeyGroupRange(2, 4)
@@ -196,7 +196,7 @@ class TestCanonicalForm:
         (table,) = (t for n, t in read_manifest([handle], ALL).tables.items() if n == "number")
         assert table.runs[0].rows == len(rows)
 
-    def test_damaged_file_is_named_in_the_error(
+    def test_corrupt_file_raises_its_name(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         handle = changed_again_and_again(backend, checkpoints)
@@ -213,7 +213,7 @@ class TestCanonicalForm:
             canonical(handle, checkpoints)
         assert error.value.location == file.uri
 
-    def test_state_without_rows_is_kept(
+    def test_state_without_rows_is_written(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         tables = open_backend(backend)
@@ -226,7 +226,7 @@ class TestCanonicalForm:
 
 
 def widen(stored: TableSpec, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
-    """The job's own way from the old type to the new one: only it knows the factor."""
+    """Migrate as only the job can, which knows the factor."""
     assert stored.values == NARROW.values
     return (pa.array([10 * value for value in values[0].to_pylist()], pa.int64()),)
 
@@ -248,9 +248,9 @@ def half_migrated(checkpoints: KeyedCheckpoints) -> SegmentsStateHandle:
     return handle
 
 
-class TestChangedType:
+class TestStateAfterTypeChange:
     @pytest.mark.parametrize("reader", BACKEND_NAMES)
-    def test_has_its_old_rows_as_they_were_for_the_job_to_migrate(
+    def test_old_rows_keep_their_form_for_the_job_to_migrate(
         self, checkpoints: KeyedCheckpoints, reader: BackendName
     ) -> None:
         handle = canonical(half_migrated(checkpoints), checkpoints)
@@ -260,7 +260,7 @@ class TestChangedType:
             (key,): 10 if key < 50 else 2 for key in (*range(90), *range(100, 150))
         }
 
-    def test_is_in_two_runs_of_one_form_each(self, checkpoints: KeyedCheckpoints) -> None:
+    def test_each_form_has_its_own_run(self, checkpoints: KeyedCheckpoints) -> None:
         handle = canonical(half_migrated(checkpoints), checkpoints)
         table = read_manifest([handle], ALL).tables["number"]
         assert [spec.spec() for spec in table.specs] == [NARROW, NUMBER]
@@ -268,7 +268,7 @@ class TestChangedType:
         with pytest.raises(StateMigrationError):
             open_backend("columnar", handle).table(NUMBER)
 
-    def test_is_one_run_if_only_its_time_to_live_has(self, checkpoints: KeyedCheckpoints) -> None:
+    def test_changed_ttl_results_in_one_run(self, checkpoints: KeyedCheckpoints) -> None:
         """Rows of before live as long as those of now."""
         tables = open_backend("columnar")
         tables.advance_time(1_000)
@@ -287,9 +287,7 @@ class TestChangedType:
             (key,): "new" if key < 10 else "old" for key in range(100)
         }
 
-    def test_changed_type_with_old_rows_lives_as_long_as_new_rows(
-        self, checkpoints: KeyedCheckpoints
-    ) -> None:
+    def test_old_rows_live_as_long_as_new_ones(self, checkpoints: KeyedCheckpoints) -> None:
         tables = open_backend("columnar")
         tables.advance_time(1_000)
         put(tables.table(replace(NARROW, ttl_ms=100)), range(100), 1)
@@ -306,12 +304,12 @@ class TestChangedType:
         assert content(tables)["number"] == {(key,): 2 if key < 10 else 10 for key in range(100)}
 
 
-class TestMemoryUse:
+class TestStepsInMemory:
     @pytest.fixture(autouse=True)
     def _small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("holdfast.backends.keyed.segments.table_writer.MERGED_ROWS", 500)
 
-    def test_evenly_spread_rows_are_read_in_steps(self, checkpoints: KeyedCheckpoints) -> None:
+    def test_evenly_distributed_rows_make_equal_steps(self, checkpoints: KeyedCheckpoints) -> None:
         tables = open_backend("columnar")
         put(tables.table(NUMBER), range(10_000), 1)
         before = snapshot(tables, checkpoints, 1)
@@ -321,7 +319,7 @@ class TestMemoryUse:
         assert sum(sections) == 10_000
         assert max(sections) <= 1_000
 
-    def test_one_key_with_all_rows_is_read_in_steps(self, checkpoints: KeyedCheckpoints) -> None:
+    def test_rows_of_a_single_key_make_steps_too(self, checkpoints: KeyedCheckpoints) -> None:
         tables = open_backend("columnar")
         keys = Keys.of([pa.array([7] * 10_000, pa.int64())], GROUPS)
         pages = [pa.array([f"/{number}" for number in range(10_000)])]
@@ -336,10 +334,10 @@ class TestMemoryUse:
 
     @staticmethod
     def sections(handle: SegmentsStateHandle, name: str = "number") -> list[int]:
-        return [piece.rows for piece in read_manifest([handle], ALL).tables[name].slices()]
+        return [slice_.rows for slice_ in read_manifest([handle], ALL).tables[name].slices()]
 
 
-def test_conversion_ends_soon_after_another_thread_fails(checkpoints: KeyedCheckpoints) -> None:
+def test_write_is_cancelled_if_a_concurrent_task_fails(checkpoints: KeyedCheckpoints) -> None:
     handle = changed_again_and_again("columnar", checkpoints)
     started, done = threading.Event(), 0
 
