@@ -105,7 +105,7 @@ PLANTED: Mapping[str, Planted] = {
         "processors",
     ),
     "each subtask keeps all of a union list that was not asked for": Planted(
-        "backends/assignment/redistribution.py",
+        "backends/assignment.py",
         "is_copy=before % parallelism != subtask",
         "is_copy=False",
         "operator state",

@@ -140,7 +140,7 @@ def changed_again_and_again(
             delete(states["number"], range(90, 100))
         if batch == 3:
             delete(states["number"], range(10))
-            states["due"].forget_up_to(10_000)
+            states["due"].delete_up_to(10_000)
         handle = snapshot(tables, checkpoints, batch + 1)
     tables.close()
     assert handle is not None

@@ -417,7 +417,7 @@ class ColumnarMachine(RuleBasedStateMachine):
             )
             times = [t for t in rows.identities.columns[-1].to_pylist() if t <= until]
             assert sorted(times) == sorted(t for _, t in subtask.model.t if t <= until)
-            table.forget_up_to(until)
+            table.delete_up_to(until)
             subtask.model.t = {timer for timer in subtask.model.t if timer[1] > until}
 
     # ---- checkpoints

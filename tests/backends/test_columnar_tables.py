@@ -25,7 +25,7 @@ from holdfast.backends.keyed.columnar import (
 )
 from holdfast.backends.keyed.segments import read_manifest
 from holdfast.backends.keyed.table import Identities, Operation, TableSpec
-from holdfast.backends.keyed.timer_order import time_part
+from holdfast.backends.keyed.times import time_part
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
@@ -255,7 +255,7 @@ def test_dead_timers_are_dropped_without_being_written(job: TablesJob) -> None:
     ids = Identities(time_part(times), (pa.array(times), pa.array(times)))
     table.write(ids, [])
     first = job.completed(tables)
-    table.forget_up_to(ROWS // 2)
+    table.delete_up_to(ROWS // 2)
     second = job.completed(tables)
     assert uris(first) == uris(second)
     for timers in (table, job.restored(second).table(spec)):

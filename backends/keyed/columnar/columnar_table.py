@@ -45,7 +45,7 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.timer_order import GROUP, STEP, not_before
+from holdfast.backends.keyed.times import GROUP, STEP, advance_to_time
 from holdfast.errors import InvalidRequestError
 
 _MAX_RECENT_WRITES = 8
@@ -162,7 +162,7 @@ class ColumnarTable:
         )
         return (step.table_rows(self.spec) for step in steps)
 
-    def forget_up_to(self, time_ms: int) -> None:
+    def delete_up_to(self, time_ms: int) -> None:
         runs = []
         for run in self.manifest.runs:
             slices = (
@@ -308,7 +308,7 @@ def _first_timer(slice_: OpenSlice, groups: SortKeys, low: int) -> int:
     """Return the place in its key group of the first timer that is not before `low`; `GROUP` without one."""
     begins = np.maximum(groups + np.uint64(low), np.uint64(slice_.first))
     if slice_.dead_up_to_ms != NEVER:
-        begins = not_before(begins, slice_.dead_up_to_ms)
+        begins = advance_to_time(begins, slice_.dead_up_to_ms)
     sort_keys = slice_.source.sort_keys
     rows = sort_keys.searchsorted(begins)
     inside = rows < sort_keys.searchsorted(np.uint64(slice_.end))

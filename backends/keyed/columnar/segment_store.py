@@ -1,6 +1,5 @@
 """The segments of a subtask: mapped local files, fetched from storage when they are missing; small ones in memory."""
 
-import errno
 import logging
 import os
 from collections import OrderedDict
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 
 from holdfast.backends.keyed.columnar.chunked_merging import Arena
 from holdfast.backends.keyed.segments import Segment
+from holdfast.common import FULL_ERRNOS, replace_file
 from holdfast.errors import (
     CheckpointCorruptedError,
-    CheckpointError,
     CheckpointNotFoundError,
     StorageFullError,
     StorageUnavailableError,
@@ -30,7 +29,6 @@ _MAX_OWNERS = 1024
 
 _READ_BYTES = 1 << 20
 _MAX_BUFFERS = 512
-_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Workspace:
@@ -285,21 +283,16 @@ def _write_file(path: str, buffers: Iterable[BytesLike]) -> None:
         StorageUnavailableError: The file can't be written.
         CheckpointError: An error of the iterable.
     """
-    temporary = f"{path}.{os.urandom(8).hex()}.inprogress"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            _write_all(descriptor, buffers)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    except (OSError, CheckpointError) as error:
-        with suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, CheckpointError):
-            raise
-        error_class = StorageFullError if error.errno in _FULL_DISK else StorageUnavailableError
+        with replace_file(path) as temporary:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                _write_all(descriptor, buffers)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        error_class = StorageFullError if error.errno in FULL_ERRNOS else StorageUnavailableError
         message = f"segment can't be written ({error.strerror})"
         raise error_class(message, path) from error
 

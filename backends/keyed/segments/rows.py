@@ -26,7 +26,7 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.timer_order import not_before
+from holdfast.backends.keyed.times import advance_to_time
 from holdfast.errors import CheckpointCorruptedError
 
 Operations = npt.NDArray[np.uint8]
@@ -329,7 +329,7 @@ class OpenSlice:
         """
         low = np.maximum(first, np.uint64(self.first))
         if self.dead_up_to_ms != NEVER:
-            low = not_before(low, self.dead_up_to_ms)
+            low = advance_to_time(low, self.dead_up_to_ms)
         edges = np.empty(2 * len(low), np.uint64)
         edges[::2], edges[1::2] = low, np.minimum(end, np.uint64(self.end))
         rows = self.source.sort_keys.searchsorted(edges)  # start and end of a range are neighbours

@@ -31,7 +31,7 @@ from holdfast.locations.handles import (
     FileStateHandle,
     StreamStateHandle,
 )
-from holdfast.locations.storages import AdoptingOutputStream, CheckpointStateOutputStream
+from holdfast.locations.storages import CheckpointStateOutputStream
 
 _TAIL_BYTES = 1 << 16
 """Bytes at the end of a stored segment that the first request reads: they contain most trailers."""
@@ -238,7 +238,6 @@ class Segment:
         written = self.source.written
         is_adopted = (
             written is not None
-            and isinstance(stream, AdoptingOutputStream)
             and not self.is_changed()
             and stream.adopt(self.location, self.size, written)
         )

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.keyed.compatibility import are_folds_kept, check_times
+from holdfast.backends.keyed.compatibility import check_ttl, has_same_folds
 from holdfast.backends.keyed.table import Fold, Migration, StateKind, TableSpec, plain_schema
 from holdfast.common import MAX_INT64
 from holdfast.errors import StateMigrationError
@@ -87,14 +87,14 @@ def resolve_migration(
         ("keys", plain_schema(stored.key), plain_schema(spec.key)),
         ("namespaces", plain_schema(stored.namespace), plain_schema(spec.namespace)),
         ("sub keys", _to_bytes(stored.sub_key), _to_bytes(spec.sub_key)),
-        ("folds", are_folds_kept(stored, spec), True),
+        ("folds", has_same_folds(stored, spec), True),
     ):
         if before != now:
             message = (
                 f"state {spec.name!r} was stored with other {aspect}: {stored}; requested: {spec}"
             )
             raise StateMigrationError(message)
-    check_times(stored, spec)
+    check_ttl(stored, spec)
     is_stored_alike = stored.folds == spec.folds and stored.is_struct == spec.is_struct
     if is_stored_alike and _to_bytes(stored.values) == _to_bytes(spec.values):
         return None

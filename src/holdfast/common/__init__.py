@@ -23,7 +23,7 @@ from holdfast.common.decoding import (
     json_decoder,
     message_pack_decoder,
 )
-from holdfast.common.framing import Frame, check_crc32c
+from holdfast.common.framing import Frame, check_crc32c, replace_file
 from holdfast.common.parallel import (
     ContextPool,
     collect_failures,
@@ -33,10 +33,11 @@ from holdfast.common.parallel import (
     raise_if_cancelled,
 )
 from holdfast.common.process_local import ProcessCache, ProcessLock
-from holdfast.common.shortages import raise_shortage, shortage_of
+from holdfast.common.shortages import FULL_ERRNOS, raise_shortage, shortage_of
 from holdfast.common.uripath import checkpoint_directory
 
 __all__ = [
+    "FULL_ERRNOS",
     "MAX_INT64",
     "SYSTEM_CLOCK",
     "BlockBytes",
@@ -66,5 +67,6 @@ __all__ = [
     "raise_shortage",
     "read_exactly",
     "read_into",
+    "replace_file",
     "shortage_of",
 ]

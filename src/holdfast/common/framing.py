@@ -1,4 +1,4 @@
-"""The frame of stored files: magic, version, body and checksum. Pure, no I/O.
+"""The frame of stored files: magic, version, body and checksum; and the replacement of a file in one step.
 
     offset  length  meaning
     0       8       magic, ASCII
@@ -9,7 +9,10 @@
 Every version has these fields in these places, so that a damaged file is distinguished from a newer one.
 """
 
+import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from holdfast.common.byte_streams import crc32c
@@ -21,11 +24,11 @@ _CHECKSUM = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The frame of one type of file, with a single version.
+    """The frame of one type of file.
 
     Attributes:
         magic: The first 8 bytes.
-        version: The version.
+        version: The version that is written.
         name: The type of file in errors, such as "manifest of tables".
     """
 
@@ -45,6 +48,16 @@ class Frame:
             CheckpointCorruptedError: The bytes are of another type of file, or were cut or changed.
             UnsupportedFormatError: The bytes are intact, and of another version.
         """
+        version, body = self.open(content, location)
+        self.check_version(version, location)
+        return body
+
+    def open(self, content: bytes, location: str) -> tuple[int, memoryview]:
+        """Verify framed bytes of any version, and return the version and the body.
+
+        Raises:
+            CheckpointCorruptedError: The bytes are of another type of file, or were cut or changed.
+        """
         end = len(content) - _CHECKSUM.size
         if end < _HEADER.size or not content.startswith(self.magic):
             raise CheckpointCorruptedError(f"{len(content)} bytes are not a {self.name}", location)
@@ -52,8 +65,7 @@ class Frame:
         view = memoryview(content)
         check_crc32c(view[:end], expected, self.name, location)
         _, version = _HEADER.unpack_from(content)
-        self.check_version(version, location)
-        return view[_HEADER.size : end]
+        return version, view[_HEADER.size : end]
 
     def check_version(self, version: int, location: str) -> None:
         """Raise `UnsupportedFormatError` for another version."""
@@ -76,5 +88,22 @@ def check_crc32c(data: memoryview, expected: int, name: str, location: str) -> N
     """
     actual = crc32c(data)
     if actual != expected:
-        message = f"{name} has checksum {actual:08x}, expected {expected:08x} (crc32c)"
+        message = f"{name} has checksum {actual:08x}, expected {expected:08x} (crc32c): it is damaged or cut off"
         raise CheckpointCorruptedError(message, location)
+
+
+@contextmanager
+def replace_file(path: str) -> Iterator[str]:
+    """Yield a temporary path; the file written there replaces the one at `path` when the block ends.
+
+    Readers find the old file or the complete new one. If the block raises, the temporary file is deleted and the
+    old one stays.
+    """
+    unfinished = f"{path}.{os.urandom(8).hex()}.inprogress"
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise

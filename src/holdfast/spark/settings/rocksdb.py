@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import get_args
 
 from holdfast.backends.keyed import (
-    LEAST_MEMORY_BYTES,
-    MOST_MEMORY_BYTES,
+    MAX_MEMORY_BYTES,
+    MIN_MEMORY_BYTES,
     BlockCompression,
     RocksDBSettings,
 )
@@ -45,7 +45,7 @@ ROCKSDB = declared_settings(
     {
         "memory_bytes": Setting(
             key="state.backend.rocksdb.memory",
-            type=size(min_bytes=LEAST_MEMORY_BYTES, max_bytes=MOST_MEMORY_BYTES),
+            type=size(min_bytes=MIN_MEMORY_BYTES, max_bytes=MAX_MEMORY_BYTES),
             meaning="Memory of all RocksDB databases of an executor for blocks, filters and "
             "write buffers. Its parallel tasks have equal shares of it, at least 1m each.",
             flink="state.backend.rocksdb.memory.fixed-per-tm",

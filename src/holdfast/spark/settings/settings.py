@@ -12,7 +12,7 @@ from holdfast.backends.keyed import (
 from holdfast.backends.sections import Compression
 from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.coordination import GRACE_S, LEAST_GRACE_S
+from holdfast.locations.coordination import GRACE_S, MIN_GRACE_S
 from holdfast.locations.storages import (
     INLINE_THRESHOLD_BYTES,
     MAX_INLINE_THRESHOLD_BYTES,
@@ -174,7 +174,7 @@ class Settings:
         Setting(
             key="cleanup.orphan-grace",
             type=duration(
-                "`24h` or `90m`", min_s=LEAST_GRACE_S
+                "`24h` or `90m`", min_s=MIN_GRACE_S
             ),  # the sweep runs during the first batch
             default=GRACE_S,
             meaning="Age, by the store's clock, up to which files that no checkpoint refers to are kept. "

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import S3Settings, use_hdfs, use_s3
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 from holdfast.spark.settings.setting import (
     BOOLEAN,
     PREFIX,
@@ -235,7 +235,7 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
     """
     own = _own_texts(configuration)
     # Not of a URI with a secret, which the error would show as its bucket; it is refused where it is used.
-    matches = [_BUCKET.match(uri) for uri in uris if uri and shown(uri) == uri]
+    matches = [_BUCKET.match(uri) for uri in uris if uri and redact(uri) == uri]
     buckets = sorted({match[1] for match in matches if match is not None})
     if not buckets:
         _settings("S3", own)  # they must be valid without Hadoop's settings

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
-from holdfast.backends.api import BatchTimes
 from holdfast.backends.arrow import MisfitError, cast_rows
+from holdfast.backends.functions import BatchTimes
 from holdfast.backends.keys import KeyGroupRange, key_group_range
 from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import (

@@ -1,10 +1,10 @@
-"""A directory on this host that is a process' own until the process ends, however it ends.
+"""Working directories on this host that are locked by their process.
 
-    <parent>/<32 hex digits>.rocksdb/     a process works in it; nothing in it outlives the process
-        held                              locked for as long as the process has it: made first, deleted last
+    <parent>/<32 hex digits>.rocksdb/     the working directory of a process; its content doesn't outlive the process
+        held                              locked by the process: created first, deleted last
 
-A lock ends with the process that has it: who comes next deletes what nobody holds. So that nobody deletes what is
-just being made, who has made a directory looks, once it has the lock, whether the directory is there still.
+The system releases a lock when its process ends, and the next process deletes unlocked directories. A directory can be
+deleted between its creation and the lock, so its creator checks after locking that it still exists.
 """
 
 import fcntl
@@ -16,39 +16,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
+from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
 from holdfast.errors import StorageUnavailableError
 
 SUFFIX = ".rocksdb"
 _HELD = "held"
 
 
-class HeldDirectory:
-    """A directory that is this process' own, until it is released or the process ends.
+class LockedDirectory:
+    """A new directory that this process has locked, until it is released or the process ends.
 
     Args:
-        parent: Where it is made; those of processes that have ended are deleted from there. None takes the system's
-            directory for temporary files.
+        parent: The parent directory, from which directories of ended processes are deleted. None uses a subdirectory of
+            the system's temporary directory.
 
     Raises:
         StorageFullError: The disk is full.
-        StorageUnavailableError: The disk doesn't do it, or the system's directory has one of another user in its place.
+        StorageUnavailableError: The disk failed, or another user owns the temporary directory.
     """
 
     def __init__(self, parent: str | None) -> None:
-        with translated(parent or tempfile.gettempdir()):
+        with map_errors(parent or tempfile.gettempdir()):
             if parent is None:
-                parent = _of_this_user()
+                parent = _user_directory()
             else:
                 os.makedirs(parent, mode=0o700, exist_ok=True)
             delete_abandoned(parent)
             self._lock = None
             while self._lock is None:
                 self.path = os.path.join(parent, uuid.uuid4().hex + SUFFIX)
-                self._lock = _made(self.path)
+                self._lock = _create_locked(self.path)
 
     def release(self) -> None:
-        """Delete it. Never raises."""
+        """Delete the directory. Never raises."""
         with suppress(OSError):
             _delete(self.path)
         if self._lock is not None:
@@ -56,7 +56,7 @@ class HeldDirectory:
 
 
 def delete_abandoned(parent: str) -> None:
-    """Delete the directories there that no process holds. Never raises."""
+    """Delete the directories in a parent that no process has locked. Never raises."""
     with suppress(OSError):
         for name in os.listdir(parent):
             if name.endswith(SUFFIX):
@@ -64,20 +64,18 @@ def delete_abandoned(parent: str) -> None:
                     _delete_if_free(os.path.join(parent, name))
 
 
-def _of_this_user() -> str:
-    """The directory among those for temporary files that is this user's; whoever else had it could change what is in it."""
+def _user_directory() -> str:
+    """Return this user's temporary directory, after a check that no other user owns it and could change its content."""
     path = os.path.join(tempfile.gettempdir(), f"holdfast-{os.getuid()}")
     os.makedirs(path, mode=0o700, exist_ok=True)
     if os.lstat(path).st_uid != os.getuid():
-        message = (
-            "another user has made this directory; set TMPDIR to another place for temporary files"
-        )
+        message = "another user owns this directory; set TMPDIR to another temporary directory"
         raise StorageUnavailableError(message, path)
     return path
 
 
-def _made(path: str) -> IO[bytes] | None:
-    """The lock of a new directory; None if another process took it for abandoned."""
+def _create_locked(path: str) -> IO[bytes] | None:
+    """Create a directory and return its lock; None if another process deleted it as abandoned in between."""
     os.mkdir(path, mode=0o700)
     try:
         lock = open(os.path.join(path, _HELD), "xb")  # noqa: SIM115  # until it is released
@@ -95,7 +93,7 @@ def _delete_if_free(path: str) -> None:
     try:
         lock = open(os.path.join(path, _HELD), "rb")  # noqa: SIM115
     except FileNotFoundError:
-        os.rmdir(path)  # its process ended before it had a lock, or after it deleted all else
+        os.rmdir(path)  # its process ended before it locked the directory, or while it deleted it
         return
     with lock:
         try:
@@ -106,7 +104,7 @@ def _delete_if_free(path: str) -> None:
 
 
 def _delete(path: str) -> None:
-    """Delete a directory whose lock is held, the lock last: who is killed meanwhile leaves what is seen as abandoned."""
+    """Delete a locked directory, the lock last: if the process is killed, the rest is still seen as abandoned."""
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -118,10 +116,10 @@ def _delete(path: str) -> None:
 
 
 @contextmanager
-def held_directory(parent: str | None = None) -> Iterator[str]:
-    """The path of a directory that is deleted at the end of the block. Raises as `HeldDirectory`."""
-    held = HeldDirectory(parent)
+def locked_directory(parent: str | None = None) -> Iterator[str]:
+    """Yield the path of a directory that is deleted at the end of the block. Raises what `LockedDirectory` raises."""
+    directory = LockedDirectory(parent)
     try:
-        yield held.path
+        yield directory.path
     finally:
-        held.release()
+        directory.release()

@@ -1,4 +1,4 @@
-"""The order of a key group's rows, for those who ask for ranges of it."""
+"""An index of a key group's rows by sort key, for range reads."""
 
 from collections.abc import Iterable
 from itertools import compress
@@ -14,11 +14,11 @@ Identity = tuple[Any, ...]
 class SortIndex:
     """Identities by sort key.
 
-    Added keys are sorted in at the next access. Removed keys are passed over: if they
-    come first, until somebody asks, else until they are the greater part.
+    Added identities are sorted in at the next access. Removed ones are skipped: at the front until the next
+    access, elsewhere until they outnumber the others.
 
     Args:
-        identities: Identities, none twice, with their sort keys.
+        identities: Distinct identities with their sort keys.
     """
 
     def __init__(self, identities: Iterable[tuple[Identity, int]]) -> None:
@@ -31,7 +31,7 @@ class SortIndex:
             self.add(identity, sort_key)
 
     def add(self, identity: Identity, sort_key: int) -> None:
-        """Add an identity that is not there."""
+        """Add an identity that the index doesn't have."""
         if identity in self._removed:
             self._removed.remove(identity)
         else:
@@ -39,37 +39,38 @@ class SortIndex:
             self._added.append(sort_key)
 
     def remove(self, identity: Identity) -> None:
-        """Remove an identity that is there."""
+        """Remove an identity of the index."""
         self._removed.add(identity)
 
     def between(
         self, first: SortKeys, end: SortKeys, endings: Flags | None = None
     ) -> list[Identity]:
-        """The identities of ranges `first[i] <= sort key < end[i]`, range by range, each by sort key.
+        """Return the identities of ranges `first[i] <= sort key < end[i]`, range by range, each by sort key.
 
         Args:
-            first: Least sort key of each range.
-            end: Least sort key above each range.
-            endings: For each number of 16 bits whether those count whose sort key ends in it; None if all do.
+            first: Inclusive lower bound of each range.
+            end: Exclusive upper bound of each range.
+            endings: A flag for each value of a sort key's lowest 16 bits, whether to return such identities;
+                None returns all.
         """
-        self._settle()
+        self._refresh()
         edges = self._sort_keys.searchsorted([first, end])
         positions = [self._positions[low:high] for low, high in edges.T.tolist()]
         if endings is not None:
             for number, (low, high) in enumerate(edges.T.tolist()):
-                ends_so = endings.take(self._sort_keys[low:high].astype(np.uint16))
-                positions[number] = positions[number].compress(ends_so)
+                is_wanted = endings.take(self._sort_keys[low:high].astype(np.uint16))
+                positions[number] = positions[number].compress(is_wanted)
         chosen = [self._identities[position] for position in np.concatenate(positions).tolist()]
         if not self._removed:
             return chosen
         return [identity for identity in chosen if identity not in self._removed]
 
-    def least(self) -> int | None:
-        """The least sort key; None if there is no identity."""
-        self._settle()
+    def min_sort_key(self) -> int | None:
+        """Return the smallest sort key; None if the index is empty."""
+        self._refresh()
         return int(self._sort_keys[0]) if len(self._sort_keys) else None
 
-    def _settle(self) -> None:
+    def _refresh(self) -> None:
         if self._added:
             added = np.array(self._added, np.uint64)
             order = np.argsort(added, kind="stable")
@@ -79,9 +80,9 @@ class SortIndex:
             self._positions = np.insert(self._positions, at, positions)
             self._added = []
         if self._removed:
-            self._forget_removed()
+            self._drop_removed()
 
-    def _forget_removed(self) -> None:
+    def _drop_removed(self) -> None:
         front = 0
         for position in self._positions:
             identity = self._identities[position]
