@@ -9,7 +9,7 @@ from holdfast.backends.keyed import (
     BackendName,
     RocksDBSettings,
 )
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import GRACE_S, MIN_GRACE_S
