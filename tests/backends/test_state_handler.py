@@ -79,7 +79,7 @@ def handler(function: CheckpointedFunction, **settings: Any) -> OperatorStateHan
     )
 
 
-def initialize(
+def initialize_handler(
     handler: OperatorStateHandler, state: StoredSubtask, checkpoint_id: int | None = 7
 ) -> None:
     handler.initialize_state(
@@ -110,7 +110,7 @@ class TestRoundTrip:
             }
 
         again = OperatorStateHandler.restore(Function(initialize=initialize), state, uid="counter")
-        initialize(again, state)
+        initialize_handler(again, state)
         assert read == {
             "managed": [1, 2],
             "partitions": [b"partition %d" % number * 1000 for number in range(3)],
@@ -120,7 +120,7 @@ class TestRoundTrip:
     def test_a_fresh_start_has_nothing(self) -> None:
         function = Function()
         state_handler = OperatorStateHandler.restore(function, StoredSubtask(), uid="counter")
-        initialize(state_handler, StoredSubtask(), None)
+        initialize_handler(state_handler, StoredSubtask(), None)
         context = function.context
         assert (context.is_restored, context.restored_checkpoint_id) == (False, None)
         assert (context.subtask_index, context.parallelism) == (1, 3)
@@ -130,7 +130,7 @@ class TestRoundTrip:
 
     def test_a_restored_function_knows_the_checkpoint(self) -> None:
         function = Function()
-        initialize(handler(function), StoredSubtask())
+        initialize_handler(handler(function), StoredSubtask())
         assert (function.context.is_restored, function.context.restored_checkpoint_id) == (True, 7)
 
     def test_nothing_written_is_nothing_stored(
@@ -358,9 +358,9 @@ class TestInitialize:
         function = Function(initialize=initialize)
         if fails:
             with pytest.raises(ValueError, match="mine"):
-                initialize(handler(function), state)
+                initialize_handler(handler(function), state)
         else:
-            initialize(handler(function), state)
+            initialize_handler(handler(function), state)
         assert len(kept) == 2
         assert all(stream.closed for stream in kept)
         assert list(function.context.raw_operator_state_inputs) == []
@@ -368,7 +368,7 @@ class TestInitialize:
 
     def test_unread_raw_state_is_not_opened(self, state: StoredSubtask, faults: Faults) -> None:
         faults.calls.clear()
-        initialize(handler(Function()), state)
+        initialize_handler(handler(Function()), state)
         assert faults.calls == []
 
 
@@ -413,7 +413,7 @@ class TestFunctions:
                 list_state(context.operator_state_store).add(1)
 
         state_handler = handler(Simple())
-        initialize(state_handler, StoredSubtask(), None)
+        initialize_handler(state_handler, StoredSubtask(), None)
         state = state_handler.snapshot_state(7, location).run().state
         assert list_state(OperatorStateBackend.restore(state.managed_operator)).get() == [1]
 
