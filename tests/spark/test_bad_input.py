@@ -96,7 +96,7 @@ def test_bad_setting_of_the_session_is_refused_before_the_query_starts(job: Job)
 def test_checkpoints_among_files_of_spark_are_refused(job: Job) -> None:
     job.feed(files=1)
     job.settings["spark.holdfast.checkpoint.dir"] = (job.spark_checkpoint / "state").as_uri()
-    refused(job, job.operator(Groups(70)), "InvalidRequestError", "lie in each other")
+    refused(job, job.operator(Groups(70)), "InvalidRequestError", "overlap")
 
 
 @pytest.mark.exhaustive

@@ -16,7 +16,7 @@ from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
-from holdfast.spark.checkpoint_location import for_spark
+from holdfast.spark.checkpoint_location import spark_uri
 from holdfast.spark.moving.descriptions import description
 from holdfast.spark.moving.spark_state import SparkState
 from holdfast.spark.moving.tables import rows_of_timers, rows_of_variable
@@ -107,7 +107,7 @@ class SparkStateImport:
         session = SparkSession.getActiveSession()
         if session is None:
             raise InvalidRequestError("Spark's state is read by Spark; there is no session here")
-        location = for_spark(query.stored.checkpoint_location)
+        location = spark_uri(query.stored.checkpoint_location)
         state = SparkState.of(session, location, query.batch.batch_id, ttl_ms)
         operator = NewOperator(parallelism, max_parallelism, tuple(state.key.names))
         return cls(query=query, state=state, uid=uid, operator=operator.without_state())

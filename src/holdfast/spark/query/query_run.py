@@ -18,7 +18,7 @@ from holdfast.spark.checkpoint_location import (
     APPLICATION_FILE,
     LINK_FILE,
     Link,
-    check_apart,
+    check_disjoint,
     decode_application,
     encode_link,
 )
@@ -108,7 +108,7 @@ class QueryRun:
         settings = Settings.parse(engine.session.conf.getAll)
         engine.check(settings)
         job_id = settings.job_id or query.query_id
-        check_apart(query.checkpoint_location, settings.checkpoint_dir, job_id)
+        check_disjoint(query.checkpoint_location, settings.checkpoint_dir, job_id)
         _warn_of_unknown(settings, operators)
         settings.stores.use()
         storage = settings.open_storage()

@@ -53,7 +53,7 @@ def newest_attempt(checkpoint_location: str) -> Attempt | None:
     if number is None:
         return None
     uri = _uri(checkpoint_location, number)
-    return read_json(uri, Attempt, what="who is changing this checkpointLocation")
+    return read_json(uri, Attempt, description="the change of this checkpointLocation in progress")
 
 
 def next_attempt(checkpoint_location: str, paths: Mapping[str, str]) -> Attempt:

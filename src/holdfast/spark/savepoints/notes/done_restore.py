@@ -32,7 +32,12 @@ def restored_in(checkpoint_location: str) -> Restored | None:
     Raises:
         CheckpointCorruptedError: The note can't be read.
     """
-    return read_json_in(checkpoint_location, RESTORED_FILE, Restored, what="what was restored here")
+    return read_json_in(
+        checkpoint_location,
+        RESTORED_FILE,
+        Restored,
+        description="the record of what was restored here",
+    )
 
 
 def note_restored(checkpoint_location: str, restored: Restored) -> None:

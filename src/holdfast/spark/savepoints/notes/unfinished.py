@@ -133,5 +133,5 @@ def change_begun_in(checkpoint_location: str) -> Change | None:
         CheckpointCorruptedError: The note can't be read.
     """
     what = "what was being done here"
-    note = read_json_in(checkpoint_location, UNFINISHED_FILE, Unfinished, what=what)
+    note = read_json_in(checkpoint_location, UNFINISHED_FILE, Unfinished, description=what)
     return None if note is None else Change(checkpoint_location, note)

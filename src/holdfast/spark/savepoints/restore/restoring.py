@@ -25,7 +25,7 @@ from holdfast.spark.checkpoint_location import (
     LINK_FILE,
     METADATA,
     Moves,
-    check_apart,
+    check_disjoint,
     encode_application,
     encode_link,
     names_in,
@@ -136,7 +136,7 @@ def restore_savepoint(
     query_id = begun.note.query_id if begun else new_id
     job = RestoredJob.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
     if job is not None:
-        check_apart(location, job.link.checkpoint_dir, job.job_id)
+        check_disjoint(location, job.link.checkpoint_dir, job.job_id)
     note = Unfinished(
         kind=_RESTORE,
         to=savepoint.metadata.commit_token,

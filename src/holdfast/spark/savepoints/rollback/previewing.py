@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from holdfast.common import map_in_parallel
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.storages import load_checkpoint
-from holdfast.spark.checkpoint_location import batch_at, beyond, numbers, select, tree
+from holdfast.spark.checkpoint_location import batch_at, files_after, logged_batches, select, tree
 from holdfast.spark.savepoints.rollback.way_back import WayBack
 from holdfast.spark.savepoints.stopped_query import StoppedQuery
 from holdfast.spark.savepoints.stored_query import Place, QueryAddress, StoredQuery
@@ -78,8 +78,8 @@ def preview_roll_back(
     return RollBackPreview(
         query_id=stored.query_id,
         batch_id=way.batch.batch_id,
-        newest_batch_id=max(numbers(files, "offsets")),
-        files=tuple(f"{location}/{path}" for path in beyond(files, way.batch)),
+        newest_batch_id=max(logged_batches(files, "offsets")),
+        files=tuple(f"{location}/{path}" for path in files_after(files, way.batch)),
         checkpoints=tuple(
             str(kept[checkpoint_id].external_pointer)
             for checkpoint_id in sorted(kept)
@@ -136,7 +136,7 @@ def roll_back_points(
         except CheckpointNotFoundError:
             return None
         return RollBackPoint(
-            checkpoint=checkpoint, batch_id=batch_id, begun_ms=batch.offsets.begun_ms
+            checkpoint=checkpoint, batch_id=batch_id, begun_ms=batch.offsets.start_ms
         )
 
     points = map_in_parallel(point, list(_candidates(query.stored, files)))
@@ -146,7 +146,7 @@ def roll_back_points(
 def _candidates(stored: StoredQuery, files: Mapping[str, int]) -> Iterator[tuple[int | None, int]]:
     """Checkpoints and their batches, or batches alone."""
     if stored.access is None:
-        yield from ((None, batch_id) for batch_id in numbers(files, "commits"))
+        yield from ((None, batch_id) for batch_id in logged_batches(files, "commits"))
         return
     for checkpoint_id, pointer in sorted(stored.access.completed_checkpoints().items()):
         try:

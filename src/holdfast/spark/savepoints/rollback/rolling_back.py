@@ -26,9 +26,9 @@ from holdfast.locations.storages import (
 from holdfast.spark.checkpoint_location import (
     APPLICATION_FILE,
     METADATA,
-    beyond,
     delete,
     encode_application,
+    files_after,
     read_text,
     replace,
     tree,
@@ -120,7 +120,9 @@ def roll_back(
         check_still_there(last)
     forget_restored(location)
     attempt = change.begin()
-    gone = beyond(tree(location), way.batch)  # not before: a driver thought dead may have gone on
+    gone = files_after(
+        tree(location), way.batch
+    )  # not before: a driver thought dead may have gone on
     check_newest(location, attempt)
     delete(f"{location}/{path}" for path in gone)
     if ownership is not None and last is not None:

@@ -12,11 +12,11 @@ from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import (
     LoggedBatch,
     batch_at,
-    opened,
-    parts_of,
+    opener,
     select,
     state_files,
     tree,
+    zip_parts,
 )
 from holdfast.spark.savepoints.stopped_query import StoppedQuery, refusal
 from holdfast.spark.savepoints.stored_query import (
@@ -122,7 +122,7 @@ def _check_possible(
     selected = select(files, batch)
 
     def parts(path: str) -> dict[str, int]:
-        return parts_of(path, opened(f"{location}/{path}"))
+        return zip_parts(path, opener(f"{location}/{path}"))
 
     zips = [path for path in selected if path.endswith(".zip")]
     for sizes in map_in_parallel(parts, zips):

@@ -14,7 +14,7 @@ from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CheckpointStorageLocation, load_checkpoint, resolve_pointer
-from holdfast.spark.checkpoint_location import is_unique, opened, parts_of
+from holdfast.spark.checkpoint_location import is_immutable, opener, zip_parts
 from holdfast.spark.savepoints.configuration import use_stores
 from holdfast.spark.savepoints.take.canonical_state import SavepointFormat, with_canonical_state
 from holdfast.spark_progress import (
@@ -128,7 +128,7 @@ class Copier:
         """
         zips = [file for file in copied if file.path.endswith(".zip")]
         parts = map_in_parallel(
-            lambda file: parts_of(file.path, file.handle.open_input_stream), zips
+            lambda file: zip_parts(file.path, file.handle.open_input_stream), zips
         )
         sizes = {path: size for of_zip in parts for path, size in of_zip.items()}
         files = self.files(root, sizes)
@@ -163,9 +163,13 @@ class Copier:
 
     def _file(self, root: str, item: tuple[str, int]) -> SparkFile:
         path, size = item
-        opens = opened(f"{root}/{path}")
+        opens = opener(f"{root}/{path}")
         known = self._base.files.get(path)
-        if known is not None and known.size == size and (is_unique(path) or _equal(opens, known)):
+        if (
+            known is not None
+            and known.size == size
+            and (is_immutable(path) or _equal(opens, known))
+        ):
             return SparkFile(path, known)
         return SparkFile(path, self._copied(opens))
 
