@@ -104,7 +104,7 @@ REFUSED: list[tuple[Callable[[StatefulOperator, DataFrame], None], str]] = [
     (without_rules, "'rules', a BroadcastProcessFunction, must be a DataFrame, not NoneType"),
     (no_frame, "must be a DataFrame, not list"),
     (a_stream, "'rules', a BroadcastProcessFunction, are a stream"),
-    (two_columns_alike, "no two alike"),
+    (two_columns_alike, "no duplicate names"),
 ]
 
 

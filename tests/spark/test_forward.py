@@ -225,7 +225,7 @@ def test_a_batch_that_turns_out_to_have_no_rows_is_completed(job: Job, paralleli
 
 
 def test_forward_is_refused_with_a_key_and_unless_it_is_true_or_false() -> None:
-    with pytest.raises(InvalidRequestError, match="give one of them up"):
+    with pytest.raises(InvalidRequestError, match="remove one of them"):
         stateful(Groups(1), uid="operator", parallelism=2, key="id", forward=True)
-    with pytest.raises(InvalidRequestError, match="forward is 1; it must be True or False"):
+    with pytest.raises(InvalidRequestError, match="forward must be True or False, got 1"):
         stateful(Groups(1), uid="operator", parallelism=2, forward=1)  # type: ignore[arg-type]

@@ -153,12 +153,12 @@ def test_raw_partitions_of_an_operator_with_keys_are_not_spread_evenly(job: Job)
 
 
 NO_KEYS = {
-    "missing": r"no column \['missing'\], which is of its key; they have",
+    "missing": r"lack columns \['missing'\] of its key; they have",
     "map": r"column 'map' of the key of operator 'map' has type map<bigint,string>",
     "nested": r"column 'nested' .* has type struct<",
-    "K": r"no column \['K'\]",
+    "K": r"lack columns \['K'\]",
     "collated": r"has type string collate UNICODE_CI: strings that are equal",
-    "point": r"has type struct<p:geometry\(0\)>, for which Spark has no hash",
+    "point": r"has type struct<p:geometry\(0\)>, which Spark can't hash",
 }
 
 

@@ -205,7 +205,7 @@ def test_bad_arguments_of_checkpointed_are_refused_at_once(spark: SparkSession, 
         checkpointed(job.write)
     with pytest.raises(InvalidRequestError, match="Groups is no operator"):
         checkpointed(job.write, cast("StatefulOperator", Groups(1)))
-    with pytest.raises(InvalidRequestError, match="can't be called"):
+    with pytest.raises(InvalidRequestError, match="must be a function of rows"):
         checkpointed(cast("Sink", 5), operator)
     with pytest.raises(InvalidRequestError, match="outside of a micro-batch"):
         operator.apply(spark.range(1))

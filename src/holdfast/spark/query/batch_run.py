@@ -14,7 +14,7 @@ from holdfast.backends.api import BatchTimes
 from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.spark.engines import Engine, Jobs
-from holdfast.spark.operators import BroadcastProcessFunction, Operator, Routing, settled_table
+from holdfast.spark.operators import BroadcastProcessFunction, Operator, Routing, read_table
 from holdfast.spark.query.applied_operator import AppliedOperator
 from holdfast.spark.query.frames import acknowledgements_in, compute, readable, rows_in
 from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
@@ -221,7 +221,7 @@ class BatchRun:
             raise InvalidRequestError(message)
         if isinstance(operator.function, BroadcastProcessFunction):
             what = f"broadcast rows of operator {uid!r}, a BroadcastProcessFunction,"
-            return settled_table(readable(frame, what), uid=uid)
+            return read_table(readable(frame, what), uid=uid)
         if frame is not None:
             message = (
                 f"operator {uid!r} takes no broadcast rows; derive it from BroadcastProcessFunction"
