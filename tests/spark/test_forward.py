@@ -178,7 +178,7 @@ def test_rows_that_a_sink_coalesces_are_of_their_own_subtasks(job: Job, more: bo
         ),
         pytest.param(
             lambda rows: rows.sparkSession.range(0, 4, 1, 2).union(rows.select("id")).collect(),
-            "must not put other rows in front of its own",
+            "must not put other rows before its rows",
             marks=pytest.mark.exhaustive,
             id="behind others",
         ),
@@ -200,7 +200,9 @@ def test_a_sink_that_moves_partitions_without_rows_is_declined(
 def test_rows_of_a_partition_without_any_are_declined(job: Job) -> None:
     operator = job.operator(AllKinds(), forward=True, schema=AllKinds.schema)
     job.feed(files=1, rows=20)
-    with pytest.raises(StreamingQueryException, match="yields rows where its partition has none"):
+    with pytest.raises(
+        StreamingQueryException, match="yields rows although its partition has none"
+    ):
         job.run(behind(operator, evens))
     assert job.completed() == []
 

@@ -26,12 +26,12 @@ from holdfast.locations.storages import (
     MemoryCheckpointStorage,
     check_job_id,
 )
+from holdfast.spark.local_state import StateSettings
 from holdfast.spark.settings.keys import check_keys
 from holdfast.spark.settings.setting import PREFIX, Setting, boolean, positive, size
 from holdfast.spark.settings.settings_of_s3 import check_s3_values, s3_settings_table
 from holdfast.spark.settings.stores import Stores
 from holdfast.spark.settings.tasks_at_a_time import tasks_at_a_time
-from holdfast.spark.warm_state import WarmSettings
 
 # One for the process: a query that is stopped and started again finds its checkpoints.
 _MEMORY = MemoryCheckpointStorage()
@@ -408,17 +408,14 @@ class Settings:
         )
 
     @property
-    def warm(self) -> WarmSettings:
-        """How much state may stay on executors."""
-        is_near = (self.checkpoint_dir or "").lower().startswith("file:")
+    def state(self) -> StateSettings:
+        """The backends of keyed state, and the limits of state on executors."""
+        is_local = (self.checkpoint_dir or "").lower().startswith("file:")
         has_files = self.checkpoint_storage == "filesystem"
-        is_wanted = self.local_recovery != "false"
-        copies = self.local_recovery == "true" or (
-            self.local_recovery == "auto" and has_files and not is_near
-        )
-        return WarmSettings(
-            local_bytes=self.local_recovery_bytes if copies else 0,
-            segment_bytes=self.local_recovery_bytes if has_files and is_wanted else 0,
+        is_enabled = has_files and self.local_recovery != "false"
+        return StateSettings(
+            local_bytes=self.local_recovery_bytes if is_enabled else 0,
+            duplicate_files=self.local_recovery == "true" or not is_local,
             worker_bytes=self.worker_memory,
             backend=self.state_backend.backend,
             backends=self.state_backend.by_operator,
