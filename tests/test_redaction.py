@@ -29,10 +29,10 @@ from holdfast.locations.coordination import load_latest_checkpoint, sweep_savepo
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import (
     Settings,
-    preview_roll_back,
+    preview_rollback,
     restore_savepoint,
     roll_back,
-    roll_back_points,
+    rollback_points,
     take_savepoint,
 )
 from holdfast.spark.checkpoint_location import Moves
@@ -155,8 +155,8 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "restore_savepoint": lambda uri: restore_savepoint(uri, "memory:///fork"),
     "restore_savepoint to": lambda uri: restore_savepoint("memory:///nothing", uri),
     "roll_back": lambda uri: roll_back(uri, batch_id=1),
-    "preview_roll_back": lambda uri: preview_roll_back(uri, batch_id=1),
-    "roll_back_points": roll_back_points,
+    "preview_rollback": lambda uri: preview_rollback(uri, batch_id=1),
+    "rollback_points": rollback_points,
     "data source": lambda uri: StateView.of({"path": uri}),
 }
 

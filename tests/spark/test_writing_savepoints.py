@@ -255,9 +255,9 @@ def test_what_can_not_be_written_is_refused(tmp_path: Path) -> None:
         write_savepoint(target, {("new", "list"): None}, base=base)
     with pytest.raises(InvalidRequestError, match="type list"):
         write_savepoint(target, {("new", "s"): [1, 2]})
-    with pytest.raises(InvalidRequestError, match="no one Arrow type"):
+    with pytest.raises(InvalidRequestError, match="without a common Arrow type"):
         write_savepoint(target, {("new", "s"): pd.DataFrame({"value": [1, "a"]})})
-    with pytest.raises(InvalidRequestError, match="nothing to begin with"):
+    with pytest.raises(InvalidRequestError, match="needs states or a base"):
         write_savepoint(target, {})
     with pytest.raises(InvalidRequestError, match=r"savepoint\.dir"):
         write_savepoint(None, {("new", "s"): table})

@@ -39,6 +39,7 @@ from holdfast.spark.aggregates.descriptions import (
     operand,
 )
 from holdfast.spark.operators import is_collated
+from holdfast.spark.sessions import column_named
 
 _PANE = "__holdfast_pane"
 _GROUP, _RESULT = "__holdfast_group_", "__holdfast_result_"
@@ -72,7 +73,7 @@ class Panes:
     @property
     def start(self) -> Column:
         """The start of a row's pane, or its own time."""
-        time = _column(self.time)
+        time = column_named(self.time)
         if self.length_ms is None:
             return time
         length, offset = (f"{number} milliseconds" for number in (self.length_ms, self.offset_ms))
@@ -133,9 +134,9 @@ def preparation_of(
         raise InvalidRequestError(message)
     if not combine:
         names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
-        columns = [_column(name) for name in names]
+        columns = [column_named(name) for name in names]
         return lambda rows: _with_times(rows, panes).select(*columns)
-    groups = {name: _column(name) for name in by}
+    groups = {name: column_named(name) for name in by}
     types = {field.name: field.dataType for field in rows.schema}
     accumulators = {
         operand(accumulator): expression
@@ -175,7 +176,7 @@ def _grouped(
 
 
 def _with_times(rows: DataFrame, panes: Panes | None) -> DataFrame:
-    return rows if panes is None else rows.where(_column(panes.time).isNotNull())
+    return rows if panes is None else rows.where(column_named(panes.time).isNotNull())
 
 
 def aggregated(
@@ -189,7 +190,7 @@ def aggregated(
     check_aggregates(aggregates, key)
     _check_columns(aggregates, rows)
     results = {name: _native(aggregate) for name, aggregate in aggregates.items()}
-    return _grouped(rows, {name: _column(name) for name in key}, results)
+    return _grouped(rows, {name: column_named(name) for name in key}, results)
 
 
 def _check_columns(aggregates: Mapping[str, Aggregate], rows: DataFrame) -> None:
@@ -226,7 +227,7 @@ def _problem(aggregate: Aggregate, kind: DataType) -> str:
 def _native(aggregate: Aggregate) -> Column:
     if aggregate.column is None:
         return F.count(F.lit(1))
-    column = _column(aggregate.column)
+    column = column_named(aggregate.column)
     if aggregate.by is not None:
         return _extreme(aggregate, column)["value"]
     functions = {
@@ -245,16 +246,16 @@ def _combined(name: str, aggregate: Aggregate, types: Mapping[str, DataType]) ->
     """Spark's expressions that combine rows, by the names of accumulators."""
     if aggregate.kind == "avg":
         assert aggregate.column is not None  # `avg` asks for it
-        column = _column(aggregate.column)
+        column = column_named(aggregate.column)
         is_decimal = isinstance(types.get(aggregate.column), DecimalType)
         total = _sum(name, column) if is_decimal else F.sum(column.cast("double"))
         return dict(zip(aggregate.accumulators(name), (total, F.count(column)), strict=True))
     if aggregate.by is not None:
-        return {name: _extreme(aggregate, _column(aggregate.column or ""))}
+        return {name: _extreme(aggregate, column_named(aggregate.column or ""))}
     if aggregate.kind == "approx_count_distinct":
         return {name: _sketch(aggregate.column or "", types)}
     if aggregate.kind == "sum" and not isinstance(types[aggregate.column or ""], _FLOATS):
-        return {name: _sum(name, _column(aggregate.column or ""))}
+        return {name: _sum(name, column_named(aggregate.column or ""))}
     return {name: _native(aggregate)}
 
 
@@ -271,7 +272,7 @@ def _sum(name: str, column: Column) -> Column:
 
 def _sketch(name: str, types: Mapping[str, DataType]) -> Column:
     """A sketch of a column's values; Spark takes whole numbers, texts and bytes, so that others become such."""
-    column, kind = _column(name), types[name]
+    column, kind = column_named(name), types[name]
     if isinstance(kind, (BooleanType, ByteType, ShortType)):
         column = column.cast("int")
     elif isinstance(kind, TimestampType):
@@ -287,11 +288,6 @@ def _sketch(name: str, types: Mapping[str, DataType]) -> Column:
 
 
 def _extreme(aggregate: Aggregate, column: Column) -> Column:
-    by = _column(aggregate.by or "")
+    by = column_named(aggregate.by or "")
     pair = F.when(by.isNotNull(), F.struct(by.alias("by"), column.alias("value")))
     return F.min(pair) if aggregate.kind == "first" else F.max(pair)
-
-
-def _column(name: str) -> Column:
-    quoted = name.replace("`", "``")
-    return F.col(f"`{quoted}`")

@@ -11,13 +11,13 @@ Start with `rows_by_key`. All of it makes a `StatefulFunction` and calls `statef
 from holdfast.spark.by_key.keyed_output import KeyedOutput
 from holdfast.spark.by_key.rows_by_key import KeyedRows, WindowedRows, keyed
 from holdfast.spark.by_key.stream_writer import KeyedStreamWriter
-from holdfast.spark.event_time import WakeUps
+from holdfast.spark.event_time import IdleTicks
 
 __all__ = [
+    "IdleTicks",
     "KeyedOutput",
     "KeyedRows",
     "KeyedStreamWriter",
-    "WakeUps",
     "WindowedRows",
     "keyed",
 ]

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors import INITIAL_STATE
+from holdfast.spark.sessions import column_named
 
 
 class InitialState:
@@ -77,10 +78,10 @@ class InitialState:
     def beside(self, rows: DataFrame, key: Sequence[str]) -> DataFrame:
         """The rows of a batch, and the initial state in a column of its own, which theirs leave empty."""
         states = rows.sparkSession.table(self._view) if self._rows is None else self._rows
-        state = F.struct(*(F.col(_quoted(name)) for name in states.columns))
+        state = F.struct(*(column_named(name) for name in states.columns))
         by_name = dict(zip(key, self.key, strict=True))
         columns = [
-            F.col(_quoted(by_name[field.name]))
+            column_named(by_name[field.name])
             if field.name in by_name
             else F.lit(None).cast(field.dataType).alias(field.name)
             for field in rows.schema
@@ -88,7 +89,3 @@ class InitialState:
         states = states.select(*columns, state.alias(INITIAL_STATE))
         none = F.lit(None).cast(states.schema[INITIAL_STATE].dataType)
         return rows.select("*", none.alias(INITIAL_STATE)).union(states)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

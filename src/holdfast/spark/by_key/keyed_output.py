@@ -6,11 +6,11 @@ from functools import cached_property
 from pyspark.sql import DataFrame
 
 from holdfast.spark.by_key.stream_writer import KeyedStreamWriter
-from holdfast.spark.event_time import WakeUps
+from holdfast.spark.event_time import IdleTicks
 from holdfast.spark.operators import Sink
 from holdfast.spark.query import StatefulOperator
 
-MakeOperator = Callable[[Sink | None, WakeUps | None], StatefulOperator]
+MakeOperator = Callable[[Sink | None, IdleTicks | None], StatefulOperator]
 """Makes an operator with a sink, and what wakes it; both may be missing."""
 
 
@@ -32,7 +32,7 @@ class KeyedOutput:
     def operator(self) -> StatefulOperator:
         """The operator alone, to be given to `checkpointed` and applied to rows of batches.
 
-        Where it has timers, `WakeUps` has batches come for them.
+        Where it has timers, `IdleTicks` has batches come for them.
         """
         return self._make(None, None)
 
@@ -43,6 +43,6 @@ class KeyedOutput:
         Raises:
             InvalidRequestError: The rows are no stream.
         """
-        wake_ups = WakeUps() if self._has_timers else None
-        rows = self._rows if wake_ups is None else wake_ups.beside(self._rows)
-        return KeyedStreamWriter(rows.writeStream, lambda sink: self._make(sink, wake_ups))
+        idle_ticks = IdleTicks() if self._has_timers else None
+        rows = self._rows if idle_ticks is None else idle_ticks.add_to(self._rows)
+        return KeyedStreamWriter(rows.writeStream, lambda sink: self._make(sink, idle_ticks))

@@ -23,7 +23,7 @@ from holdfast.spark.aggregates import (
 )
 from holdfast.spark.by_key.initial_state import InitialState
 from holdfast.spark.by_key.keyed_output import KeyedOutput
-from holdfast.spark.event_time import LateRows, WakeUps, has_watermark
+from holdfast.spark.event_time import IdleTicks, LateRows, has_watermark
 from holdfast.spark.operators import Operator, Sink, StatefulFunction
 from holdfast.spark.processors import ProcessorFunction
 from holdfast.spark.query import StatefulOperator
@@ -351,7 +351,7 @@ def _output(
     if operator.drops_late_rows:
         LateRows.of(keyed_rows.rows, event_time, uid=keyed_rows.uid)  # for its errors
 
-    def make(sink: Sink | None, wake_ups: WakeUps | None) -> StatefulOperator:
-        return StatefulOperator(replace(operator, sink=sink), wake_ups)
+    def make(sink: Sink | None, idle_ticks: IdleTicks | None) -> StatefulOperator:
+        return StatefulOperator(replace(operator, sink=sink), idle_ticks)
 
     return KeyedOutput(keyed_rows.rows, has_timers=function.time_mode != "none", make=make)

@@ -18,9 +18,10 @@ from holdfast.spark.moving.descriptions import description
 from holdfast.spark.moving.moved_processor import MovedProcessor
 from holdfast.spark.moving.processor_state import ProcessorState
 from holdfast.spark.processors import Declaration, SchemaParser, TimeMode, declared_by
+from holdfast.spark.sessions import column_named
 from holdfast.spark.settings import Stores
 from holdfast.spark_progress import SPARK, SparkProgress, progress_of, sources_of
-from pyspark_holdfast_wake import is_of_wake_ups
+from pyspark_holdfast_ticks import is_tick_offset
 
 _TIME_MODES: dict[TimeMode, str] = {
     "none": "None",
@@ -99,11 +100,11 @@ def spark_initial_state(
     sources = sources_of(progress.offsets) if progress else []
     return SparkInitialState(
         processor=MovedProcessor(processor),
-        rows=rows.groupBy(*map(_quoted, state.key.names)),
+        rows=rows.groupBy(*map(column_named, state.key.names)),
         time_mode=_TIME_MODES[state.time_mode],
         kept=kept,
         lost=tuple(_lost(state, variables, progress)),
-        sources=tuple(each for each in sources if not is_of_wake_ups(each)),
+        sources=tuple(each for each in sources if not is_tick_offset(each)),
     )
 
 
@@ -146,7 +147,3 @@ def _chosen(metadata: CheckpointMetadata, operator: str | None) -> str:
         which = "not named" if operator is None else f"not {operator!r}"
         raise InvalidRequestError(f"the operator is {which}; name one of {uids}")
     return operator
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from holdfast.backends.inspection import StateRows, write_keyed_tables, write_states
 from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
@@ -21,7 +20,7 @@ from holdfast.spark.moving.descriptions import description
 from holdfast.spark.moving.spark_state import SparkState
 from holdfast.spark.moving.tables import rows_of_timers, rows_of_variable
 from holdfast.spark.processors import NOTES, TIME_MODES, notes_of, state_of, struct_type, timers_of
-from holdfast.spark.savepoints import NewOperator, QueryToExchange
+from holdfast.spark.savepoints import NewOperator, StateRewrite
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class SparkStateImport:
         operator: The operator, without its state.
     """
 
-    query: QueryToExchange
+    query: StateRewrite
     state: SparkState
     uid: str
     operator: StoredOperator
@@ -103,7 +102,7 @@ class SparkStateImport:
         configuration: Mapping[str, str] | None = None,
     ) -> Self:
         """Look at the query. Arguments and errors are those of `import_spark_state`."""
-        query = QueryToExchange.at(checkpoint_location, configuration)
+        query = StateRewrite.at(checkpoint_location, configuration)
         session = SparkSession.getActiveSession()
         if session is None:
             raise InvalidRequestError("Spark's state is read by Spark; there is no session here")
@@ -129,17 +128,17 @@ class SparkStateImport:
             f"state before batch {done}: there is no way back to an earlier batch",
             "numbers of Spark's state in lastProgress: see SubtaskStatistics",
         ]
-        if self.query.begun is not None:
+        if self.query.uncommitted is not None:
             lost.append(
-                f"the plan of batch {self.query.begun}, which was begun and is not done: it is planned anew, and "
+                f"the plan of batch {self.query.uncommitted}, which was begun and is not done: it is planned anew, and "
                 "the function of foreachBatch has to replace what was written of it"
             )
         return lost
 
     def write(self, target: str | None) -> str:
         """Write the savepoint; gives the pointer to it. Errors are those of `import_spark_state`."""
-        wakes = self.state.time_mode != "none"
-        return self.query.write(target, self._operators, wakes=wakes, clock=SYSTEM_CLOCK)
+        has_ticks = self.state.time_mode != "none"
+        return self.query.write(target, self._operators, has_ticks=has_ticks)
 
     def _operators(self, location: CheckpointStorageLocation) -> dict[str, StoredOperator]:
         """The operator with its state, which is written."""

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.backends.api import BatchTimes
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import checkpointed, read_state
-from holdfast.spark.event_time import WakeUps, wake_ups
+from holdfast.spark.event_time import IdleTicks, idle_ticks
 from holdfast.spark.query import query_run
 
 S = 1_000_000
@@ -67,38 +67,38 @@ class Timers:
 @pytest.fixture
 def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
     timers = Timers()
-    monkeypatch.setattr(query_run, "earliest", timers.earliest)
+    monkeypatch.setattr(query_run, "earliest_timers", timers.earliest)
     return timers
 
 
 def test_available_now_keeps_to_rate_limits_of_sources(job: Job) -> None:
     job.feed(files=3, rows=2)
-    asked, counts = WakeUps(), []
+    asked, counts = IdleTicks(), []
 
     def sink(rows: DataFrame, batch_id: int) -> None:
         del batch_id
         counts.append(len(rows.collect()))
 
-    operator = job.operator(Groups(1), sink=sink, wake_ups=asked)
-    job.start(operator, rows=asked.beside(job.stream()), availableNow=True).awaitTermination()
+    operator = job.operator(Groups(1), sink=sink, idle_ticks=asked)
+    job.start(operator, rows=asked.add_to(job.stream()), availableNow=True).awaitTermination()
     assert [count for count in counts if count] == [2, 2, 2]
 
 
 def test_a_session_whose_sources_lack_available_now_is_told_to_wrap_them(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wake_ups, "SUPPORTS_AVAILABLE_NOW", False)  # as in PySpark 4.1
+    monkeypatch.setattr(idle_ticks, "SUPPORTS_AVAILABLE_NOW", False)  # as in PySpark 4.1
     session = spark.newSession()
-    WakeUps().beside(session.readStream.format("rate").load())
-    assert session.conf.get(wake_ups.AVAILABLE_NOW_WRAPPER) == "true"
+    IdleTicks().add_to(session.readStream.format("rate").load())
+    assert session.conf.get(idle_ticks.AVAILABLE_NOW_WRAPPER) == "true"
 
 
 def start(job: Job, timers: Timers, **trigger: Any) -> None:
-    wake_ups = WakeUps()
+    idle_ticks = IdleTicks()
     operator = job.operator(
-        TellsTimes(), sink=timers, schema=TellsTimes.schema, key="name", wake_ups=wake_ups
+        TellsTimes(), sink=timers, schema=TellsTimes.schema, key="name", idle_ticks=idle_ticks
     )
-    rows = wake_ups.beside(job.stream().withWatermark("at", "10 seconds"))
+    rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
     query = job.start(operator, rows=rows, **trigger)
     if "processingTime" in trigger:
         assert timers.is_over.wait(HANGS_S)
@@ -180,7 +180,7 @@ def test_rows_of_sparks_own_operators_are_not_lost_in_a_batch_for_timers(
     job: Job, timers: Timers
 ) -> None:
     counted: dict[int, int] = {}
-    wake_ups = WakeUps()
+    idle_ticks = IdleTicks()
 
     def process(rows: DataFrame, batch_id: int) -> None:
         timers(operator.apply(rows), batch_id)
@@ -189,9 +189,9 @@ def test_rows_of_sparks_own_operators_are_not_lost_in_a_batch_for_timers(
     operator = job.part(TellsTimes(), "counts", schema=TellsTimes.schema, persist=True)
     timers.event = {200_000}
     job.feed_at(1 * S, 100 * S)
-    rows = wake_ups.beside(job.stream().withWatermark("at", "10 seconds"))
+    rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
     rows = rows.groupBy("at").count().selectExpr("count as id", "at")  # come with the watermark
-    query = checkpointed(process, operator, wake_ups=wake_ups)
+    query = checkpointed(process, operator, idle_ticks=idle_ticks)
     job.start(query, rows=rows, availableNow=True).awaitTermination()
     assert counted == {0: 0, 1: 1}
 
@@ -199,18 +199,18 @@ def test_rows_of_sparks_own_operators_are_not_lost_in_a_batch_for_timers(
 def test_a_query_that_could_not_be_asked_is_refused(job: Job) -> None:
     job.feed(files=1, rows=2)
     with pytest.raises(
-        StreamingQueryException, match=r"start it over the rows that WakeUps\.beside"
+        StreamingQueryException, match=r"start it over the rows that IdleTicks\.add_to"
     ):
-        job.run(job.operator(TellsTimes(keeps_late_rows=True), wake_ups=WakeUps()))
+        job.run(job.operator(TellsTimes(keeps_late_rows=True), idle_ticks=IdleTicks()))
     with pytest.raises(InvalidRequestError, match="use readStream"):
-        WakeUps().beside(job.spark.range(1))
+        IdleTicks().add_to(job.spark.range(1))
 
 
 def test_a_session_without_a_limit_of_rows_per_batch_is_refused(job: Job) -> None:
     limit = {"spark.sql.execution.arrow.maxRecordsPerBatch": "0"}
     with session_with(job.spark, limit):
         with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
-            WakeUps().beside(job.stream())
+            IdleTicks().add_to(job.stream())
         with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
             read_state(job.spark, job.checkpoints)
 
@@ -219,22 +219,24 @@ def test_a_session_without_a_limit_of_rows_per_batch_is_refused(job: Job) -> Non
 def test_queries_do_not_share_what_asks(
     job: Job, spark: SparkSession, tmp_path: Path, timers: Timers
 ) -> None:
-    wake_ups = WakeUps()
-    operator = job.operator(TellsTimes(), sink=timers, schema=TellsTimes.schema, wake_ups=wake_ups)
+    idle_ticks = IdleTicks()
+    operator = job.operator(
+        TellsTimes(), sink=timers, schema=TellsTimes.schema, idle_ticks=idle_ticks
+    )
     other = Job(spark, tmp_path / "other")
     for each in (job, other):
         each.feed_at(100 * S)
-    rows = wake_ups.beside(job.stream().withWatermark("at", "10 seconds"))
+    rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
     job.start(operator, rows=rows, availableNow=True).awaitTermination()
     query = other.start(operator, rows=rows, availableNow=True)
-    with pytest.raises(StreamingQueryException, match="wake_ups serve one query"):
+    with pytest.raises(StreamingQueryException, match="idle_ticks serve one query"):
         query.awaitTermination()
     with pytest.raises(InvalidRequestError, match=r"give them to checkpointed\(\.\.\.\) instead"):
-        checkpointed(timers, job.part(TellsTimes(), "part", wake_ups=wake_ups))
+        checkpointed(timers, job.part(TellsTimes(), "part", idle_ticks=idle_ticks))
 
 
 def test_the_watermark_and_the_columns_stay_as_they_are(job: Job) -> None:
     rows = job.stream().withWatermark("at", "10 seconds")
-    beside = WakeUps().beside(rows)
-    assert beside.schema == rows.schema
-    assert beside.schema["at"].metadata == {"spark.watermarkDelayMs": 10_000}
+    with_ticks = IdleTicks().add_to(rows)
+    assert with_ticks.schema == rows.schema
+    assert with_ticks.schema["at"].metadata == {"spark.watermarkDelayMs": 10_000}

@@ -1,4 +1,4 @@
-"""The operators' part of a restore: their state, as the first checkpoint of a new job."""
+"""The operators' part of a restore: the first checkpoint of a new job."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -26,15 +26,15 @@ from holdfast.locations.storages import (
     CompletedCheckpoint,
 )
 from holdfast.spark.checkpoint_location import Link
-from holdfast.spark.savepoints.configuration import use_stores
-from holdfast.spark.savepoints.notes import Change
+from holdfast.spark.savepoints.change_notes import Change
+from holdfast.spark.savepoints.stored_query import use_stores
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark_progress import SPARK, SPARK_FILES, progress_of
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredJob:
-    """Where the operators of a query that is restored will have their checkpoints."""
+    """The new job of a restored query's operators."""
 
     access: CheckpointStorageAccess
     link: Link
@@ -47,10 +47,10 @@ class RestoredJob:
         checkpoint_dir: str | PathLike[str] | None,
         job_id: str,
     ) -> Self | None:
-        """The job for the operators of a savepoint; None if it holds no operator.
+        """Return the job for the operators of a savepoint; None without operators.
 
         Raises:
-            InvalidRequestError: No directory is named, or it can't be used.
+            InvalidRequestError: No directory is set, or it can't be used.
         """
         if not metadata.operators:
             return None
@@ -60,7 +60,7 @@ class RestoredJob:
             settings = dataclasses.replace(settings, checkpoint_dir=directory)
         if settings.checkpoint_dir is None:
             message = (
-                "savepoint holds the state of operators; name the directory for their checkpoints "
+                "savepoint holds the state of operators; set the directory for their checkpoints "
                 f"(checkpoint_dir, or {PREFIX}checkpoint.dir)"
             )
             raise InvalidRequestError(message)
@@ -78,30 +78,30 @@ class RestoredJob:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings by which the query finds its job's checkpoints."""
+        """Settings that lead the query to its job's checkpoints."""
         return {
             f"{PREFIX}checkpoint.dir": str(self.link.checkpoint_dir),
             f"{PREFIX}job.id": self.job_id,  # a session may have the id of another job
         }
 
     def is_restored(self, restore: Change) -> bool:
-        """Whether the savepoint's state is the job's checkpoint already.
+        """Return whether the savepoint's state is the job's checkpoint already.
 
         Raises:
-            InvalidRequestError: It has checkpoints which are not of this restore.
+            InvalidRequestError: The job has checkpoints of another origin.
         """
-        return self._are_own(load_checkpoints(self.access), restore)
+        return self._has_checkpoint(load_checkpoints(self.access), restore)
 
-    def _are_own(self, checkpoints: Iterable[CompletedCheckpoint], restore: Change) -> bool:
-        there = list(checkpoints)
-        for checkpoint in there:
+    def _has_checkpoint(self, checkpoints: Iterable[CompletedCheckpoint], restore: Change) -> bool:
+        own = list(checkpoints)
+        for checkpoint in own:
             if checkpoint.metadata.commit_token != restore.note.token:
                 message = (
-                    f"job {self.job_id} has checkpoints already; name another job or directory, "
-                    "delete that of the job if nobody needs it, or use roll_back to go back in it"
+                    f"job {self.job_id} has checkpoints already; pass another job or directory, "
+                    "delete that of the job if it is not needed, or roll the job back with roll_back"
                 )
                 raise InvalidRequestError(message, checkpoint.location.external_pointer)
-        return bool(there)
+        return bool(own)
 
     def restore(self, savepoint: CompletedCheckpoint, restore: Change) -> None:
         """Make the savepoint's state the job's first checkpoint, unless it is already."""
@@ -109,13 +109,13 @@ class RestoredJob:
             return
         self.access.initialize_base_locations_for_checkpoint()
         ownership = self.access.claim_job()
-        if self._are_own(ownership.completed.values(), restore):
-            return  # by somebody who does the same
+        if self._has_checkpoint(ownership.completed.values(), restore):
+            return  # by another process with the same restore
         pending = self.access.initialize_location_for_checkpoint(savepoint.checkpoint_id)
         shared = {file.uri for file in files_of(savepoint.metadata.shared_streams())}
 
         def copy(file: FileStateHandle) -> StreamStateHandle:
-            # Checkpoints of the query go on referring to what was shared.
+            # Later checkpoints of the query keep referring to shared files.
             is_shared = file.uri in shared
             scope = CheckpointedStateScope.SHARED if is_shared else CheckpointedStateScope.EXCLUSIVE
             return stored(file.open_input_stream, pending, scope=scope)

@@ -1,4 +1,4 @@
-"""The data source: how Spark learns that a batch was asked for."""
+"""The data source that makes Spark run requested batches."""
 
 import json
 import time
@@ -8,56 +8,56 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_holdfast_wake.asking import forget, request_of
+from pyspark_holdfast_ticks.tick_requests import cancel_request, request_of
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 except ImportError:  # PySpark 4.1 has no such triggers for sources in Python
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands for what is missing."""
+        """Placeholder for the missing class."""
 
     SUPPORTS_AVAILABLE_NOW = False
 else:
     SUPPORTS_AVAILABLE_NOW = True
 
 
-FORMAT = "holdfast-wake"
-"""What is given to `format`."""
+FORMAT = "holdfast-ticks"
+"""The name of the source for `format`."""
 
 NAME = "name"
-"""The option for the name by which a query asks its own source."""
+"""The option for the name of the query's requests."""
 
 DIRECTORY = "directory"
-"""The option for the directory with what is asked for; without it the source's process has the right one."""
+"""The option for the directory of requests; by default the temporary directory of the source's process."""
 
-_OFFSET = "holdfast-wake"
+_OFFSET = "holdfast-ticks"
 
 
 BEGINNING = json.dumps({_OFFSET: 0})
-"""The offset at which a new query begins, as Spark's log has it."""
+"""The offset at which a new query begins, in the form of Spark's log."""
 
 
-def is_of_wake_ups(offset: str) -> bool:
-    """Whether an offset in Spark's log, JSON, is one of such a source."""
+def is_tick_offset(offset: str) -> bool:
+    """Return whether an offset in Spark's log, JSON, is of this source."""
     return offset.startswith(f'{{"{_OFFSET}":')
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000  # noqa: TID251  # Spark makes the reader: nobody hands in a clock
+    return time.time_ns() // 1_000_000  # noqa: TID251  # Spark makes the reader, without a clock
 
 
-class WakeUpReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Has no rows, and a new offset whenever a batch was asked for.
+class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream without rows that has a new offset whenever a batch was requested.
 
-    Spark makes a reader for each run of a query, and polls it between batches. With the first poll a batch comes
-    in any case: what was asked for before can be lost, with the host. Offsets are the times of polls that had a
-    batch follow, because PySpark 4.1 does not tell the reader where a run begins.
+    Spark makes a reader for each run of a query, and polls it between batches. The first poll always returns a new
+    offset: earlier requests may be lost, with the host. An offset is the time of the poll that returned it first,
+    because PySpark 4.1 does not give the reader the offset at which a run begins.
 
     Args:
-        name: What the query asks by.
-        directory: Where it asks; None is the directory for temporary files of this process.
-        now_ms: Says what time it is, in milliseconds since 1970.
+        name: The name of the query's requests.
+        directory: The directory of requests; None is the temporary directory of this process.
+        now_ms: The clock, in milliseconds since 1970.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class WakeUpReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._offset: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where a new query begins."""
+        """Return the offset at which a new query begins."""
         return dict(json.loads(BEGINNING))
 
     def latestOffset(self, *start_and_limit: Any) -> dict[str, int]:  # noqa: N802
-        """The same offset as before, unless a batch is due. PySpark 4.1 gives no arguments."""
+        """Return the previous offset, or a new one if a batch is due. PySpark 4.1 passes no arguments."""
         start = start_and_limit[0][_OFFSET] if start_and_limit else 0
         now = self._now_ms()
         request = request_of(self._name, self._directory)
@@ -85,36 +85,36 @@ class WakeUpReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_OFFSET: self._offset}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing: what is asked for while the query runs is still to come in that run."""
+        """Do nothing: batches that are requested during the run are part of it."""
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """None: there are no rows."""
+        """Return no partitions: there are no rows."""
         del start, end
         return []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """No rows. Spark never calls it."""
+        """Return no rows. Spark never calls it."""
         del partition
         return iter(())
 
     def stop(self) -> None:
-        """Leave nothing behind."""
-        forget(self._name, self._directory)
+        """Delete the request of this run."""
+        cancel_request(self._name, self._directory)
 
 
 class DefaultSource(DataSource):
-    """A stream without rows that has Spark run a batch when it is asked to."""
+    """The data source: a stream without rows, which has Spark run a batch on request."""
 
     @classmethod
     def name(cls) -> str:
-        """What is given to `format`."""
+        """Return the name of the source for `format`."""
         return FORMAT
 
     def schema(self) -> str:
-        """A column, because Spark wants some; its place is taken by those of the rows beside it."""
-        return "nothing boolean"
+        """Return a placeholder column, which Spark requires; the query sets the schema of its rows."""
+        return "placeholder boolean"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """The reader of one run of a query."""
+        """Return the reader of one run of a query."""
         del schema
-        return WakeUpReader(self.options[NAME], self.options.get(DIRECTORY))
+        return TickReader(self.options[NAME], self.options.get(DIRECTORY))
