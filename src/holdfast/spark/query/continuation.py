@@ -84,7 +84,9 @@ class Continuation:
             return {uid: _without_state(operator) for uid, operator in self.operators.items()}
         if is_own:
             # Nothing was restarted. Redistribution would make each subtask store a whole union state.
-            return {uid: _keep_assignment(restored.metadata.operators[uid]) for uid in self.operators}
+            return {
+                uid: _keep_assignment(restored.metadata.operators[uid]) for uid in self.operators
+            }
         return assign(
             restored.metadata,
             {uid: operator.settings for uid, operator in self.operators.items()},

@@ -112,7 +112,7 @@ def stateful_query(
             read in one action; if they are read several times, the operator needs `persist=True`.
         operators: All operators that `process` applies. They have neither sinks nor idle ticks.
         idle_ticks: Requests batches when timers of an operator are due and no rows arrive. In a batch
-            that was only run for timers, none of which is due, the function isn't called.
+            that was only run for timers, if no timer is due, the function isn't called.
 
     Raises:
         InvalidRequestError: There is no operator, two have the same uid, or an operator has a sink or

@@ -1,4 +1,4 @@
-"""The aggregates of an operator as users write them, by the names of the output columns."""
+"""Aggregate functions: count, sum and the like, for users."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Aggregate:
     Attributes:
         kind: The aggregate function.
         column: The column; None for all rows.
-        by: The column that says which value is the first or the last.
+        by: The column that orders the rows, for the first or the last value.
     """
 
     kind: Kind
@@ -39,13 +39,13 @@ class Aggregate:
     by: str | None = None
 
     def __str__(self) -> str:
-        """The call that makes it; stored with its values, so that a restart knows whether it is the same."""
+        """The call that makes it; stored with its values, so that a restart can compare it."""
         column = "" if self.column is None else repr(self.column)
         by = "" if self.by is None else f", by={self.by!r}"
         return f"{self.kind}({column}{by})"
 
     def accumulators(self, name: str) -> dict[str, KnownFunction]:
-        """The stored columns of the aggregate, and how two values of each are combined.
+        """Return the stored columns of the aggregate, with the function that combines two values of each.
 
         Args:
             name: The aggregate's name.
@@ -54,8 +54,8 @@ class Aggregate:
             return {f"{name}_sum": "sum", f"{name}_count": "sum"}
         return {name: _FUNCTIONS[self.kind]}
 
-    def accumulators_of_no_rows(self, name: str) -> dict[str, Any]:
-        """The stored columns that are not null where there were no rows, and what they are then.
+    def defaults(self, name: str) -> dict[str, Any]:
+        """Return the values without rows of those stored columns that are not null then.
 
         Args:
             name: The aggregate's name.
@@ -68,22 +68,22 @@ class Aggregate:
 
 
 def operand(accumulator: str) -> str:
-    """The column of combined operands that goes into an accumulator."""
+    """Return the column of combined operands for an accumulator."""
     return f"{accumulator}__operand"
 
 
 def count(column: str | None = None) -> Aggregate:
-    """How many rows there are; with a column, how many have a value in it."""
+    """The number of rows; with a column, the number of its values that are not null."""
     return Aggregate("count", column)
 
 
 def sum(column: str) -> Aggregate:  # as in pyspark.sql.functions
-    """The sum of a column: of whole numbers a bigint, of decimals ten digits wider. An error if it doesn't fit."""
+    """The sum of a column: of whole numbers a bigint, of decimals ten digits wider. Overflow is an error."""
     return Aggregate("sum", column)
 
 
 def min(column: str) -> Aggregate:
-    """The least value of a column; NaN is the greatest."""
+    """The lowest value of a column; NaN is the greatest."""
     return Aggregate("min", column)
 
 
@@ -98,16 +98,16 @@ def avg(column: str) -> Aggregate:
 
 
 def first(column: str, *, by: str) -> Aggregate:
-    """The value of a column in the row that is first by another one, such as a time.
+    """The value of a column in the first row by another column, such as a time.
 
-    Rows without a value of `by` don't count. Where several rows are first, the least value is taken, so that
-    the order in which rows arrive doesn't matter.
+    Rows without a value of `by` don't count. Of several first rows it takes the lowest value, so that
+    the order of arrival doesn't matter.
     """
     return Aggregate("first", column, by)
 
 
 def last(column: str, *, by: str) -> Aggregate:
-    """The value of a column in the row that is last by another one. All else is as for `first`: here the greatest is taken."""
+    """The value of a column in the last row by another column. As `first`, but of several last rows it takes the greatest value."""
     return Aggregate("last", column, by)
 
 
@@ -117,36 +117,36 @@ def collect(column: str) -> Aggregate:
 
 
 def approx_count_distinct(column: str) -> Aggregate:
-    """About how many distinct values a column has, null not counted; two thirds of the results are within 2 %.
+    """The approximate number of distinct values of a column, without null; two thirds of the results are within 2 %.
 
-    A sketch of them is kept, of 4 KiB at most. Spark combines the rows of a key, always: there is no
-    `combine=False`. It needs `holdfast[sketches]` on the driver and on executors.
+    Its state is a sketch of at most 4 KiB. Spark always combines the rows of a key: `combine=False` is
+    refused. It needs `holdfast[sketches]` on the driver and on executors.
     """
     return Aggregate("approx_count_distinct", column)
 
 
 def need_combining(aggregates: Mapping[str, Aggregate]) -> list[str]:
-    """The names of aggregates that Spark alone makes of rows: sketches."""
+    """Return the names of aggregates that need rows combined by Spark: sketches."""
     return [name for name, known in aggregates.items() if known.kind == "approx_count_distinct"]
 
 
 def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str]) -> None:
-    """Refuse what are no aggregates, and names that collide.
+    """Refuse values that are not aggregates, and names that collide.
 
     Args:
         aggregates: The aggregates by name.
         others: Names of the other columns of results.
 
     Raises:
-        InvalidRequestError: There are none, or one is none, or two columns would have one name, or a
-            package is missing that one needs.
+        InvalidRequestError: There are no aggregates, or a value is not an aggregate, or two columns have the same
+            name, or a package for an aggregate is not installed.
     """
     if not aggregates:
-        raise InvalidRequestError("there are no aggregates; give some, such as orders=count()")
+        raise InvalidRequestError("there are no aggregates; pass some, such as orders=count()")
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             message = (
-                f"aggregate {name!r} is a {type(aggregate).__name__}; make it by the functions of "
+                f"aggregate {name!r} is a {type(aggregate).__name__}; make it with the functions of "
                 "holdfast.spark.aggregates, such as sum('amount')"
             )
             raise InvalidRequestError(message)
@@ -161,14 +161,14 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str
         repeated = sorted({name for name in lower if lower.count(name) > 1})
         if repeated:
             message = (
-                f"aggregates would make several columns {repeated}, beside {[*others]}; the mean of a "
-                "column is stored as its sum and count: give an aggregate another name"
+                f"several columns would have the names {repeated}; results also have columns {[*others]}, and the mean of "
+                "a column is stored as its sum and count. Give an aggregate another name"
             )
             raise InvalidRequestError(message)
 
 
 def columns_of(aggregates: Mapping[str, Aggregate]) -> list[str]:
-    """The columns that are aggregated, none of them twice."""
+    """Return the aggregated columns, each once."""
     columns = [
         column
         for aggregate in aggregates.values()
@@ -182,5 +182,5 @@ def check_columns(aggregates: Mapping[str, Aggregate], names: Collection[str]) -
     """Refuse rows that lack a column. Raises `InvalidRequestError`."""
     missing = [column for column in columns_of(aggregates) if column not in names]
     if missing:
-        message = f"rows have no columns {missing}, which are aggregated; they have {[*names]}"
+        message = f"rows have no columns {missing} to aggregate; they have {[*names]}"
         raise InvalidRequestError(message)

@@ -1,4 +1,4 @@
-"""Which windows rows belong to, by their times. A window has its start and not its end."""
+"""Tumbling, sliding and session windows: the windows of rows by their times. A window includes its start, not its end."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,8 +19,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 class Window:
     """A window of event time.
 
-    Python has no datetimes before the year 1 or after the year 9999. A bound that lies there is the first or the last
-    datetime that there is.
+    Python's datetimes are limited to the years 1 to 9999. A bound outside of them is the first or the last datetime.
 
     Attributes:
         start: The window's first instant, UTC.
@@ -33,12 +32,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class FixedWindows:
-    """Windows of one length, which begin in equal steps. Made by `tumbling` and `sliding`.
+    """Windows of one length that begin in equal steps. Made by `tumbling` and `sliding`.
 
     Attributes:
-        size_ms: How long a window is, milliseconds.
-        slide_ms: How long after each other they begin, milliseconds.
-        offset_ms: Where they begin, from 1970 on, milliseconds.
+        size_ms: Length of a window, milliseconds.
+        slide_ms: Time between the starts of windows, milliseconds.
+        offset_ms: Start of a window, milliseconds since 1970.
 
     Source:
         Flink, TumblingEventTimeWindows and SlidingEventTimeWindows.
@@ -49,7 +48,7 @@ class FixedWindows:
     offset_ms: int = 0
 
     def __str__(self) -> str:
-        """What they are; stored with their state, so that a restart knows whether they are the same."""
+        """Description of the windows, stored with their state so that a restart can compare them."""
         size, slide, offset = (
             timedelta(milliseconds=length)
             for length in (self.size_ms, self.slide_ms, self.offset_ms % self.slide_ms)
@@ -58,10 +57,10 @@ class FixedWindows:
         return f"{kind} of {size}" + (f", offset {offset}" if offset else "")
 
     def assign(self, times_ms: Times) -> tuple[npt.NDArray[np.int64], Times]:
-        """The windows of each time.
+        """Assign times to windows.
 
         Returns:
-            For each pair of a time and a window the index of the time, and the start of the window.
+            The index of the time and the start of the window, for each pair of a time and a window.
         """
         last = times_ms - np.mod(times_ms - self.offset_ms, self.slide_ms)
         if self.size_ms == self.slide_ms:
@@ -74,10 +73,10 @@ class FixedWindows:
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Windows that end when a key has had no row for a while. Made by `session`.
+    """Windows that end when a key has had no row for some time. Made by `session`.
 
     Attributes:
-        gap_ms: How long, milliseconds. Each row has a window of this length; those of a key that meet are merged.
+        gap_ms: That time, milliseconds. Each row has a window of this length; windows of a key that meet are merged.
 
     Source:
         Flink, EventTimeSessionWindows.
@@ -86,7 +85,7 @@ class SessionWindows:
     gap_ms: int
 
     def __str__(self) -> str:
-        """As for `FixedWindows`."""
+        """Description of the windows, as for `FixedWindows`."""
         return f"session windows with a gap of {timedelta(milliseconds=self.gap_ms)}"
 
 
@@ -94,54 +93,55 @@ WindowAssigner: TypeAlias = FixedWindows | SessionWindows
 
 
 def tumbling(size: timedelta, *, offset: timedelta = timedelta(0)) -> FixedWindows:
-    """Windows of one length, one behind the other.
+    """Windows of one length that follow each other without overlap.
 
     Args:
-        size: How long a window is.
-        offset: Where windows begin: from 1970 on, UTC, in steps of their length, later by this.
+        size: Length of a window.
+        offset: Shift of their starts, which without it are multiples of their length since 1970 UTC.
 
     Raises:
-        InvalidRequestError: A duration is no whole number of milliseconds, or the size is none.
+        InvalidRequestError: A duration is not in whole milliseconds, or the size is less than 1 ms.
     """
     return sliding(size, size, offset=offset)
 
 
 def sliding(size: timedelta, slide: timedelta, *, offset: timedelta = timedelta(0)) -> FixedWindows:
-    """Windows of one length that overlap, or leave something out.
+    """Windows of one length that overlap, or leave gaps.
 
     Args:
-        size: How long a window is.
-        slide: How long after each other windows begin. If it is longer than they are, some rows are in none.
-        offset: Where windows begin, as for `tumbling`.
+        size: Length of a window.
+        slide: Time between the starts of windows. If it is longer than a window, some rows are in no window.
+        offset: Shift of their starts, as for `tumbling`.
 
     Raises:
-        InvalidRequestError: A duration is no whole number of milliseconds, or size or slide are none.
+        InvalidRequestError: A duration is not in whole milliseconds, or size or slide are less than 1 ms.
     """
     return FixedWindows(
-        milliseconds("size", size), milliseconds("slide", slide), _whole("offset", offset)
+        positive_ms("size", size), positive_ms("slide", slide), _whole_ms("offset", offset)
     )
 
 
 def session(gap: timedelta) -> SessionWindows:
-    """Windows of activity of a key: rows that are not further apart than the gap share one.
+    """Windows of activity of a key: consecutive rows at most a gap apart share a window.
 
     Raises:
-        InvalidRequestError: The gap is no whole number of milliseconds, or none.
+        InvalidRequestError: The gap is not in whole milliseconds, or less than 1 ms.
     """
-    return SessionWindows(milliseconds("gap", gap))
+    return SessionWindows(positive_ms("gap", gap))
 
 
-def milliseconds(what: str, duration: timedelta) -> int:
-    """A duration in milliseconds. Raises `InvalidRequestError` if it isn't a whole number of them, at least one."""
-    number = _whole(what, duration)
+def positive_ms(name: str, duration: timedelta) -> int:
+    """Return a duration in milliseconds, >= 1. Raises `InvalidRequestError`."""
+    number = _whole_ms(name, duration)
     if number < 1:
-        message = f"the {what} of windows is {duration}; it must be at least a millisecond"
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"the {name} of windows must be >= 1 ms, got {duration}")
     return number
 
 
-def _whole(what: str, duration: timedelta) -> int:
+def _whole_ms(name: str, duration: timedelta) -> int:
     if not isinstance(duration, timedelta) or duration % _MILLISECOND:
-        message = f"the {what} of windows is {duration!r}; give a timedelta of whole milliseconds"
+        message = (
+            f"the {name} of windows must be a timedelta of whole milliseconds, got {duration!r}"
+        )
         raise InvalidRequestError(message)
     return duration // _MILLISECOND
