@@ -20,7 +20,14 @@ from holdfast.locations.storages import JobDirectory
 from holdfast.spark import Settings, StatefulFunction
 from holdfast.spark.local_state import StateSettings
 from holdfast.spark.operators import Operator
-from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.query import (
+    CLEANER,
+    CheckpointCoordinator,
+    Continuation,
+    PendingCheckpoint,
+    Retention,
+    StoredJob,
+)
 from holdfast.spark.subtask import (
     Acknowledgement,
     CheckpointInfo,
@@ -91,15 +98,15 @@ class KeyedJob:
         )
         access = storage.create_checkpoint_storage(job_id)
         self._driver = CheckpointCoordinator(
-            access,
-            job_id=job_id,
-            query_id=query_id,
-            operators={UID: self._operator},
-            num_retained=2,
-            start=start,
-            directory=JobDirectory.below(directory, job_id, single_writer=False),
-            claims_start=claims_start,
-            cleaner=CLEANER,
+            StoredJob(
+                job_id=job_id,
+                access=access,
+                directory=JobDirectory.below(directory, job_id, single_writer=False),
+                savepoint=start,
+                claims_savepoint=claims_start,
+            ),
+            Continuation(query_id=query_id, operators={UID: self._operator}),
+            Retention(num_retained=2, cleaner=CLEANER),
             clock=SYSTEM_CLOCK,
         )
         last = access.completed_checkpoints()

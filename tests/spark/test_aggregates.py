@@ -316,7 +316,7 @@ def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
     distinct = operands_of(decimals, [], {"distinct": agg.approx_count_distinct("d")})
     key = ("k", "s", "w", "t")
     operator = Operator(function=Aggregation(SOME), uid="o", parallelism=3, key=key)
-    dealt = Routing.of(frame, operator, 128).dealt(frame, 0).toArrow()
+    dealt = Routing.of(frame, operator, 128).repartition(frame, 0).toArrow()
     marks = dealt.select([*key, dealt.column_names[-1]])
     marks = marks.set_column(3, "t", dealt["t"].cast(pa.int64()))
     return [

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import Settings, StatefulFunction, StatefulOperator, checkpointed
+from holdfast.spark import Settings, StatefulFunction, StatefulOperator, stateful_query
 from holdfast.spark_progress import past_of
 
 
@@ -148,7 +148,7 @@ def test_columns_that_cannot_be_used_are_refused(job: Job) -> None:
             operator.apply(batch.select("*", F.expr("make_ym_interval(1, 2) as months")))
         operator.apply(batch)
 
-    job.run(checkpointed(process, operator))
+    job.run(stateful_query(process, operator))
     assert job.completed() == [1]
 
 
