@@ -1,8 +1,7 @@
 """Decides whether and how a query continues from a checkpoint, and whether a batch is the next. No I/O."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 from holdfast.backends.assignment import AssignedOperator, assign
 from holdfast.errors import BatchGapError, InvalidRequestError
@@ -26,7 +25,7 @@ class Continuation:
 
     query_id: str
     operators: Mapping[str, Operator]
-    sinks: Mapping[str, CheckpointedSink] = MappingProxyType({})
+    sinks: Mapping[str, CheckpointedSink] = field(default_factory=dict)
     allow_non_restored_state: bool = False
 
     def check(self, last: CompletedCheckpoint) -> None:
