@@ -126,7 +126,7 @@ def test_rows_that_would_come_to_others_than_their_state_are_refused(memory_dire
     ):
         with pytest.raises(InvalidRequestError, match=words):
             coordinator(memory_directory, key=key).begin(1)
-    with pytest.raises(InvalidRequestError, match=r"list state 's'.* Go on with 2"):
+    with pytest.raises(InvalidRequestError, match=r"list state 's'.* Use parallelism 2"):
         coordinator(memory_directory, key="id", parallelism=3).begin(1)
     assert begun(coordinator(memory_directory, key="id"), 1).restored_checkpoint_id == 1
 
