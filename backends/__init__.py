@@ -3,14 +3,14 @@
 if __name__ == "backends":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.backends, not backends")
 
-from holdfast.backends.api import (
+from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends.functions import (
     NO_WATERMARK,
     CheckpointedFunction,
     CheckpointListener,
     FunctionInitializationContext,
     FunctionSnapshotContext,
 )
-from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection import (
     Difference,
     Fate,

@@ -29,7 +29,7 @@ from holdfast.backends.keyed import (
 from holdfast.backends.keyed_state import ReducingStateDescriptor
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
-from holdfast.locations.coordination import stored
+from holdfast.locations.coordination import copy_stream
 from holdfast.locations.handles import (
     ByteStreamStateHandle,
     SegmentsStateHandle,
@@ -76,7 +76,7 @@ def save(directory: str, backend: BackendName, format: str, number: int) -> tupl
 
     def native(location: CheckpointStorageLocation) -> SegmentsStateHandle:
         copied: SegmentsStateHandle = handle.with_streams(
-            lambda stream: stored(stream.open_input_stream, location)
+            lambda stream: copy_stream(stream.open_input_stream, location)
         )
         return copied
 

@@ -223,9 +223,9 @@ def test_no_command_says_a_secret(
 
 @given(uri=leaking)
 def test_what_is_shown_has_no_secret_and_stays_as_it_is(uri: str) -> None:
-    shown = redaction.shown(uri)
+    shown = redaction.redact(uri)
     assert SECRET not in shown
-    assert redaction.shown(shown) == shown
+    assert redaction.redact(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_is_shown_has_no_secret_and_stays_as_it_is(uri: str) -> None:
     ],
 )
 def test_of_what_can_not_be_parsed_the_rest_is_shown(uri: str, shown: str) -> None:
-    assert redaction.shown(uri) == shown
+    assert redaction.redact(uri) == shown
     assert InvalidRequestError("wrong", uri).location == shown
 
 
@@ -264,7 +264,7 @@ def test_of_what_can_not_be_parsed_the_rest_is_shown(uri: str, shown: str) -> No
     ],
 )
 def test_what_is_well_formed_is_taken_and_shown_whole(uri: str) -> None:
-    assert redaction.shown(uri) == uri
+    assert redaction.redact(uri) == uri
     assert checkpoint_directory(uri).partition(":")[2].lstrip("/") == uri.partition(":")[2].lstrip(
         "/"
     )

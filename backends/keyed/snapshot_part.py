@@ -1,4 +1,4 @@
-"""Managed keyed state as part of a subtask's snapshot, whichever backend of tables it is of."""
+"""Managed keyed state of any backend as a part of a subtask's snapshot."""
 
 from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.locations.handles import SegmentsStateHandle
@@ -6,7 +6,7 @@ from holdfast.locations.metadata import StoredSubtask
 
 
 class KeyedStatePart:
-    """Tables as part of a subtask's snapshot.
+    """Tables as a part of a subtask's snapshot.
 
     Args:
         snapshot: The asynchronous part of the backend's snapshot.

@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.api import (
+from holdfast.backends.functions import (
     BatchTimes,
     CheckpointedFunction,
     FunctionInitializationContext,
     FunctionSnapshotContext,
-    checkpointed_function,
+    unwrap_function,
 )
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.operator import OperatorStateBackend, OperatorStatePart
@@ -130,7 +130,7 @@ class OperatorStateHandler:
             keyed_state.restore()
         return cls(
             uid=uid,
-            function=checkpointed_function(function),
+            function=unwrap_function(function),
             backend=backend,
             key_groups=key_groups,
             keyed_state=keyed_state,

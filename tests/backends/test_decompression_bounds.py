@@ -82,13 +82,13 @@ class _Bytes:
     def __init__(self, content: pa.Buffer) -> None:
         self._content = content
 
-    def verified(self, offset: int, length: int, /) -> pa.Buffer:
+    def read(self, offset: int, length: int, /) -> pa.Buffer:
         return self._content.slice(offset, length)
 
-    def expect(self, *, most: bool) -> None:
+    def advise(self, *, sequential: bool) -> None:
         pass
 
-    def corrupted(self, message: str, /) -> CheckpointCorruptedError:
+    def corrupted_error(self, message: str, /) -> CheckpointCorruptedError:
         return CheckpointCorruptedError(message)
 
 

@@ -57,7 +57,7 @@ class Runs(msgspec.Struct, frozen=True, tag="runs"):
         for stream in self.streams():
             stream.discard_state()
 
-    def flaw(self) -> str | None:
+    def find_inconsistency(self) -> str | None:
         return None if self.runs else "no runs"
 
     def intersection(self, first: int, last: int, /) -> Self | None:
@@ -188,12 +188,12 @@ def test_it_is_cut_by_key_groups_when_the_job_is_rescaled(checkpoint: CompletedC
 
 def test_what_it_says_of_itself_is_a_flaw_of_its_operator(checkpoint: CompletedCheckpoint) -> None:
     operator = checkpoint.metadata.operators["counts"]
-    assert operator.flaw() is None
+    assert operator.find_inconsistency() is None
     broken = msgspec.structs.replace(runs_in(operator.subtasks[1])[0], runs=())
     damaged = msgspec.structs.replace(operator, subtasks={1: keyed(broken)})
-    assert damaged.flaw() == "in subtask 1: no runs"
+    assert damaged.find_inconsistency() == "in subtask 1: no runs"
     beyond = msgspec.structs.replace(operator, max_parallelism=7)
-    assert beyond.flaw() == "key groups 4 to 7 and max parallelism 7"
+    assert beyond.find_inconsistency() == "key groups 4 to 7 and max parallelism 7"
 
 
 def test_a_snapshot_that_is_cancelled_discards_it(checkpoint: CompletedCheckpoint) -> None:

@@ -43,7 +43,7 @@ def handle(memory_directory: str) -> SegmentsStateHandle:
     """Two runs of two tables: what was put first, then appended, put and deleted."""
     access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
-    never = MergePolicy(rewrite=0, fan_in=100)
+    never = MergePolicy(rewrite_factor=0, fan_in=100)
     tables = ColumnarStateTables(KeyGroupRange(0, 7), policy=never)
     sums, last = tables.table(SUMS), tables.table(LAST)
     tables.advance_time(500)

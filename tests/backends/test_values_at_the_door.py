@@ -39,7 +39,7 @@ from holdfast.backends.keyed import (
     StateTables,
 )
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
-from holdfast.backends.keys import KeyGroupRange, check_hashed
+from holdfast.backends.keys import KeyGroupRange, check_key_type
 from holdfast.backends.operator import BroadcastState
 from holdfast.backends.serializers import Pickled, Serializer, serializer_of
 from holdfast.errors import InvalidRequestError
@@ -255,7 +255,7 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
 def is_hashed(kind: Any) -> bool:
     """Whether a state can have the type as a map key, and Python objects of it have a hash."""
     try:
-        check_hashed(serializer_of(kind, {}).storage_type)
+        check_key_type(serializer_of(kind, {}).storage_type)
     except InvalidRequestError:
         return False
     return kind not in (Basket, Line, dict[str, int], dict[str, Any]) and not (

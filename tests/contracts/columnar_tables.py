@@ -24,7 +24,7 @@ KEY = pa.schema([("k", pa.int64())])
 ROWS = 10_000
 LONG = pa.int64()
 
-NO_MERGES = MergePolicy(rewrite=0, fan_in=100, level_bytes=1e12)
+NO_MERGES = MergePolicy(rewrite_factor=0, fan_in=100, level_bytes=1e12)
 
 
 def value_spec(type: pa.DataType = LONG, name: str = "s") -> TableSpec:

@@ -423,7 +423,7 @@ def test_a_sum_of_decimals_that_wraps_around_in_a_batch_is_an_error() -> None:
     )
     for aggregate in (agg.sum("n"), agg.avg("n")):
         subtasks = KeyedSubtasks(lambda: Aggregation({"n": aggregate}), KEY)  # noqa: B023
-        with pytest.raises(InvalidRequestError, match="'aggregates': a sum has more than the 38"):
+        with pytest.raises(InvalidRequestError, match="'aggregates': a sum exceeds the 38"):
             subtasks.batch(rows)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.api import NO_WATERMARK, BatchTimes
+from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.spark.event_time import (
     earliest_timers,
     is_due,

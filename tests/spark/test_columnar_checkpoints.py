@@ -27,7 +27,7 @@ __all__ = ["clock"]
 TOTALS = TableSpec(
     "totals", "value", pa.schema([("key", pa.int64())]), pa.schema([("value", pa.int64())])
 )
-POLICY = MergePolicy(fan_in=3, rewrite=0.0)
+POLICY = MergePolicy(fan_in=3, rewrite_factor=0.0)
 """Merges soon, so that segments come and go."""
 
 Totals = dict[int, int]

@@ -14,7 +14,7 @@ from jobs.timed import TellsTimes
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import read_state, stateful_query
 from holdfast.spark.event_time import IdleTicks, idle_ticks

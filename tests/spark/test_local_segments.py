@@ -13,9 +13,10 @@ from jobs.keyed_operators import Totals
 
 from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.columnar.segment_store import SegmentStore
-from holdfast.backends.keyed.segments import Segment, segment_bytes
+from holdfast.backends.keyed.segments import Segment
+from holdfast.backends.keyed.segments import segment as segment_module
 from holdfast.backends.keyed.segments import trailer as trailer_module
-from holdfast.backends.keyed.segments.trailer import MAGIC, Trailer
+from holdfast.backends.keyed.segments.trailer import FRAME, Trailer
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.local_state import LocalFiles, StateSettings
 from holdfast.testing import ManualClock
@@ -65,7 +66,7 @@ class Host:
         assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(keys, self.rounds)
 
     def copies(self) -> set[Path]:
-        return {path for path in self.files() if path.read_bytes()[-8:] == MAGIC}
+        return {path for path in self.files() if path.read_bytes()[-8:] == FRAME.magic}
 
     def files(self) -> set[Path]:
         """The copies of state files and of segments."""
@@ -188,13 +189,13 @@ def test_a_worker_that_is_used_again_does_not_verify_what_it_has_written(
 ) -> None:
     verified: list[int] = []
 
-    def flaw_of_blocks(
+    def find_corrupt_block(
         trailer: Trailer, numbers: Sequence[int], blocks: Iterable[memoryview]
     ) -> str | None:
         verified.extend(numbers)
-        return trailer_module.flaw_of_blocks(trailer, numbers, blocks)
+        return trailer_module.find_corrupt_block(trailer, numbers, blocks)
 
-    monkeypatch.setattr(segment_bytes, "flaw_of_blocks", flaw_of_blocks)
+    monkeypatch.setattr(segment_module, "find_corrupt_block", find_corrupt_block)
     host.worker_bytes = LARGE
     host.start()
     for _ in range(3):

@@ -120,7 +120,9 @@ def test_rows_that_would_come_to_others_than_their_state_are_refused(job: Job) -
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7), key="id"))
     job.feed(files=1, rows=20)
-    refused(job, job.operator(Groups(7), key="name"), r"partitions rows by name .* partitioned by id ")
+    refused(
+        job, job.operator(Groups(7), key="name"), r"partitions rows by name .* partitioned by id "
+    )
     job.run(job.operator(Groups(7), key="id"))
     assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
 

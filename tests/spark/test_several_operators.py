@@ -179,7 +179,9 @@ def test_an_operator_is_applied_once_in_a_batch_and_to_rows_that_can_be_read(job
 
     def process(rows: DataFrame, batch_id: int) -> None:
         for operator in (untold, other):
-            with pytest.raises(InvalidRequestError, match="pass the same object also to stateful_query"):
+            with pytest.raises(
+                InvalidRequestError, match="pass the same object also to stateful_query"
+            ):
                 operator.apply(rows)
         with pytest.raises(InvalidRequestError, match=r"call its apply\("):
             told(rows, batch_id)

@@ -9,7 +9,7 @@ from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.timers import FiredTimers, Timers
 from holdfast.backends.keyed.table import Operation
-from holdfast.backends.keyed.whole_ms import whole_ms
+from holdfast.backends.keyed.times import whole_ms
 
 
 class TimerService(OfCurrentKey["TimerPage", Timers]):

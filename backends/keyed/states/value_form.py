@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError, convert_or
-from holdfast.backends.keyed.columns import from_arrow, side_by_side, take_arrow, take_or_null
+from holdfast.backends.keyed.columns import concatenate_arrays, from_arrow, take_arrow, take_or_null
 from holdfast.backends.keyed.table import Flags, TableSpec
 from holdfast.backends.serializers import Serializer, migrated_column
 from holdfast.errors import InvalidRequestError
@@ -154,7 +154,7 @@ class ValueForm:
 
 
 def joined(chunks: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
-    """The chunks as a single array. Raises what `side_by_side` does."""
+    """The chunks as a single array. Raises what `concatenate_arrays` does."""
     if len(chunks) == 1:
         return chunks[0]
-    return side_by_side(chunks) if chunks else pa.array([], type)
+    return concatenate_arrays(chunks) if chunks else pa.array([], type)

@@ -29,7 +29,7 @@ from holdfast.flink.moving.import_plan import ImportPlan, MovedState, Place
 from holdfast.flink.moving.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
 from holdfast.flink.moving.spilled_rows import SpilledRows, SpillFile
 from holdfast.flink.savepoint import FlinkSavepoint
-from holdfast.locations.coordination import complete_checkpoint, disposed_on_failure
+from holdfast.locations.coordination import complete_checkpoint, dispose_on_error
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation, FileSystemCheckpointStorage
 
@@ -353,7 +353,7 @@ class StatesRead:
         storage = FileSystemCheckpointStorage(directory, single_writer=True)
         access = storage.create_checkpoint_storage(_JOB)
         location = access.initialize_location_for_savepoint(0, directory)
-        with disposed_on_failure(location):
+        with dispose_on_error(location):
             stored = {
                 uid: _write_operator(operator, location) for uid, operator in self.operators.items()
             }

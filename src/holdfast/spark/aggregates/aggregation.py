@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.api import FunctionInitializationContext
 from holdfast.backends.arrow import estimates_of_sketches, gather
 from holdfast.backends.descriptors import (
     KnownFunction,
     ReducingStateDescriptor,
     StateTtlConfig,
 )
+from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import Keys, TableSpec
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.aggregates.changes import (

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.common import json_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.storages import without_marker
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 _OPERATOR = re.compile(r"state/[^/]+/_metadata/v2/[0-9]+")
 _SOURCE_LOG = re.compile(r"sources/[^/]+/[0-9]+(?:\.compact)?")
@@ -53,7 +53,7 @@ def check_disjoint(checkpoint_location: str, checkpoint_dir: str | None, job_id:
         return  # Spark accepts it; a checkpoint directory can't be spelled like that
     if is_within(directory, location) or is_within(location, uripath.join(directory, job_id)):
         message = (
-            f"checkpoint directory {shown(checkpoint_dir)} and the query's checkpointLocation overlap; "
+            f"checkpoint directory {redact(checkpoint_dir)} and the query's checkpointLocation overlap; "
             "set a checkpoint directory outside of the checkpointLocation"
         )
         raise InvalidRequestError(message, checkpoint_location)
@@ -97,7 +97,7 @@ class Moves:
 
     def __post_init__(self) -> None:
         for uri in (*self.paths.keys(), *self.paths.values()):
-            if "@" in uri and shown(uri) != uri:
+            if "@" in uri and redact(uri) != uri:
                 message = "paths have a password in them, and would be written into Spark's log"
                 raise InvalidRequestError(message, uri)
 

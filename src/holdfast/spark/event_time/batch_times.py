@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from holdfast.backends.api import NO_WATERMARK, BatchTimes
+from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.spark_progress import SparkProgress, logged_times
 
 NextTimers = tuple[int | None, int | None]

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType
 
-from holdfast.backends.api import NO_WATERMARK
+from holdfast.backends.functions import NO_WATERMARK
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.sessions import column_named
 

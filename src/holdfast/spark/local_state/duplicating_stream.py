@@ -13,7 +13,7 @@ from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import (
     MAX_INLINE_THRESHOLD_BYTES,
     CheckpointStateOutputStream,
-    DiscardedUnlessKept,
+    DiscardingStream,
 )
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ IN_PROGRESS = ".inprogress"
 """The suffix of files in progress."""
 
 
-class DuplicatingOutputStream(DiscardedUnlessKept):
+class DuplicatingOutputStream(CheckpointStateOutputStream):
     """A state stream that also leaves a local copy, if its bytes become a file.
 
     An error of the stream is raised, and discards the copy. An error of the copy is logged and ends only the copy.
@@ -104,7 +104,7 @@ class DuplicatingOutputStream(DiscardedUnlessKept):
             copy.close()  # no effect if it is kept
 
 
-class LocalOutputStream(DiscardedUnlessKept):
+class LocalOutputStream(DiscardingStream):
     """Writes a file that is deleted unless it is finished. It is never synced: after a power cut it is not needed.
 
     The file is created when there are more bytes than a handle may contain.

@@ -20,7 +20,6 @@ import os
 import re
 import shutil
 import sys
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from typing import BinaryIO, cast
 import msgspec
 import pyarrow as pa
 
-from holdfast.common import Clock, ProcessCache, shortage_of, uripath
+from holdfast.common import Clock, ProcessCache, replace_file, shortage_of, uripath
 from holdfast.errors import CheckpointError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import (
@@ -233,14 +232,8 @@ class LocalFiles:
         return os.path.join(self.directory, f"{self.subtask}.{self.checkpoint_id}")
 
     def _write_list(self, names: Collection[str]) -> None:
-        in_progress = os.path.join(self.directory, f"{uuid.uuid4().hex}{IN_PROGRESS}")
-        try:
-            with open(in_progress, "x") as file:
-                file.write("\n".join(sorted(names)))
-            os.replace(in_progress, self._list)
-        except BaseException:
-            unlink(in_progress)
-            raise
+        with replace_file(self._list) as in_progress, open(in_progress, "x") as file:
+            file.write("\n".join(sorted(names)))
 
     def _delete_unneeded(self) -> None:
         now_s = self.clock.now_ms() / 1000

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from holdfast.backends.api import CheckpointedFunction
+from holdfast.backends.functions import CheckpointedFunction
 
 # Classes of the main script are pickled by value. A dataclass marks fields without a default with this object;
 # with a copy of the object, all fields would seem to have a default.

@@ -6,8 +6,8 @@ from typing import Any, final
 
 import pyarrow as pa
 
-from holdfast.backends.api import FunctionInitializationContext
 from holdfast.backends.arrow import gather
+from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import TimerService
 from holdfast.spark.operators.functions import StatefulFunction
 from holdfast.spark.operators.output_rows import OutputRows, Row

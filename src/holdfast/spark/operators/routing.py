@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from holdfast.backends.arrow import conformed_column, mapped_type
-from holdfast.backends.keys import check_hashed
+from holdfast.backends.keys import check_key_type
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
@@ -157,7 +157,7 @@ def _check_key(key: pa.Schema, *, uid: str) -> None:
     """Refuse keys with types that keyed state does not support. Raises `InvalidRequestError`."""
     for field in key:
         try:
-            check_hashed(field.type)
+            check_key_type(field.type)
         except InvalidRequestError as error:
             message = (
                 f"column {field.name!r} of the key of operator {uid!r} has the Arrow type {field.type}, which "

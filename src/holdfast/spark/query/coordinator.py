@@ -13,9 +13,9 @@ from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
-    are_own,
     complete_checkpoint,
     outlives_checkpoint,
+    owns_shared_files,
     without_placeholders,
 )
 from holdfast.locations.file_systems import retry_deadline
@@ -142,7 +142,7 @@ class CheckpointCoordinator:
             assigned=assigned,
             new=frozenset(assigned.keys() - (restored.metadata.operators if restored else {})),
             may_refer={
-                uid: are_own(operator.subtasks, job_directory, claimed=owned.claims.files)
+                uid: owns_shared_files(operator.subtasks, job_directory, claimed=owned.claims.files)
                 for uid, operator in assigned.items()
             },
             key_types=self._continuation.key_types(restored),
@@ -290,7 +290,7 @@ class CheckpointCoordinator:
         with retry_deadline(COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, owned.ownership)
         self._failed_attempts.remove(job_directory, attempts)
-        self._store.add(completed, lets_go=not has_pinned_checkpoints(self.job.job_id))
+        self._store.add(completed, subsume=not has_pinned_checkpoints(self.job.job_id))
         self._has_completed = True
         _log_completed(completed, pending.batch_id)
         return completed

@@ -9,11 +9,11 @@ from typing import Self
 import pyspark
 from pyspark.sql import DataFrame
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 from holdfast.common import Clock
 from holdfast.errors import CheckpointNotFoundError, OutcomeUnknownError
 from holdfast.locations.coordination import sweep
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 from holdfast.spark.checkpoint_location import (
     APPLICATION_FILE,
     LINK_FILE,
@@ -179,7 +179,7 @@ class QueryRun:
                 run_id=query.run_id,
                 batch_id=batch_id,
                 offsets=offsets,
-                checkpoint_location=shown(query.checkpoint_location),
+                checkpoint_location=redact(query.checkpoint_location),
                 spark_version=pyspark.__version__,
                 watermark=max(times.watermark, 0),  # as Spark logs it
                 batch_time=times.batch_time,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from holdfast.common import Clock
 from holdfast.locations.coordination import (
-    Claims,
+    ClaimedCheckpoints,
     check_claimable,
     check_not_claimed,
-    check_still_there,
+    check_not_revoked,
     claim_checkpoint,
     load_latest_checkpoint,
     withdraw_claim,
@@ -74,14 +74,14 @@ class StoredJob:
         savepoint = self._check(continuation, batch_id, offsets_of)
         ownership = self.access.claim_job()
         completed = list(ownership.completed.values())
-        claims = Claims(self.directory.uri if self.directory is not None else "")
+        claims = ClaimedCheckpoints(self.directory.uri if self.directory is not None else "")
         if completed:
             last = completed[-1]
             continuation.check(last)
             check_not_claimed(checkpoint.location for checkpoint in completed)
-            check_still_there(last)
+            check_not_revoked(last)
             if self.directory is not None:
-                claims = Claims.carried(self.directory.uri, last, all_streams)
+                claims = ClaimedCheckpoints.restore(self.directory.uri, last, all_streams)
             _log.info(
                 "job %s resumes from checkpoint %d at %s",
                 self.job_id,
@@ -125,10 +125,10 @@ class StoredJob:
     def _claim_savepoint(
         self,
         savepoint: CompletedCheckpoint,
-        claims: Claims,
+        claims: ClaimedCheckpoints,
         ownership: JobOwnership,
         clock: Clock,
-    ) -> Claims:
+    ) -> ClaimedCheckpoints:
         """Claim the savepoint; or release it, if an earlier start claimed it."""
         if self.directory is None:
             return claims
@@ -137,7 +137,7 @@ class StoredJob:
             return claims
         streams = all_streams(savepoint)
         claim = claim_checkpoint(savepoint, streams, self.directory, ownership, clock=clock)
-        return Claims(self.directory.uri, [claim], all_streams)
+        return ClaimedCheckpoints(self.directory.uri, [claim], all_streams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +154,4 @@ class OwnedJob:
     ownership: JobOwnership
     completed: list[CompletedCheckpoint]
     savepoint: CompletedCheckpoint | None
-    claims: Claims
+    claims: ClaimedCheckpoints

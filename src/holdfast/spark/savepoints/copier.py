@@ -12,7 +12,7 @@ import msgspec
 from holdfast.backends.keyed import write_canonical
 from holdfast.common import map_in_parallel, read_exactly, uripath
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import claimant_of, files_of, stored, with_copies
+from holdfast.locations.coordination import copy_files, copy_stream, files_of, read_claim
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import (
     FileStateHandle,
@@ -109,7 +109,7 @@ class Base:
 
 def _check_base(base: CompletedCheckpoint, query_id: str) -> None:
     pointer = base.location.external_pointer
-    claimant = claimant_of(pointer)
+    claimant = read_claim(pointer)
     if claimant is not None:
         message = f"base was claimed by job {claimant.job_id!r}, which deletes it; pass another base, or none"
         raise InvalidRequestError(message, pointer)
@@ -183,7 +183,7 @@ class Copier:
         def copy(file: FileStateHandle) -> StreamStateHandle:
             return rewritten.get(file.uri) or self._copy_state_file(file)
 
-        metadata, copies = with_copies(metadata, copy)
+        metadata, copies = copy_files(metadata, copy)
         self.state_origins = {
             uri: copy.uri
             for uri, copy in copies.items()
@@ -210,7 +210,7 @@ class Copier:
         return self._copy(handle.open_input_stream)
 
     def _copy(self, opens: Callable[[], BinaryIO]) -> StreamStateHandle:
-        handle = stored(opens, self._location)
+        handle = copy_stream(opens, self._location)
         with self._lock:
             self.copied_bytes += handle.size
         return handle

@@ -19,7 +19,7 @@ from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.storages import CompletedCheckpoint, load_checkpoint, resolve_pointer
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import (
     APPLICATION_FILE,
@@ -318,7 +318,7 @@ class _Restore:
 
     def _check_paths(self, paths: Mapping[str, str]) -> None:
         if paths != self.moves.paths:
-            redacted = {shown(old): shown(new) for old, new in paths.items()}
+            redacted = {redact(old): redact(new) for old, new in paths.items()}
             message = (
                 f"the restored query is here already, with paths {redacted}; repeat it with these, "
                 "or delete the directory and restore it again"

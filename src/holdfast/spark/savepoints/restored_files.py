@@ -7,7 +7,7 @@ from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import chunks
 from holdfast.locations.file_systems import file_system_for
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 from holdfast.spark.checkpoint_location import (
     METADATA,
     UNFINISHED_FILE,
@@ -52,7 +52,7 @@ def write_spark_files(spark_files: SparkFiles, location: str, moves: Moves) -> d
     if moves.unused:
         message = (
             "no input file of the savepoint begins with "
-            f"{[shown(path) for path in moves.unused]}, of paths; repeat it with the beginning of their URIs"
+            f"{[redact(path) for path in moves.unused]}, of paths; repeat it with the beginning of their URIs"
         )
         raise InvalidRequestError(message, location)
     sizes += map_in_parallel(write_file, [file for file in files if _is_log(file)])

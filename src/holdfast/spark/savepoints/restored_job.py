@@ -12,11 +12,11 @@ from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import (
     complete_checkpoint,
-    disposed_on_failure,
+    copy_files,
+    copy_stream,
+    dispose_on_error,
     files_of,
     load_checkpoints,
-    stored,
-    with_copies,
 )
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
@@ -118,10 +118,10 @@ class RestoredJob:
             # Later checkpoints of the query keep referring to shared files.
             is_shared = file.uri in shared
             scope = CheckpointedStateScope.SHARED if is_shared else CheckpointedStateScope.EXCLUSIVE
-            return stored(file.open_input_stream, pending, scope=scope)
+            return copy_stream(file.open_input_stream, pending, scope=scope)
 
-        with disposed_on_failure(pending):
-            copied, _ = with_copies(savepoint.metadata, copy)
+        with dispose_on_error(pending):
+            copied, _ = copy_files(savepoint.metadata, copy)
             progress = msgspec.structs.replace(
                 progress_of(savepoint.metadata),
                 query_id=restore.note.query_id,

@@ -23,7 +23,7 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations.coordination import check_not_claimed, check_still_there
+from holdfast.locations.coordination import check_not_claimed, check_not_revoked
 from holdfast.locations.storages import (
     CheckpointStorageAccess,
     CompletedCheckpoint,
@@ -167,7 +167,7 @@ def roll_back(
         _discard_corrupted(plan.stored.access, last)
         ownership = plan.stored.access.claim_job()
         check_not_claimed(each.location for each in ownership.completed.values())
-        check_still_there(last)
+        check_not_revoked(last)
     delete_completed_restore(location)
     attempt = change.begin()
     later = files_after(tree(location), plan.batch)  # not before: an old driver may have continued

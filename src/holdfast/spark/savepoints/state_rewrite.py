@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import complete_checkpoint, disposed_on_failure, stored
+from holdfast.locations.coordination import complete_checkpoint, copy_stream, dispose_on_error
 from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import CheckpointStorageLocation, FileSystemCheckpointStorage
 from holdfast.spark.checkpoint_location import (
@@ -114,7 +114,7 @@ class StateRewrite:
         storage = FileSystemCheckpointStorage(directory, single_writer=True)
         access = storage.create_checkpoint_storage(query.job_id)
         location = access.initialize_location_for_savepoint(self.batch.batch_id + 1, directory)
-        with disposed_on_failure(location):
+        with dispose_on_error(location):
             spark_files = self._copy_files(location, has_ticks=has_ticks)
             metadata = metadata_without_operators(query, self.batch, SYSTEM_CLOCK.now_ms())
             progress = progress_of(metadata)
@@ -147,7 +147,7 @@ class StateRewrite:
         copies = Copier(location, Base()).copy_files(root, others)
         for path in offsets:
             content = _with_ticks(read_text(f"{root}/{path}"), path)
-            handle = stored(partial(io.BytesIO, content.encode()), location)
+            handle = copy_stream(partial(io.BytesIO, content.encode()), location)
             copies.append(SparkFile(path, handle))
         return SparkFiles(
             is_committed=True,

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import complete_checkpoint, disposed_on_failure
+from holdfast.locations.coordination import complete_checkpoint, dispose_on_error
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CompletedCheckpoint, FileSystemCheckpointStorage
 from holdfast.spark.checkpoint_location import (
@@ -248,7 +248,7 @@ def copy_query(
     access = storage.create_checkpoint_storage(stored.job_id)
     location = access.initialize_location_for_savepoint(batch_id + 1, target)
     pointer = location.external_pointer
-    with disposed_on_failure(location):
+    with dispose_on_error(location):
         copier = Copier(location, base, format)
         with _detecting_changes(batch_id, target):
             if last is None:

@@ -25,9 +25,9 @@ from holdfast.common import SYSTEM_CLOCK, raise_shortage
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import (
     complete_checkpoint,
-    disposed_on_failure,
-    stored,
-    with_copies,
+    copy_files,
+    copy_stream,
+    dispose_on_error,
 )
 from holdfast.locations.handles import OperatorStateHandle, SegmentsStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
@@ -130,7 +130,7 @@ def write_savepoint(
     storage = FileSystemCheckpointStorage(directory, single_writer=True)
     access = storage.create_checkpoint_storage(job_id)
     location = access.initialize_location_for_savepoint(checkpoint_id, directory)
-    with disposed_on_failure(location):
+    with dispose_on_error(location):
         metadata = CheckpointMetadata(
             job_id=job_id,
             checkpoint_id=checkpoint_id,
@@ -185,9 +185,9 @@ def _copy_base(
     spark_files = None
     if SPARK_FILES in base.metadata.coordinator_states:
         spark_files = spark_files_of(base.metadata, base.location.external_pointer)
-    metadata, copies = with_copies(
+    metadata, copies = copy_files(
         metadata,
-        lambda handle: stored(handle.open_input_stream, location),
+        lambda handle: copy_stream(handle.open_input_stream, location),
         also=[file.handle for file in spark_files.files] if spark_files else (),
     )
     if spark_files is None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 from holdfast.backends.keys import KeyGroupRange, key_group_range
 from holdfast.backends.sections import Compression
 from holdfast.backends.subtask import OperatorKey

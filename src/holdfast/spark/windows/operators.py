@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.api import NO_WATERMARK, FunctionInitializationContext
 from holdfast.backends.arrow import gather, named_conversion, take_rows
 from holdfast.backends.descriptors import ReducingStateDescriptor
+from holdfast.backends.functions import NO_WATERMARK, FunctionInitializationContext
 from holdfast.backends.keyed import TableSpec
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
