@@ -13,7 +13,7 @@ from holdfast.backends.functions import (
 )
 from holdfast.backends.inspection import (
     Difference,
-    Fate,
+    RestoreOutcome,
     StateCheck,
     StateRows,
     check,
@@ -22,14 +22,15 @@ from holdfast.backends.inspection import (
 )
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
-from holdfast.backends.raw import (
+from holdfast.backends.serializers import ElementType, Pickled
+from holdfast.backends.snapshot import (
+    AsyncSnapshot,
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStream,
     OperatorStateCheckpointOutputStream,
+    SnapshotResult,
     StatePartitionStream,
 )
-from holdfast.backends.serializers import ElementType, Pickled
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult
 
 __all__ = [
     "NO_WATERMARK",
@@ -39,7 +40,6 @@ __all__ = [
     "CheckpointedFunction",
     "Difference",
     "ElementType",
-    "Fate",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
     "KeyGroupRange",
@@ -51,6 +51,7 @@ __all__ = [
     "OperatorStateBackend",
     "OperatorStateCheckpointOutputStream",
     "Pickled",
+    "RestoreOutcome",
     "SnapshotResult",
     "StateCheck",
     "StatePartitionStream",

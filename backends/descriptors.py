@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import MisfitError, check_sketches, is_list, is_text
+from holdfast.backends.arrow import IncompatibleValueError, check_sketches, is_list, is_text
 from holdfast.backends.serializers import ElementType, Serializer, serializer_of
 from holdfast.common import MAX_INT64
 from holdfast.errors import InvalidRequestError
@@ -177,7 +177,7 @@ class ValueStateDescriptor:
         if default is not None:
             try:
                 self.serializer.encode_one(default)
-            except MisfitError as error:
+            except IncompatibleValueError as error:
                 message = f"state {name!r}: default is not a valid {self.serializer.name}: {error}"
                 raise InvalidRequestError(message) from None
 

@@ -5,7 +5,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,13 +13,14 @@ import pyarrow as pa
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.operator import OperatorStateBackend
-from holdfast.backends.raw import (
+from holdfast.backends.snapshot import (
+    AsyncSnapshot,
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStream,
     OperatorStateCheckpointOutputStream,
+    SnapshotStreams,
     StatePartitionStream,
 )
-from holdfast.backends.snapshot import discard
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import (
@@ -138,15 +138,14 @@ class FunctionSnapshotContext:
     def __init__(
         self,
         checkpoint_id: int,
-        factory: CheckpointStreamFactory | None = None,
+        factory: CheckpointStreamFactory,
         key_groups: KeyGroupRange | None = None,
     ) -> None:
         self._checkpoint_id = checkpoint_id
-        self._factory = factory
         self._key_groups = key_groups
         self._operator: OperatorStateCheckpointOutputStream | None = None
         self._keyed: KeyedStateCheckpointOutputStream | None = None
-        self._open = ExitStack()
+        self._streams = SnapshotStreams(factory)
 
     @property
     def checkpoint_id(self) -> int:
@@ -181,34 +180,31 @@ class FunctionSnapshotContext:
             self._keyed = KeyedStateCheckpointOutputStream(self._stream(), self._key_groups)
         return self._keyed
 
-    def finish(self) -> StoredSubtask:
-        """Close the streams that were opened, keyed state first, and return the handles to raw state."""
-        keyed = self._keyed.close_and_get_handle() if self._keyed else None
-        state = StoredSubtask(raw_keyed=(keyed,) if keyed else ())
+    def finish(self) -> AsyncSnapshot:
+        """Close the streams that were opened, keyed state first, and return the snapshot of raw state."""
+        streams = self._streams
         try:
+            keyed = self._keyed.close_and_get_handle() if self._keyed else None
+            streams.adopt(keyed)
             operator = self._operator.close_and_get_handle() if self._operator else None
+            streams.adopt(operator)
         except BaseException:
-            discard(state)
+            streams.discard()
             raise
-        return state.together_with(StoredSubtask(raw_operator=(operator,) if operator else ()))
+        state = StoredSubtask(
+            raw_operator=(operator,) if operator else (), raw_keyed=(keyed,) if keyed else ()
+        )
+        return AsyncSnapshot.from_written(state, streams)
 
     def close(self) -> None:
         """Discard the streams that were opened and not finished."""
         for output in (self._operator, self._keyed):
             if output is not None:
                 output.end()
-        self._open.close()
+        self._streams.close()
 
     def _stream(self) -> CheckpointStateOutputStream:
-        if self._factory is None:
-            raise InvalidRequestError(
-                "raw state can't be written: the context has no stream factory"
-            )
-        stream = self._factory.create_checkpoint_state_output_stream(
-            CheckpointedStateScope.EXCLUSIVE
-        )
-        self._open.callback(stream.close)
-        return stream
+        return self._streams.open(CheckpointedStateScope.EXCLUSIVE)
 
 
 class CheckpointedFunction(ABC):

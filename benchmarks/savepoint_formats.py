@@ -58,7 +58,7 @@ def write(directory: str, backend: BackendName, rows: int, batches: int) -> None
         numbers = np.arange(rows) if number == 1 else random.integers(0, rows, _BATCH_ROWS)
         keys = keyed.keys([pa.array(numbers)])
         state.columns.add(keys, {"total": pa.array(numbers)})
-        (handle,) = keyed.snapshot(number, _location(directory, number)).run().managed_keyed
+        (handle,) = keyed.snapshot(number, _location(directory, number)).run().state.managed_keyed
         keyed.notify_checkpoint_complete(number)
         assert isinstance(handle, SegmentsStateHandle)
         streams: dict[str, StreamStateHandle] = {

@@ -27,7 +27,7 @@ from holdfast.backends.keyed.states import (
 from holdfast.backends.keyed.table import StateTables, TableSpec, plain_schema
 from holdfast.backends.keyed.times import whole_ms
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, xxhash64
-from holdfast.backends.snapshot import SnapshotPart
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.storages import CheckpointStreamFactory
 
@@ -265,7 +265,7 @@ class KeyedStateBackend:
         finally:
             self._context.end()
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         """Capture all states, including restored ones that were not requested.
 
         Args:

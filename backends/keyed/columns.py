@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from holdfast.backends.arrow import (
-    are_new,
-    conformed,
+    conform,
     equal_numbers,
     equal_rows,
     is_bytes,
     is_text,
     mapped_type,
+    run_starts,
 )
 from holdfast.errors import InvalidRequestError
 
@@ -67,7 +67,7 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> Column:
     if types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
     elif type != array.type:
-        array = conformed(array, type)
+        array = conform(array, type)
     dtype = numpy_type(array.type)
     if dtype is None or array.null_count:
         return array
@@ -95,7 +95,7 @@ def to_arrow(
         return pa.ExtensionArray.from_storage(type, to_arrow(column, type.storage_type))
     if types.is_run_end_encoded(type):
         return pc.run_end_encode(column, run_end_type=type.run_end_type)
-    return conformed(column, type)
+    return conform(column, type)
 
 
 def column_type(type: pa.DataType) -> pa.DataType:
@@ -205,7 +205,7 @@ def group_equal_rows(
         The order, in which equal rows are adjacent and in the given order; and whether each row is the first
         of its group.
     """
-    is_first = are_new(sort_keys)
+    is_first = run_starts(sort_keys)
     alike = (~is_first).nonzero()[0]
     if not len(alike):
         return order, is_first

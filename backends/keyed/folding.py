@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow import MisfitError, union_of_sketches
+from holdfast.backends.arrow import IncompatibleValueError, union_of_sketches
 from holdfast.backends.keyed.columns import (
     Column,
     Rows,
@@ -96,7 +96,7 @@ def fold_column(
     except _FoldOverflowError as error:
         message = f"state {state!r}: {error}; use a wider type or floats"
         raise InvalidRequestError(message) from error
-    except MisfitError as error:
+    except IncompatibleValueError as error:
         raise InvalidRequestError(f"state {state!r}: {error}") from error
 
 

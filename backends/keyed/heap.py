@@ -17,7 +17,6 @@ from holdfast.backends.keyed.segments import (
     resolve_migration,
     write_tables,
 )
-from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.sort_index import Identity, SortIndex
 from holdfast.backends.keyed.table import (
     Flags,
@@ -32,12 +31,12 @@ from holdfast.backends.keyed.times import STEP, time_part
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import (
     AsyncSnapshot,
-    SnapshotPart,
     SnapshotResult,
     SnapshotStreams,
 )
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 
 _STEP_ROWS = 1 << 16
@@ -144,13 +143,13 @@ class HeapStateTables:
         for table in self._tables.values():
             table.now_ms = now_ms
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         if self._is_closed:
             raise InvalidRequestError("the backend is closed")
         check_no_mixed_tables(self._mixed)
         strategy = _HeapSnapshotStrategy(self._tables, self._key_groups)
         resources = strategy.sync_prepare_resources(checkpoint_id)
-        return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
+        return AsyncSnapshot.of(strategy, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Do nothing: no snapshot refers to another one."""
@@ -184,11 +183,12 @@ class _HeapSnapshotStrategy:
 
     def async_snapshot(
         self, resources: _CapturedTables, streams: SnapshotStreams
-    ) -> SnapshotResult[SegmentsStateHandle]:
+    ) -> SnapshotResult:
         if not resources.tables:
             return SnapshotResult()
         tables = ((spec, _in_steps(spec, rows, _STEP_ROWS)) for spec, rows in resources.tables)
-        return SnapshotResult((write_tables(tables, self.key_groups, streams),))
+        handle = write_tables(tables, self.key_groups, streams)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
 
 class HeapTable:

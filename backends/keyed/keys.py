@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import conformed, nullable_type, plain_floats
+from holdfast.backends.arrow import conform, nullable_type, plain_floats
 from holdfast.backends.keyed.columns import combine_chunks, from_arrow, same_rows, take_arrow
 from holdfast.backends.keyed.compatibility import describe_columns
 from holdfast.backends.keyed.grouping import (
@@ -220,7 +220,7 @@ def key_columns(
         message = f"the key's columns must be {describe_columns(key)}, got {listed}"
         raise InvalidRequestError(message)
     return [
-        conformed(combine_chunks(column), type)
+        conform(combine_chunks(column), type)
         for column, type in zip(columns, key.types, strict=True)
     ]
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import nullable_type
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import SnapshotPart
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.locations.storages import CheckpointStreamFactory
 
 SortKeys = npt.NDArray[np.uint64]
@@ -272,7 +272,7 @@ class StateTables(Protocol):
         """Set the time of the batch in milliseconds: written rows get it, and rows expire by it."""
         ...
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         """Capture all rows; the returned part writes them, in any thread."""
         ...
 

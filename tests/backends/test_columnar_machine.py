@@ -439,7 +439,7 @@ class ColumnarMachine(RuleBasedStateMachine):
         handles = [
             resolved(handle, known)
             for part in parts
-            for handle in part.run().managed_keyed
+            for handle in part.run().state.managed_keyed
             if isinstance(handle, SegmentsStateHandle)
         ]
         models = [copy.deepcopy(subtask.model) for subtask in self.subtasks]

@@ -124,7 +124,7 @@ def test_a_state_that_nobody_asked_for_is_in_the_next_checkpoint(job: TablesJob)
 
 def test_tables_without_a_state_make_no_handle(job: TablesJob) -> None:
     part = job.restored().snapshot(1, job.access.initialize_location_for_checkpoint(1))
-    assert not part.run().managed_keyed
+    assert not part.run().state.managed_keyed
 
 
 @pytest.mark.parametrize("is_merged", [True, False])

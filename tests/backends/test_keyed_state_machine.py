@@ -434,7 +434,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 part.cancel()
         elif ends == "aborted":
             for part in parts:
-                self.checkpoints.discard_new(part.run())
+                self.checkpoints.discard_new(part.run().state)
         else:
             handles = tuple(handle for part in parts for handle in self.checkpoints.run(part))
             self.completed.append(Checkpoint(handles, model, self.version))

@@ -11,13 +11,14 @@ from typing import Self, cast
 import msgspec
 import pyarrow as pa
 import pytest
+from contracts.elements import memory_factory
 from contracts.values import EXCLUSIVE
 
 from holdfast.backends import compare
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import ShownColumn, stored_states
 from holdfast.backends.inspection.catalogue import READERS
-from holdfast.backends.snapshot import WrittenPart
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
 from holdfast.locations import (
     CheckpointMetadata,
     CompletedCheckpoint,
@@ -129,7 +130,7 @@ class CountPart:
     def extents(self) -> list[tuple[StreamStateHandle, int, int]]:
         return [(run, 0, run.size) for run in self.handle.runs]
 
-    def stored(self) -> pa.Schema:
+    def stored_schema(self) -> pa.Schema:
         return pa.schema([("user", pa.string()), ("value", pa.int64())])
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
@@ -198,5 +199,7 @@ def test_what_it_says_of_itself_is_a_flaw_of_its_operator(checkpoint: CompletedC
 
 def test_a_snapshot_that_is_cancelled_discards_it(checkpoint: CompletedCheckpoint) -> None:
     state = checkpoint.metadata.operators["counts"].subtasks[0]
-    WrittenPart(state).cancel()
+    streams = SnapshotStreams(memory_factory())
+    streams.adopt(runs_in(state)[0])
+    AsyncSnapshot.from_written(state, streams).cancel()
     assert [file.failure is None for file in verify(state.streams())] == [False, False]

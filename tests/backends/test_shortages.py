@@ -13,7 +13,7 @@ from contracts.processes import output_of
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.common import shortage_of
 from holdfast.errors import CheckpointError, ResourceExhaustedError, StorageFullError
 from holdfast.locations import FileSystemCheckpointStorage
@@ -45,7 +45,7 @@ def test_state_that_does_not_fit_into_memory_is_not_damaged(
     backend = OperatorStateBackend()
     list_state(backend, "s", pa.binary()).add_all([bytes(1 << 20)] * 96)
     location = access.initialize_location_for_checkpoint(1)
-    (handle,) = backend.snapshot(location, compression=compression).run().handles
+    (handle,) = backend.snapshot(location, compression=compression).run().state.managed_operator
     (tmp_path / "handle").write_bytes(msgspec.msgpack.encode(handle))
     printed = output_of(READ, str(tmp_path / "handle"))
     assert printed.startswith(("ResourceExhaustedError", "MemoryError", "ArrowMemoryError")), (

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs.quick_disk import QUICK_DISK
 
-from holdfast.backends.arrow import MisfitError, equal_rows
+from holdfast.backends.arrow import IncompatibleValueError, equal_rows
 from holdfast.backends.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -312,7 +312,7 @@ def model_of(serializer: Serializer, value: Any) -> pa.Array | None:
     try:
         (column,) = serializer.encode([value])
         serializer.decode(pa.chunked_array([column]))
-    except (MisfitError, InvalidRequestError):
+    except (IncompatibleValueError, InvalidRequestError):
         return None
     return column
 
@@ -517,7 +517,7 @@ def test_broadcast_keys_are_those_that_differ_in_arrow(typed: Any) -> None:
     assert len(state) == len(model)
     for key, number in model:
         assert state.get(decoded(serializer, key)) == number
-    stored = state.captured()()
+    stored = state.capture()()
     again = BroadcastState("s", serializer, serializer_of(int, {}), stored)
     assert sorted(number for _, number in again.entries()) == sorted(number for _, number in model)
     for key, number in model:

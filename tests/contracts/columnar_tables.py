@@ -86,7 +86,7 @@ class TablesJob:
     def snapshot(self, tables: ColumnarStateTables) -> SegmentsStateHandle:
         self.checkpoint += 1
         location = self.access.initialize_location_for_checkpoint(self.checkpoint)
-        (handle,) = tables.snapshot(self.checkpoint, location).run().managed_keyed
+        (handle,) = tables.snapshot(self.checkpoint, location).run().state.managed_keyed
         assert isinstance(handle, SegmentsStateHandle)
         self.written[self.checkpoint] = resolved(handle, self.confirmed)
         return self.written[self.checkpoint]

@@ -169,7 +169,7 @@ def test_rows_that_are_gathered_in_several_steps_come_out_once(monkeypatch: Any)
 
 
 def test_rows_that_arrow_does_not_hold_in_one_array_are_folded_in_parts(monkeypatch: Any) -> None:
-    monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", 1)
+    monkeypatch.setattr("holdfast.backends.arrow.batches.MAX_BATCH_BYTES", 1)
     batches = [
         *table([1, 5]).to_batches(),
         *table([2], key=2).to_batches(),

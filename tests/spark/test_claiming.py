@@ -210,7 +210,7 @@ class TestOfASavepoint:
         self, memory_directory: str, savepoint: str
     ) -> None:
         write(file_system_for(savepoint), f"{savepoint}/{CLAIMED}", b"{")
-        with pytest.raises(CheckpointCorruptedError, match="who has claimed"):
+        with pytest.raises(CheckpointCorruptedError, match="record of the claim"):
             begun(claiming(memory_directory, savepoint), 0)
 
 

@@ -55,7 +55,7 @@ def write(driver: CheckpointCoordinator, batch_id: int, new: Totals) -> None:
             identities = Identities(sort_keys, (pa.array(keys, pa.int64()),))
             values = pa.array([new[key] for key in keys], pa.int64())
             tables.table(TOTALS).write(identities, [values])
-        state = tables.snapshot(pending.checkpoint_id, pending.location).run()
+        state = tables.snapshot(pending.checkpoint_id, pending.location).run().state
         tables.close()
         acknowledgements.append(Acknowledgement(index, index, state, pending.checkpoint_id))
     driver.complete(pending, {UID: acknowledgements}, progress(batch_id))

@@ -210,7 +210,7 @@ def test_windows_are_what_rows_one_by_one_make(
 def test_windows_of_rows_that_arrow_holds_in_several_arrays_are_the_same(
     monkeypatch: pytest.MonkeyPatch, windows: WindowAssigner
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", 1)
+    monkeypatch.setattr("holdfast.backends.arrow.batches.MAX_BATCH_BYTES", 1)
     rows = [(key, time, time) for time in (20, 3, 28, 11) for key in (1, None, 2)]
     check_windows(windows, 1, "append", [(rows, 10, 2, 0), (rows, 15, 1, 1)], "columnar")
 

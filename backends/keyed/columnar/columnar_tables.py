@@ -21,12 +21,10 @@ from holdfast.backends.keyed.segments import (
     read_manifest,
     sort_key_range,
 )
-from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import (
     AsyncSnapshot,
-    SnapshotPart,
     SnapshotResult,
     SnapshotStreams,
 )
@@ -36,6 +34,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StreamStateHandle,
 )
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
 
 
@@ -140,7 +139,7 @@ class ColumnarStateTables:
     def advance_time(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         """Capture all rows; the returned part writes them, in any thread.
 
         Raises:
@@ -155,7 +154,7 @@ class ColumnarStateTables:
         strategy = _ColumnarSnapshotStrategy(self._key_groups, self._capture, note_streams)
         resources = strategy.sync_prepare_resources(checkpoint_id)
         self._pending[checkpoint_id] = resources.manifest.segments
-        return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
+        return AsyncSnapshot.of(strategy, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if checkpoint_id <= self._confirmed_id:
@@ -259,7 +258,7 @@ class _ColumnarSnapshotStrategy:
 
     def async_snapshot(
         self, resources: _CapturedTables, streams: SnapshotStreams
-    ) -> SnapshotResult[SegmentsStateHandle]:
+    ) -> SnapshotResult:
         if not resources.manifest.tables:
             return SnapshotResult()
         new: dict[str, StreamStateHandle] = {}
@@ -276,7 +275,8 @@ class _ColumnarSnapshotStrategy:
             for name, stream in resources.confirmed.items()
         }
         key_groups = self.key_groups.start_key_group, self.key_groups.end_key_group
-        return SnapshotResult((SegmentsStateHandle(key_groups, {**references, **new}, manifest),))
+        handle = SegmentsStateHandle(key_groups, {**references, **new}, manifest)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
 
 _Value = TypeVar("_Value")

@@ -18,6 +18,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StreamStateHandle,
 )
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
 
 Files = Mapping[str, tuple[str, StreamStateHandle]]
@@ -78,7 +79,7 @@ class RocksDBSnapshotStrategy:
 
     def async_snapshot(
         self, resources: CapturedDatabase, streams: SnapshotStreams
-    ) -> SnapshotResult[SegmentsStateHandle]:
+    ) -> SnapshotResult:
         if not resources.path:
             return SnapshotResult()
         with map_errors(resources.path):
@@ -109,7 +110,8 @@ class RocksDBSnapshotStrategy:
             stream.write(encode_native(manifest))
             stored = finish_stream(streams, stream)
         self.on_written(files)
-        return SnapshotResult((SegmentsStateHandle(key_groups, shared, stored),))
+        handle = SegmentsStateHandle(key_groups, shared, stored)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
     def _upload(self, directory: str, files: Sequence[str], streams: SnapshotStreams) -> Files:
         """Write sorted files in parallel, and share them with other tasks if possible, which download them otherwise."""

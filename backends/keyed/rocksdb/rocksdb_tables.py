@@ -26,10 +26,9 @@ from holdfast.backends.keyed.segments import (
     read_tables,
     resolve_migration,
 )
-from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotPart, SnapshotStreams
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -138,7 +137,7 @@ class RocksDBStateTables:
     def advance_time(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         self._check_open()
         check_no_mixed_tables(self._mixed)
 
@@ -158,7 +157,7 @@ class RocksDBStateTables:
         if self._settings.has_metrics and self._on_metrics is not None:
             self._on_metrics(self._database.metrics())
         self._pending.add(checkpoint_id)
-        return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
+        return AsyncSnapshot.of(strategy, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if checkpoint_id <= self._confirmed_id:

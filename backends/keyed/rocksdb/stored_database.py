@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, decode_native
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
 from holdfast.backends.keyed.segments import ROCKSDB_MAGIC, read_manifest_bytes
-from holdfast.backends.sections import location_of
+from holdfast.backends.snapshot import location_of
 from holdfast.common import map_in_parallel, raise_if_cancelled, replace_file
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle

@@ -22,7 +22,7 @@ from holdfast.backends.keyed.segments.trailer import (
     decode_trailer,
     find_corrupt_block,
 )
-from holdfast.backends.sections import location_of
+from holdfast.backends.snapshot import location_of
 from holdfast.common import read_into
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.handles import (

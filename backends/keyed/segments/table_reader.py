@@ -18,7 +18,7 @@ from holdfast.backends.keyed.segments.segment import StoredSegment
 from holdfast.backends.keyed.segments.stored_specs import resolve_migration
 from holdfast.backends.keyed.table import Migration, SortKeys, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.sections import location_of
+from holdfast.backends.snapshot import location_of
 from holdfast.common import read_exactly
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.handles import (

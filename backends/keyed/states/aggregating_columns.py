@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import Elements, MisfitError, chunks_of, named_conversion
+from holdfast.backends.arrow import Elements, IncompatibleValueError, chunks_of, named_conversion
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.reducing_columns import FoldingColumns
@@ -44,7 +44,7 @@ class AverageColumns(StateColumns):
         """
         try:
             numbers = joined(chunks_of(values, pa.float64()), pa.float64())
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = (
                 f"values don't fit state {self.rows.name!r}, which is a mean of floats: {error}"
             )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from holdfast.backends.arrow import MisfitError
+from holdfast.backends.arrow import IncompatibleValueError
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.states.aggregating_columns import AggregatingColumns, AverageColumns
 from holdfast.backends.keyed.states.key_context import KeyContext
@@ -36,8 +36,8 @@ class Average(AggregateFunction):
     def add(self, value: Any, accumulator: Any) -> dict[str, Any]:
         if type(value) is not float:
             try:
-                value = _FLOATS.own(value)
-            except MisfitError:
+                value = _FLOATS.canonical(value)
+            except IncompatibleValueError:
                 self._refuse(value)
         return {"sum": accumulator["sum"] + value, "count": accumulator["count"] + 1}
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError, chunks_of
+from holdfast.backends.arrow import Elements, IncompatibleValueError, chunks_of
 from holdfast.backends.descriptors import KnownFunction
 from holdfast.backends.keyed.columns import from_arrow, take, to_arrow
 from holdfast.backends.keyed.folding import fold_column, fold_into
@@ -107,7 +107,7 @@ class FoldingColumns(StateColumns):
     def _cast(self, field: pa.Field, values: Elements) -> pa.Array:
         try:
             return joined(chunks_of(values, field.type), field.type)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = (
                 f"state {self.rows.name!r}, field {field.name!r} of type {field.type}: {error}"
             )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError, convert_or
+from holdfast.backends.arrow import Elements, IncompatibleValueError, convert_with_fallback
 from holdfast.backends.keyed.columns import concatenate_arrays, from_arrow, take_arrow, take_or_null
 from holdfast.backends.keyed.table import Flags, TableSpec
 from holdfast.backends.serializers import Serializer, migrated_column
@@ -36,10 +36,10 @@ class ValueForm:
         quick = serializer.quick
         self.native = None if quick is None or quick.convert else quick.kind
         self.own: Callable[[Any], Any] = (
-            self.round_trip if quick is None else convert_or(quick, self.round_trip)
+            self.round_trip if quick is None else convert_with_fallback(quick, self.round_trip)
         )
         self.quick_copy = None if serializer.is_immutable else serializer.quick_copy
-        self.copied = None if serializer.is_immutable else self.quick_copy or serializer.copied
+        self.copied = None if serializer.is_immutable else self.quick_copy or serializer.copy
         self.type = serializer.storage_type
         field = serializer.field("value")
         parts = list(self.type) if pa.types.is_struct(self.type) else []
@@ -69,7 +69,7 @@ class ValueForm:
         """Values as an Arrow array. Raises `InvalidRequestError` for what is no value, and for null."""
         try:
             return joined(self.serializer.encode(values), self.serializer.storage_type)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             raise self._refused(error) from None
 
     def round_trip(self, value: Any) -> Any:
@@ -79,8 +79,8 @@ class ValueForm:
             InvalidRequestError: It can't be stored; also for None.
         """
         try:
-            return self.serializer.own(value)
-        except MisfitError as error:
+            return self.serializer.canonical(value)
+        except IncompatibleValueError as error:
             raise self._refused(error) from None
 
     def encoded_or_null(self, values: Elements) -> pa.Array:
@@ -141,7 +141,7 @@ class ValueForm:
         now = migrated_column(self.name, field, chunked, self.serializer)
         return self.columns_of(joined(now.chunks, self.type))
 
-    def _refused(self, error: MisfitError) -> InvalidRequestError:
+    def _refused(self, error: IncompatibleValueError) -> InvalidRequestError:
         message = (
             f"{self._what} don't fit state {self.name!r} of type {self.serializer.name}: {error}"
         )

@@ -18,7 +18,7 @@ from holdfast.backends.assignment import OperatorSettings
 from holdfast.backends.inspection import (
     KeyedDescriptor,
     StateRows,
-    write_dealt_tables,
+    write_partitioned_tables,
     write_states,
 )
 from holdfast.backends.keyed import TableSpec
@@ -384,7 +384,7 @@ def _write_operator(operator: _Operator, location: CheckpointStorageLocation) ->
     settings = OperatorSettings(parallelism, operator.max_parallelism)
     subtasks: dict[int, StoredSubtask] = {}
     if operator.keyed:
-        segments = write_dealt_tables(
+        segments = write_partitioned_tables(
             [(keyed.spec, keyed.of_groups) for keyed in operator.keyed],
             location,
             parallelism=parallelism,

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.backends.keyed import KeyedStateBackend, TableSpec
-from holdfast.backends.serializers import NoWayError, change_of
+from holdfast.backends.serializers import IncompatibleTypeError, change_of
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.aggregates.functions import Aggregate
@@ -206,7 +206,7 @@ def _difference(gone: list[str], new: list[str]) -> str:
 def _check_type(name: str, call: str, stored: pa.DataType, wanted: pa.DataType) -> None:
     try:
         change_of(stored, wanted)
-    except NoWayError:
+    except IncompatibleTypeError:
         message = (
             f"aggregate {name!r}, {call}, is stored as {stored}, and would be {wanted} now, which can't hold all stored "
             "values; cast the column to its former type"

@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.backends.arrow import (
-    conformed,
+    conform,
     fields_of,
     is_bytes,
     is_text,
@@ -48,7 +48,7 @@ def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
-            columns.append(conformed(column, field.type))
+            columns.append(conform(column, field.type))
         except pa.ArrowException as error:
             raise_shortage(error)
             message = (

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast.backends.keyed import BackendName, RocksDBSettings, Workspace
-from holdfast.backends.sections import WrittenStates
+from holdfast.backends.snapshot import WrittenStates
 from holdfast.common import Clock, ProcessCache
 from holdfast.locations.handles import (
     FileStateHandle,
@@ -77,7 +77,7 @@ class WorkerMemory:
         entry = self._entries.pop(owner, None)
         if entry is None or (entry.handle,) != tuple(handles):
             return None
-        if not entry.written.are_those_of(entry.handle):
+        if not entry.written.matches(entry.handle):
             _log.warning(
                 "state in memory was changed since it was written, and is read from storage; "
                 "an operator may have added an array whose memory it uses again"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from holdfast.backends.arrow import conformed
+from holdfast.backends.arrow import conform
 from holdfast.backends.inspection import StateRows, shown_schema, write_keyed_tables, write_states
 from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend, TableSpec
 from holdfast.backends.keys import KeyGroupRange
@@ -209,17 +209,17 @@ def rows_of_variable(spec: TableSpec, declared: Declaration, rows: pa.Table) -> 
     if declared.kind == "map":
         assert declared.key_schema is not None
         columns.append(
-            conformed(_whole(rows["user_map_key"]), struct_type(declared.key_schema).arrow)
+            conform(_whole(rows["user_map_key"]), struct_type(declared.key_schema).arrow)
         )
     if declared.kind == "list":
         columns += _lists(spec, _whole(rows["list_value"]), type)
     else:
         values = _whole(rows["value" if declared.kind == "value" else "user_map_value"])
         if spec.ttl_ms is None:
-            columns.append(conformed(values, type))
+            columns.append(conform(values, type))
         else:
             columns += [
-                conformed(_part(values, "value"), type),
+                conform(_part(values, "value"), type),
                 _instants(pc.subtract(_part(values, _EXPIRY), spec.ttl_ms)),
             ]
     return _table(spec, columns)
@@ -236,7 +236,7 @@ def _table(spec: TableSpec, columns: list[pa.Array]) -> pa.Table:
 
 def _key(spec: TableSpec, rows: pa.Table) -> list[pa.Array]:
     columns = _whole(rows["key"]).flatten()
-    return [conformed(column, type) for column, type in zip(columns, spec.key.types, strict=True)]
+    return [conform(column, type) for column, type in zip(columns, spec.key.types, strict=True)]
 
 
 def _lists(spec: TableSpec, lists: pa.ListArray, type: pa.DataType) -> list[pa.Array]:
@@ -246,10 +246,10 @@ def _lists(spec: TableSpec, lists: pa.ListArray, type: pa.DataType) -> list[pa.A
     bounds = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     elements, changed = lists.flatten(), []
     if spec.ttl_ms is None:
-        elements = conformed(elements, type)
+        elements = conform(elements, type)
     else:
         times = pc.subtract(_part(elements, _EXPIRY), spec.ttl_ms)
-        added = conformed(_part(elements, "value"), type)
+        added = conform(_part(elements, "value"), type)
         fields = list(stored.value_type)
         elements = pa.StructArray.from_arrays([times, added], fields=fields)
         times_ms = times.to_numpy(zero_copy_only=False)

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from holdfast.backends.arrow import conformed_column, mapped_type
+from holdfast.backends.arrow import conform_column, mapped_type
 from holdfast.backends.keys import check_key_type
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import LateRows
@@ -181,7 +181,7 @@ def read_table(frame: DataFrame, *, uid: str | None = None) -> pa.Table:
     table = frame.toArrow()
     schema = _normalize_schema(table.schema)
     columns = [
-        conformed_column(column, field.type)
+        conform_column(column, field.type)
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.table(columns, schema)

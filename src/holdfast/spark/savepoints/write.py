@@ -329,7 +329,7 @@ class _StateTables:
                 location,
                 parallelism=operator.parallelism,
                 replaced=replaced,
-                keeps_places=bool(operator.key),
+                needs_subtasks=bool(operator.key),
             )
             for index, handle in handles.items():
                 subtask = subtasks.get(index, StoredSubtask())

@@ -13,7 +13,7 @@ from holdfast.backends.keyed import (
     CompactionStyle,
     RocksDBSettings,
 )
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.common import checkpoint_directory, parse_duration_s
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import GRACE_S, MIN_GRACE_S

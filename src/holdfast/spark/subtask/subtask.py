@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
-from holdfast.backends.arrow import MisfitError, cast_rows
+from holdfast.backends.arrow import IncompatibleValueError, cast_rows
 from holdfast.backends.keyed import open_tables
 from holdfast.backends.subtask import ManagedKeyedState, OperatorStateHandler
 from holdfast.errors import (
@@ -94,7 +94,7 @@ class InputRows:
                 self.count += rows.num_rows
                 try:
                     return cast_rows(rows, self._schema)
-                except MisfitError as error:
+                except IncompatibleValueError as error:
                     message = f"rows don't fit the schema that the operator's state knows: {error}"
                     raise InvalidRequestError(message) from error
         self.is_exhausted = True
@@ -249,18 +249,18 @@ class SubtaskRunner:
                 compression=self.job.compression,
             )
             captured_s = clock.monotonic_s()
-            state = snapshot.run()
+            result = snapshot.run()
         finally:
             # Before local files are counted: a database has hard links to them. Also after an error: otherwise a
             # worker that ends with an error would leave the database on the disk, which may be full.
             handler.close()
-        local.keep(state, snapshot.written)
+        local.keep(result.state, result.task_local)
         written_s = clock.monotonic_s()
 
         statistics = SubtaskStatistics(
             rows_in=rows.count,
             rows_out=rows_out,
-            state_bytes=state.written_bytes,
+            state_bytes=result.state.written_bytes,
             restore_ms=1000 * (restored_s - start_s),
             process_ms=1000 * (processed_s - restored_s),
             sync_ms=1000 * (captured_s - processed_s),
@@ -269,7 +269,7 @@ class SubtaskRunner:
             rows_late=rows.late + function.late_rows,
             backend_metrics=backend_metrics,
         )
-        state = msgspec.structs.replace(state, statistics=statistics)
+        state = msgspec.structs.replace(result.state, statistics=statistics)
         yield from self._report(subtask, state, next_timers)
 
     def _keyed_state(
@@ -341,7 +341,7 @@ class SubtaskRunner:
         schema = self.operator.output_schema
         try:
             batch = cast_rows(batch, schema)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = f"rows of operator {self.operator.uid!r} don't fit its output schema: {error}"
             raise InvalidRequestError(message) from None
         if self.reports is not None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from holdfast.backends.functions import BatchTimes
 from holdfast.backends.keys import KeyGroupRange, key_group_range
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.backends.subtask import OperatorKey
 from holdfast.common import Clock
 from holdfast.locations.handles import ByteStreamStateHandle

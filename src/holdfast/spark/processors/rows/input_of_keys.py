@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from holdfast.backends.arrow import (
-    conformed,
-    conformed_column,
+    conform,
+    conform_column,
     mapped_type,
     named_conversion,
     take_rows,
@@ -98,8 +98,8 @@ def in_zone(column: pa.Array | pa.ChunkedArray, zone: str) -> pa.Array | pa.Chun
     """The column with its instants in a zone; those are in UTC before."""
     kind = zoned(column.type, zone)
     if isinstance(column, pa.ChunkedArray):
-        return conformed_column(column, kind)
-    return conformed(column, kind)
+        return conform_column(column, kind)
+    return conform(column, kind)
 
 
 def zoned(kind: pa.DataType, zone: str) -> pa.DataType:

@@ -1,7 +1,7 @@
-"""Raw state: bytes of the user's own format, cut into the units that a rescaled job spreads.
+"""Raw state: bytes in the user's own format, in units that a rescaled job redistributes.
 
-The bytes that are written between two starts are one unit: a partition of operator state, or a key group of
-keyed state. It is read back as a file of its own.
+The bytes between two starts are one unit: a partition of operator state, or a key group of keyed state. Each unit is read
+as a separate file.
 """
 
 import io
@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Sequence
 from itertools import pairwise
 
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.sections import BoundedInputStream, StateSource, location_of
+from holdfast.backends.snapshot.section import BoundedInputStream, StateSource, location_of
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StreamClosedError
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import (
@@ -22,13 +22,13 @@ from holdfast.locations.storages import CheckpointStateOutputStream
 
 
 class _RawStateOutputStream(io.RawIOBase):
-    """A state stream in the user's hands: a binary file without `seek`, whose `close` does nothing.
+    """A state stream for user code: a binary file without `seek`, whose `close` does nothing.
 
-    Positions begin at 0 in each unit, so that what notes positions, such as Arrow and Parquet
-    files, is the same there as in a file of its own.
+    Positions begin at 0 in each unit, so that formats that store positions, such as Arrow and Parquet, are the same as in
+    a separate file.
 
     Args:
-        stream: Where the bytes go. Whoever made the stream closes it, if there is to be no handle.
+        stream: The stream that the bytes are written to. Its owner closes it, if the state is discarded.
     """
 
     def __init__(self, stream: CheckpointStateOutputStream) -> None:
@@ -50,31 +50,31 @@ class _RawStateOutputStream(io.RawIOBase):
         self._stream.flush()
 
     def sync(self) -> None:
-        """Make what the store has durable, as far as it can before the end."""
+        """Make the written bytes durable, as far as the store can before the end."""
         self._stream.sync()
 
     def close(self) -> None:
-        """Nothing: the stream is the system's to close."""
+        """Do nothing: Holdfast closes the stream."""
 
     @property
     def closed(self) -> bool:
-        """Whether the system has ended the stream. Files that users put in front of it look closed, too."""
+        """Return whether Holdfast has ended the stream. Files of the user around it report that they are closed, too."""
         return self._finished
 
     def end(self) -> None:
-        """Refuse further writes; the system calls it when `snapshot_state` has returned.
+        """Refuse further writes; Holdfast calls it after `snapshot_state`.
 
-        Buffers that a user has put in front of the stream, and has not let go of, would flush into it later.
+        A buffer of the user around the stream that still exists would flush into it later.
         """
         self._finished = True
 
     def _start(self) -> None:
         if self._finished:
-            raise StreamClosedError("raw state is complete; nothing more can be started")
+            raise StreamClosedError("raw state is complete; no further part can be started")
         self._starts.append(self._stream.tell())
 
     def _finish(self) -> tuple[list[tuple[int, int]], StreamStateHandle | None]:
-        """Offset and length of each unit, and the handle to the bytes of all."""
+        """Close the stream; returns offset and length of each unit, and the handle to the bytes of all."""
         self.end()
         bounds = [*self._starts, self._stream.tell()]
         handle = self._stream.close_and_get_handle()
@@ -82,21 +82,21 @@ class _RawStateOutputStream(io.RawIOBase):
 
 
 class OperatorStateCheckpointOutputStream(_RawStateOutputStream):
-    """Raw operator state in the making: partitions, one behind the other.
+    """The output stream of raw operator state: partitions, one after the other.
 
     Bytes that are written before the first `start_new_partition` are a partition too.
 
     Source:
-        Flink, OperatorStateCheckpointOutputStream, whose offset of such a partition is wrong.
+        Flink, OperatorStateCheckpointOutputStream, which stores a wrong offset for that partition.
     """
 
     @property
     def number_of_partitions(self) -> int:
-        """Number of partitions that were begun."""
+        """Number of partitions that were started."""
         return len(self._starts)
 
     def start_new_partition(self) -> None:
-        """Begin a partition; it ends where the next one begins, and may be empty.
+        """Start a partition; it ends at the start of the next one, and may be empty.
 
         Raises:
             StreamClosedError: The snapshot is complete.
@@ -109,24 +109,21 @@ class OperatorStateCheckpointOutputStream(_RawStateOutputStream):
         return super().write(data)
 
     def close_and_get_handle(self) -> RawOperatorStateHandle | None:
-        """Keep what was written; None if that was nothing. The system calls it.
-
-        Raises what the stream's own success call raises.
-        """
+        """Keep the written bytes; returns None without bytes. Holdfast calls it. Raises what the stream raises."""
         partitions, handle = self._finish()
         return RawOperatorStateHandle(tuple(partitions), handle) if handle else None
 
 
 class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
-    """Raw keyed state in the making: each key group of a range at most once, in any order.
+    """The output stream of raw keyed state: each key group of a range at most once, in any order.
 
     Args:
-        stream: Where the bytes go.
+        stream: The stream that the bytes are written to.
         key_group_range: The subtask's key groups.
 
     Source:
-        Flink, KeyedStateCheckpointOutputStream. There the bytes before the first key group are
-        written and never found again; here they are refused.
+        Flink, KeyedStateCheckpointOutputStream, which writes bytes before the first key group and never reads them; this
+        one refuses them.
     """
 
     def __init__(self, stream: CheckpointStateOutputStream, key_group_range: KeyGroupRange) -> None:
@@ -141,51 +138,50 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
 
     @property
     def current_key_group(self) -> int | None:
-        """The key group begun last; None before the first."""
+        """The key group that was started last; None before the first."""
         return next(reversed(self._started), None)
 
     def is_key_group_started(self, key_group: int) -> bool:
-        """Whether the key group was begun."""
+        """Return whether the key group was started."""
         return key_group in self._started
 
     def is_key_group_finished(self, key_group: int) -> bool:
-        """Whether the key group was begun, and nothing can be added to it."""
+        """Return whether the key group was started and can't be written to any longer."""
         return key_group in self._started and (
             self._finished or key_group != self.current_key_group
         )
 
     def start_new_key_group(self, key_group: int) -> None:
-        """Begin a key group; it ends where the next one begins, and may be empty.
+        """Start a key group; it ends at the start of the next one, and may be empty.
 
         Raises:
-            InvalidRequestError: The key group is none of this subtask's, or was begun before.
+            InvalidRequestError: The key group belongs to another subtask, or was started before.
             StreamClosedError: The snapshot is complete.
         """
-        key_group = operator.index(key_group)  # also one of NumPy's
+        key_group = operator.index(key_group)  # of an integer of NumPy, too
         if key_group not in self._key_groups:
             first, last = self._key_groups.start_key_group, self._key_groups.end_key_group
             message = (
-                f"key group {key_group} is none of this subtask's, which are {first} to {last}; "
-                "a key that is not deterministic leads there: one whose hash changes between "
-                "calls or processes"
+                f"key group {key_group} belongs to another subtask, this one has {first} to {last}; "
+                "the cause is a key that is not deterministic: its hash changes between calls or "
+                "processes"
             )
             raise InvalidRequestError(message)
         if key_group in self._started and not self._finished:
-            message = f"key group {key_group} already registered; each is written in one piece"
+            message = f"key group {key_group} was already started; write all of its bytes at once"
             raise InvalidRequestError(message)
         self._start()
         self._started[key_group] = None
 
     def write(self, data: BytesLike, /) -> int:  # type: ignore[override]
         if not self._started:
-            raise InvalidRequestError("raw keyed state belongs to a key group; start one first")
+            raise InvalidRequestError(
+                "raw keyed state belongs to a key group; start a key group first"
+            )
         return super().write(data)
 
     def close_and_get_handle(self) -> KeyGroupsStateHandle | None:
-        """Keep what was written; None if that was nothing. The system calls it.
-
-        Raises what the stream's own success call raises.
-        """
+        """Keep the written bytes; returns None without bytes. Holdfast calls it. Raises what the stream raises."""
         units, handle = self._finish()
         by_group = dict(zip(self._started, units, strict=True))
         bounds = (self._key_groups.start_key_group, self._key_groups.end_key_group)
@@ -194,10 +190,10 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
 
 
 class StatePartitionStream(io.BufferedReader):
-    """The bytes of one unit of raw state, read as a file: it begins at 0 and ends with the unit.
+    """The bytes of one unit of raw state as a file, which begins at 0 and ends with the unit.
 
-    Nothing is opened before the first read, which raises `CheckpointNotFoundError` if the state
-    is gone, and `CheckpointCorruptedError` if it is not what was written.
+    It opens the state with the first read, which raises `CheckpointNotFoundError` if the state is gone, and
+    `CheckpointCorruptedError` if the bytes have changed.
     """
 
     def __init__(self, partition: BoundedInputStream) -> None:
@@ -219,9 +215,9 @@ class KeyGroupStatePartitionStream(StatePartitionStream):
 def raw_operator_partitions(
     handles: Iterable[RawOperatorStateHandle],
 ) -> Generator[StatePartitionStream]:
-    """The partitions behind the handles, in order; empty ones too.
+    """Read the partitions of handles, in order, with empty ones.
 
-    Each stream is closed when the next one is asked for, and the last one with the generator.
+    Each stream is closed before the next one, and the last one with the generator.
     """
     for handle in handles:
         with StateSource(handle.stream) as source:
@@ -233,12 +229,12 @@ def raw_operator_partitions(
 def raw_key_groups(
     handles: Iterable[KeyGroupsStateHandle],
 ) -> Generator[KeyGroupStatePartitionStream]:
-    """The key groups behind the handles that were begun, in the order in which they were written.
+    """Read the key groups of handles that were started, in the order in which they were written.
 
-    Each stream is closed when the next one is asked for, and the last one with the generator.
+    Each stream is closed before the next one, and the last one with the generator.
 
     Raises:
-        CheckpointCorruptedError: A handle has another number of partitions than of key groups.
+        CheckpointCorruptedError: The numbers of partitions and of key groups in a handle differ.
     """
     for handle in handles:
         with StateSource(handle.stream) as source:
@@ -253,9 +249,9 @@ def _in_written_order(handle: KeyGroupsStateHandle) -> Sequence[tuple[int, tuple
     if len(handle.partitions) != last - first + 1:
         message = f"{len(handle.partitions)} partitions for key groups {first} to {last}"
         raise CheckpointCorruptedError(message, location_of(handle.stream))
-    begun = [
+    started = [
         (key_group, partition)
         for key_group, partition in enumerate(handle.partitions, first)
         if partition is not None
     ]
-    return sorted(begun, key=lambda item: item[1])
+    return sorted(started, key=lambda item: item[1])

@@ -1,6 +1,6 @@
-"""The column of a type: a class is a struct of its fields, a dict a map, a set a list.
+"""The choice of a column for a type of objects: a class is a struct of its fields, a dict a map, a set a list.
 
-`object_column` decides once per type; then objects go in and out of arrays a column at a time, not one by one.
+`object_column` decides once per type. Objects are then written and read a column at a time, not one by one.
 """
 
 import datetime as dt
@@ -14,15 +14,17 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
-from holdfast.backends.serializers.collection_columns import DictColumn, ItemsColumn
-from holdfast.backends.serializers.leaf_columns import (
+from holdfast.backends.serializers.columns import (
     ConvertedColumn,
+    DictColumn,
     InstantColumn,
+    ItemsColumn,
     LiteralColumn,
+    NoColumnError,
+    ObjectColumn,
     PlainColumn,
     type_of_values,
 )
-from holdfast.backends.serializers.object_column import NoColumnError, ObjectColumn
 from holdfast.backends.serializers.struct_columns import (
     ClassColumn,
     TupleColumn,
@@ -34,11 +36,11 @@ _Outer = tuple[Any, ...]
 
 
 def object_column(described: Any, outer: _Outer = ()) -> ObjectColumn:
-    """The column of a type.
+    """Return the column of a type.
 
     Args:
         described: The type, as `msgspec.inspect.type_info` describes it.
-        outer: Classes that the type is a part of.
+        outer: Classes that contain the type.
 
     Raises:
         NoColumnError: The type has unions, refers to itself, or has parts without a type.
@@ -47,7 +49,7 @@ def object_column(described: Any, outer: _Outer = ()) -> ObjectColumn:
     if make is None:
         raise NoColumnError(type(described).__name__)
     column = make(described, outer)
-    if _is_bounded(described):  # msgspec has to look at each object
+    if _is_bounded(described):  # msgspec has to check each object
         column.kinds = frozenset()
         column.row_type = None
         column.is_plain = False
@@ -55,14 +57,14 @@ def object_column(described: Any, outer: _Outer = ()) -> ObjectColumn:
 
 
 def _is_bounded(described: Any) -> bool:
-    """Whether a type has bounds, such as a least number or length."""
+    """Return whether a type has bounds, such as a minimum or a maximum length."""
     bounds = _BOUNDS.intersection(described.__struct_fields__)
     return any(getattr(described, name) is not None for name in bounds)
 
 
 def _class(described: Any, outer: _Outer) -> ObjectColumn:
     if described.cls in outer:
-        raise NoColumnError(f"{described.cls.__name__}, which refers to itself")
+        raise NoColumnError(f"{described.cls.__name__}, a recursive class")
     if not described.fields:
         raise NoColumnError("a class without fields")
     is_dict = isinstance(described, inspect.TypedDictType)
@@ -71,7 +73,7 @@ def _class(described: Any, outer: _Outer) -> ObjectColumn:
         column = object_column(field.type, (*outer, described.cls))
         if not field.required and (is_dict or field.default is msgspec.UNSET):
             if column.may_be_none:
-                raise NoColumnError("a field that may be None or not be there at all")
+                raise NoColumnError("an optional field that may also be None")
             column.may_be_none = True
         elif not field.required:
             column.default = partial(_defaults, field, column)
@@ -80,7 +82,7 @@ def _class(described: Any, outer: _Outer) -> ObjectColumn:
 
 
 def _defaults(field: inspect.Field, column: ObjectColumn, count: int) -> pa.Array:
-    """So many defaults of a field."""
+    """Make an array of a field's default, `count` times."""
     if field.default_factory is not msgspec.NODEFAULT:
         return column.write([field.default_factory() for _ in range(count)], checked=True)
     return column.write([field.default] * count, checked=True)
@@ -143,7 +145,7 @@ def _time(described: Any, _outer: _Outer) -> ObjectColumn:
         )
     if described.tz and is_instant:
         return InstantColumn()
-    # As text they keep whether they have a zone.
+    # Text keeps whether they have a zone.
     return ConvertedColumn(pa.string(), kind, zones=frozenset([dt.UTC, None]))
 
 

@@ -1,11 +1,11 @@
-"""Operator states as they were written, still in memory, so that nobody has to read them again."""
+"""Operator states that were written and are still in memory, so that the next batch need not read them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.backends.sections.section import Compression, SectionStream, write_section
+from holdfast.backends.snapshot.section import Compression, SectionStream, write_section
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import (
     ChecksumBuilder,
@@ -18,10 +18,10 @@ from holdfast.locations.handles import (
 
 @dataclass(frozen=True, slots=True)
 class WrittenState:
-    """One state as its section holds it.
+    """One state with the content of its section.
 
     Attributes:
-        mode: How the elements are spread.
+        mode: The way in which elements are redistributed.
         rows: The elements or entries.
     """
 
@@ -30,14 +30,14 @@ class WrittenState:
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the memory that the rows are part of, and keep."""
+        """Size of the memory that the rows keep."""
         return int(self.rows.get_total_buffer_size())
 
 
 class WrittenStates(Mapping[str, WrittenState]):
     """All states of a snapshot by name, in the order in which they were written.
 
-    The states are columns, which nobody changes, and no objects of the user's.
+    They are immutable columns, without objects of the user.
     """
 
     def __init__(self, states: Mapping[str, WrittenState]) -> None:
@@ -60,7 +60,7 @@ class WrittenStates(Mapping[str, WrittenState]):
     def write(
         self, stream: SectionStream, compression: Compression | None = None
     ) -> dict[str, StatePartitions]:
-        """Append a section for each; returns where they are."""
+        """Append a section for each state; returns the places of the sections."""
         partitions = {}
         for name, state in self._states.items():
             offset = stream.tell()
@@ -69,11 +69,11 @@ class WrittenStates(Mapping[str, WrittenState]):
             partitions[name] = StatePartitions(state.mode, offset, length, first=0, count=count)
         return partitions
 
-    def are_those_of(self, handle: OperatorStateHandle) -> bool:
-        """Whether these states, written without compression, have exactly the bytes of the handle's file.
+    def matches(self, handle: OperatorStateHandle) -> bool:
+        """Return whether these states, written without compression, have exactly the bytes of the handle's file.
 
-        The comparison takes as long as a checksum of the states. It fails, too, if user code has changed
-        memory that it handed over, such as that of a NumPy array.
+        The comparison takes as long as a checksum of the states. It also fails if user code has changed memory that it
+        has passed, such as that of a NumPy array.
         """
         stream = _Sum()
         partitions = self.write(stream)
@@ -87,7 +87,7 @@ class WrittenStates(Mapping[str, WrittenState]):
 
 
 class _Sum:
-    """A stream that keeps nothing but the checksum of what is written."""
+    """A stream that keeps only the checksum of the written bytes."""
 
     def __init__(self) -> None:
         self.checksum = ChecksumBuilder()
