@@ -18,7 +18,7 @@ from holdfast.backends import (
 )
 from holdfast.backends.keyed import BackendName
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
-from holdfast.spark.warm_state import WarmSettings
+from holdfast.spark.local_state import StateSettings
 
 ROWS = pa.schema([("key", pa.int64()), ("id", pa.int64())])
 TOTALS = pa.schema([("key", pa.int64()), ("total", pa.int64())])
@@ -75,7 +75,7 @@ def every_kind(
         query_id=query_id,
         start=claimed,
         claims_start=claimed is not None,
-        warm=WarmSettings(backend=backend),
+        state=StateSettings(backend=backend),
     )
 
 

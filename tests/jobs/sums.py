@@ -115,7 +115,7 @@ def roll_back_elsewhere(spark: SparkSession, checkpoint_location: str, **wanted:
     streaming = classes_of(spark).org.apache.spark.sql.execution.streaming
     streaming.state.StateStore.stop()
     code = (
-        "import sys; from holdfast.spark import roll_back; "
+        "import sys; from holdfast import roll_back; "
         "print(roll_back(sys.argv[1], **eval(sys.argv[2])))"
     )
     command = [sys.executable, "-c", code, checkpoint_location, repr(wanted)]

@@ -105,7 +105,7 @@ REFUSED: list[tuple[Callable[[StatefulOperator, DataFrame], None], str]] = [
     (without_rules, "'rules', a BroadcastProcessFunction, must be a DataFrame, not NoneType"),
     (no_frame, "must be a DataFrame, not list"),
     (a_stream, "'rules', a BroadcastProcessFunction, are a stream"),
-    (two_columns_alike, "no two alike"),
+    (two_columns_alike, "no duplicate names"),
 ]
 
 
@@ -119,7 +119,7 @@ def test_rules_that_can_not_be_are_refused(job: Job) -> None:
         for uses, words in REFUSED:
             with pytest.raises(InvalidRequestError, match=words):
                 uses(rules, rows)
-        for operator, words in ((groups, "takes no broadcast rows"), (twice, "is one more")):
+        for operator, words in ((groups, "takes no broadcast rows"), (twice, "remove it, or")):
             for frame in (5, rows):
                 with pytest.raises(InvalidRequestError, match=words):
                     operator.apply(rows, broadcast=cast("DataFrame", frame))

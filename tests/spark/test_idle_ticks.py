@@ -231,7 +231,7 @@ def test_queries_do_not_share_what_asks(
     query = other.start(operator, rows=rows, availableNow=True)
     with pytest.raises(StreamingQueryException, match="idle_ticks serve one query"):
         query.awaitTermination()
-    with pytest.raises(InvalidRequestError, match=r"give them to stateful_query\(\.\.\.\) instead"):
+    with pytest.raises(InvalidRequestError, match=r"pass them to stateful_query\(\.\.\.\) instead"):
         stateful_query(timers, job.part(TellsTimes(), "part", idle_ticks=idle_ticks))
 
 

@@ -181,7 +181,9 @@ def test_an_operator_is_applied_once_in_a_batch_and_to_rows_that_can_be_read(job
 
     def process(rows: DataFrame, batch_id: int) -> None:
         for operator in (untold, other):
-            with pytest.raises(InvalidRequestError, match="pass this very one to stateful_query"):
+            with pytest.raises(
+                InvalidRequestError, match="pass the same object also to stateful_query"
+            ):
                 operator.apply(rows)
         with pytest.raises(InvalidRequestError, match=r"call its apply\("):
             told(rows, batch_id)
@@ -205,9 +207,9 @@ def test_bad_arguments_of_checkpointed_are_refused_at_once(spark: SparkSession, 
         stateful_query(job.write, job.operator(Groups(1)))
     with pytest.raises(InvalidRequestError, match="no operator was given"):
         stateful_query(job.write)
-    with pytest.raises(InvalidRequestError, match="Groups is no operator"):
+    with pytest.raises(InvalidRequestError, match="Groups is not an operator"):
         stateful_query(job.write, cast("StatefulOperator", Groups(1)))
-    with pytest.raises(InvalidRequestError, match="can't be called"):
+    with pytest.raises(InvalidRequestError, match="must be a function of rows"):
         stateful_query(cast("Sink", 5), operator)
     with pytest.raises(InvalidRequestError, match="outside of a micro-batch"):
         operator.apply(spark.range(1))
