@@ -20,7 +20,14 @@ from holdfast import keyed
 from holdfast.backends.arrow import estimates_of_sketches, union_of_sketches
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregate_rows, operands_of
+from holdfast.spark.aggregates import (
+    Aggregate,
+    Aggregation,
+    Panes,
+    aggregate_rows,
+    check_aggregates,
+    operands_of,
+)
 from holdfast.spark.operators import Operator, Routing, read_table
 
 COLUMNS = {
