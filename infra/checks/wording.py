@@ -33,8 +33,6 @@ PENDING = (
     "src/holdfast/spark/operators/",
     "src/holdfast/spark/processors/",
     "src/holdfast/spark_progress/",
-    "src/holdfast/worker_daemon.py",
-    "src/pyspark_holdfast",
     "tests/backends/",
     "tests/cases_of_spark/",
     "tests/cli/",
