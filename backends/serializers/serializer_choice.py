@@ -28,7 +28,9 @@ ElementType: TypeAlias = Any
 """An Arrow type; an Arrow schema, for rows; `str`, `bytes`, `int` (64 bits), `float` or `bool`, which have Arrow types;
 a msgspec Struct, a dataclass or another type that msgspec knows; or `Pickled`."""
 
-_NATIVE = {kind: PYTHON_TYPES[kind] for kind in (str, bytes, int, float, bool)}
+_NATIVE: dict[builtins.type, pa.DataType] = {
+    kind: PYTHON_TYPES[kind] for kind in (str, bytes, int, float, bool)
+}
 
 _INDEX_BITS = 32
 
