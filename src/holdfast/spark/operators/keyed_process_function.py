@@ -15,18 +15,18 @@ from holdfast.spark.operators.turns_of_keys import TimeDomain, TurnsOfKeys
 
 
 class KeyedProcessFunction(StatefulFunction):
-    """An operator that is called once for each key of a micro-batch, and for each timer whose time has come.
+    """An operator that is called once for each key of a micro-batch, and for each timer that is due.
 
     `open` gets the states; in `process_key` and `on_timer` they have the values of the current key. These two
-    methods return output rows, which are read before the next key has its turn: None for no rows, else tuples in
+    methods return output rows, which are read before the next call: None for no rows, else tuples in
     the order of the output's columns, mappings by name, or rows of Arrow. The output has the columns of the
     input unless `stateful` was given another schema.
 
     A timer belongs to a key and a time: registered twice, it fires once. Timers need a `time_mode`: with
-    `processing` there are timers of processing time, with `event` timers of both kinds. They fire when all
-    keys with rows have had their turn: those of event time up to the watermark, then those of processing
-    time up to the time of the batch, ascending. A timer that is registered while others fire has its turn in
-    the next batch, however early its time. A timer that is due fires, even if it is deleted meanwhile.
+    `processing` there are timers of processing time, with `event` timers of both domains. They fire after the
+    calls for all keys with rows: first timers of event time up to the watermark, then timers of processing
+    time up to the time of the batch, both ascending. A timer that is registered while others fire waits for
+    the next batch, even if it is due. A timer that is due fires, even if it is deleted in the meantime.
 
     Source:
         Flink, KeyedProcessFunction. Timers fire as those of Spark's StatefulProcessor do.
@@ -43,13 +43,13 @@ class KeyedProcessFunction(StatefulFunction):
         """Process the rows of a key; called once for each key of the batch.
 
         Args:
-            key: The key's values as a named tuple, also where it has one column. Keys come in an order of
-                their own, which is the same for the same rows.
-            rows: All rows of the key in this batch, in the order in which they came, with all columns of the input.
+            key: The key's values as a named tuple, even if it has one column. The order of keys is arbitrary,
+                but the same for the same rows.
+            rows: All rows of the key in this batch, in the order of arrival, with all columns of the input.
         """
 
     def on_timer(self, key: Any, time_ms: int, domain: TimeDomain) -> Iterable[Row] | None:
-        """Called when a timer fires; its key may have no rows in the batch, and no state.
+        """Process a timer that fires; its key may have no rows in the batch, and no state.
 
         Args:
             key: The key's values, as in `process_key`.
@@ -59,36 +59,36 @@ class KeyedProcessFunction(StatefulFunction):
 
     @final
     def register_event_time_timer(self, time_ms: int) -> None:
-        """Let `on_timer` be called for the current key once the watermark is at this time.
+        """Register a timer of the current key, which fires once the watermark has reached the time.
 
         Args:
             time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
 
         Raises:
-            InvalidRequestError: `time_mode` is not `event`, or the time is no whole number.
+            InvalidRequestError: `time_mode` is not `event`, or the time is not an integer.
         """
         self._turns.register("event", time_ms)
 
     @final
     def register_processing_time_timer(self, time_ms: int) -> None:
-        """Let `on_timer` be called for the current key in the first batch of this time or a later one.
+        """Register a timer of the current key, which fires in the first batch of this time or a later one.
 
         Args:
             time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
 
         Raises:
-            InvalidRequestError: `time_mode` is `none`, or the time is no whole number.
+            InvalidRequestError: `time_mode` is `none`, or the time is not an integer.
         """
         self._turns.register("processing", time_ms)
 
     @final
     def delete_event_time_timer(self, time_ms: int) -> None:
-        """Delete a timer of the current key, if there is one. Raises what registering it does."""
+        """Delete a timer of the current key, if it exists. Raises as registering it does."""
         self._turns.delete("event", time_ms)
 
     @final
     def delete_processing_time_timer(self, time_ms: int) -> None:
-        """Delete a timer of the current key, if there is one. Raises what registering it does."""
+        """Delete a timer of the current key, if it exists. Raises as registering it does."""
         self._turns.delete("processing", time_ms)
 
     @final
@@ -116,7 +116,7 @@ class KeyedProcessFunction(StatefulFunction):
         yield from output.take()
 
     def _results(self, parts: Sequence[pa.RecordBatch]) -> Iterator[Iterable[Row] | None]:
-        """The results of the calls: one for each key with rows, then one for each timer that is due."""
+        """Yield the results of the calls: one for each key with rows, then one for each timer that is due."""
         context, turns = self._context, self._turns
         if parts:
             for key, rows in turns.of_rows(parts):

@@ -79,7 +79,7 @@ def application_id(checkpoint_location: Place | None = None) -> str:
 
     Args:
         checkpoint_location: The query's checkpointLocation, for a `foreachBatch` function without operators of
-            Holdfast. None inside a sink, or inside the function passed to `checkpointed`: then it is the id of the
+            Holdfast. None inside a sink, or inside the function passed to `stateful_query`: then it is the id of the
             query that runs the batch, also with Spark Connect.
 
     Raises:

@@ -31,7 +31,7 @@ from holdfast.spark.checkpoint_location import (
     select,
     tree,
 )
-from holdfast.spark.query import retained, writer
+from holdfast.spark.query import pin_checkpoints, writer_version
 from holdfast.spark.savepoints.copier import Base, Copier, SavepointFormat, check_format
 from holdfast.spark.savepoints.stored_query import (
     NO_OPERATORS_HINT,
@@ -183,7 +183,7 @@ def _take(request: _Request) -> str:
     while len(errors) < _MAX_ATTEMPTS:
         stored, directory, base = request.prepare()
         # The query's coordinator, if it is in this process, deletes no checkpoint during the copy.
-        with retained(stored.job_id) if stored.access else nullcontext():
+        with pin_checkpoints(stored.job_id) if stored.access else nullcontext():
             try:
                 return copy_query(
                     stored,
@@ -332,7 +332,7 @@ def _copy_operators(
         copier.copy_state(last.metadata),
         commit_token=uuid.uuid4().hex,
         created_ms=created_ms,
-        writer=writer(),
+        writer=writer_version(),
         epoch=0,
     )
 
@@ -369,7 +369,7 @@ def metadata_without_operators(
         checkpoint_id=batch.batch_id + 1,
         created_ms=created_ms,
         duration_ms=0,
-        writer=writer(),
+        writer=writer_version(),
         operators={},
         coordinator_states={SPARK: msgspec.msgpack.encode(progress)},
     )
