@@ -36,7 +36,7 @@ class Engine:
         """Return None, because no query was stopped."""
 
 
-def test_at_most_a_thousand_ended_queries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_queries_are_forgotten_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise InvalidRequestError("as planned")
 
