@@ -65,7 +65,7 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.times import time_part
+from holdfast.backends.keyed.times import time_part, whole_ms
 
 __all__ = [
     "BACKEND_NAMES",
@@ -111,6 +111,7 @@ __all__ = [
     "readable_handles",
     "rows_of_key",
     "time_part",
+    "whole_ms",
     "write_canonical",
     "write_tables",
 ]

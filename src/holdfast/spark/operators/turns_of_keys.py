@@ -3,7 +3,6 @@
 import itertools
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import index
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import named_conversion, take_rows
-from holdfast.backends.keyed import KeyedStateBackend, Keys, TimerService
+from holdfast.backends.keyed import KeyedStateBackend, Keys, TimerService, whole_ms
 from holdfast.errors import InvalidRequestError
 
 TimeDomain = Literal["event", "processing"]
@@ -96,13 +95,13 @@ class TurnsOfKeys:
         Raises:
             InvalidRequestError: The operator has no such timers, or the time is no whole number of 64 bits.
         """
-        service, time_ms = self._service(domain), _checked(time_ms)
+        service, time_ms = self._service(domain), whole_ms(time_ms)
         if not self._is_to_come((self._index, time_ms, domain)):
             service.register(time_ms)
 
     def delete(self, domain: TimeDomain, time_ms: int) -> None:
         """Delete a timer of the current key, if it is there and not due. Raises what `register` does."""
-        self._service(domain).delete(_checked(time_ms))
+        self._service(domain).delete(whole_ms(time_ms))
 
     def _values(self, keys: Keys) -> list[list[Any]]:
         """The keys' values, column by column. Raises `InvalidRequestError`."""
@@ -163,14 +162,3 @@ def _tuples_named(names: list[str]) -> Callable[[Iterable[Any]], tuple[Any, ...]
     """Makes named tuples; a field whose name is none of Python's is called by its number."""
     kind: Any = namedtuple("Key", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
     return kind._make
-
-
-def _checked(time_ms: int) -> int:
-    try:
-        milliseconds = index(time_ms)
-    except TypeError:
-        milliseconds = None
-    if milliseconds is None or not -(1 << 63) <= milliseconds < 1 << 63:
-        message = f"a timer's time is a whole number of milliseconds since 1970 in 64 bits, not {time_ms!r}"
-        raise InvalidRequestError(message)
-    return milliseconds

@@ -150,13 +150,7 @@ def roll_back(
             another process has begun the same rollback.
         StorageUnavailableError: Something could not be read or written; repeat the rollback.
     """
-    address = QueryAddress(
-        query=checkpoint_location,
-        checkpoint_dir=checkpoint_dir,
-        job_id=job_id,
-        operators=operators,
-        configuration=configuration,
-    )
+    address = QueryAddress(checkpoint_location, checkpoint_dir, job_id, operators, configuration)
     plan = _RollbackPlan.of(address, checkpoint=checkpoint, batch_id=batch_id)
     location, last = plan.location, plan.last
     if plan.query.finished is not None:
@@ -203,13 +197,7 @@ def preview_rollback(
     Raises:
         CheckpointError: An error that `roll_back` would raise before it changes anything.
     """
-    address = QueryAddress(
-        query=checkpoint_location,
-        checkpoint_dir=checkpoint_dir,
-        job_id=job_id,
-        operators=operators,
-        configuration=configuration,
-    )
+    address = QueryAddress(checkpoint_location, checkpoint_dir, job_id, operators, configuration)
     plan = _RollbackPlan.of(address, checkpoint=checkpoint, batch_id=batch_id)
     files = tree(plan.location)
     access = plan.stored.access
@@ -254,13 +242,7 @@ def rollback_points(
         StorageUnavailableError: Something could not be read.
     """
     query = StoppedQuery.at(
-        QueryAddress(
-            query=checkpoint_location,
-            checkpoint_dir=checkpoint_dir,
-            job_id=job_id,
-            operators=operators,
-            configuration=configuration,
-        )
+        QueryAddress(checkpoint_location, checkpoint_dir, job_id, operators, configuration)
     )
     location = query.stored.checkpoint_location
     files = tree(location)

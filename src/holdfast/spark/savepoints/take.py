@@ -106,13 +106,7 @@ def take_savepoint(
         StorageUnavailableError: Something could not be read or written; no savepoint was made.
         OutcomeUnknownError: The store did not report whether it was made.
     """
-    address = QueryAddress(
-        query=query,
-        checkpoint_dir=checkpoint_dir,
-        job_id=job_id,
-        operators=operators,
-        configuration=configuration,
-    )
+    address = QueryAddress(query, checkpoint_dir, job_id, operators, configuration)
     return _take(_Request(address=address, target=target, base=base, format=format))
 
 
@@ -131,13 +125,7 @@ def stop_with_savepoint(
     It doesn't wait for a running batch, which will be repeated. The query stays stopped even if the savepoint
     fails.
     """
-    address = QueryAddress(
-        query=query,
-        checkpoint_dir=checkpoint_dir,
-        job_id=job_id,
-        operators=operators,
-        configuration=None,
-    )
+    address = QueryAddress(query, checkpoint_dir, job_id, operators)
     request = _Request(address=address, target=target, base=base, format=format)
     request.prepare()
     query.stop()
