@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.engines import RunningQuery
-from holdfast.spark.query import StatefulQuery, queries
+from holdfast.spark.query import StatefulQuery, queries, query_run
 
 QUERIES = 1200
 
@@ -42,7 +42,7 @@ def test_ended_queries_are_forgotten_beyond_a_bound(monkeypatch: pytest.MonkeyPa
 
     engine = Engine()
     monkeypatch.setattr(queries, "engine_of", lambda *_: engine)
-    monkeypatch.setattr(queries.QueryRun, "start", fail)
+    monkeypatch.setattr(query_run.QueryRun, "start", fail)
     function = StatefulQuery(lambda *_: None, {})
     batch: Any = SimpleNamespace(sparkSession=engine.session)
     for _ in range(QUERIES):
