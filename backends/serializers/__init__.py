@@ -4,7 +4,8 @@
 A new kind of element is a module here and a line in `serializer_choice`. Start with `serializer`.
 """
 
-from holdfast.backends.serializers.arrow_migration import ANY_FIELD, NoWayError, change_of
+from holdfast.backends.serializers.arrow_migration import ANY_FIELD, NoWayError, Rules, change_of
+from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
 from holdfast.backends.serializers.column_migration import migrated_column
 from holdfast.backends.serializers.compatibility import Outcome
 from holdfast.backends.serializers.message_pack import packed
@@ -15,11 +16,13 @@ from holdfast.backends.serializers.stored_form import Kind, StoredSerializer, st
 
 __all__ = [
     "ANY_FIELD",
+    "ArrowSerializer",
     "ElementType",
     "Kind",
     "NoWayError",
     "Outcome",
     "Pickled",
+    "Rules",
     "Serializer",
     "StoredSerializer",
     "change_of",

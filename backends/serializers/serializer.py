@@ -103,6 +103,11 @@ class Serializer(ABC):
         """The function that copies decoded elements which have nothing inside that can be changed; None if they have."""
         return None
 
+    @property
+    def hashable(self) -> Callable[[Any], Any] | None:
+        """The function that returns what dictionaries have in place of an element that can't be hashed; None if elements can be."""
+        return None
+
     def own(self, value: Any) -> Any:
         """The element that the column would give back for a value; it shares nothing with the value that can change.
 

@@ -58,6 +58,8 @@ def serializer_of(
             field, or the type contradicts `renamed` or `dropped`.
     """
     defaults, renamed = defaults or {}, renamed or {}
+    if isinstance(type, Serializer):
+        return type
     if isinstance(type, pa.Schema):
         type = pa.struct(list(type))
     elif isinstance(type, Pickled):

@@ -17,7 +17,7 @@ from holdfast.locations.storages import load_checkpoint, resolve_pointer
 from holdfast.spark.moving.descriptions import description
 from holdfast.spark.moving.moved_processor import MovedProcessor
 from holdfast.spark.moving.processor_state import ProcessorState
-from holdfast.spark.processors import Declaration, SchemaParser, TimeMode, declared_by
+from holdfast.spark.processors import Declaration, SchemaParser, TimeMode, record_declarations
 from holdfast.spark.settings import Stores
 from holdfast.spark_progress import SPARK, SparkProgress, progress_of, sources_of
 from pyspark_holdfast_wake import is_of_wake_ups
@@ -89,7 +89,7 @@ def spark_initial_state(
     uid = _chosen(metadata, operator)
     state = ProcessorState.of(pointer, uid, metadata.operators[uid])
     copy: Any = cloudpickle.loads(cloudpickle.dumps(processor))  # type: ignore[no-untyped-call]
-    declared, _ = declared_by(copy, state.time_mode, SchemaParser(spark))
+    declared, _ = record_declarations(copy, state.time_mode, SchemaParser(spark))
     variables = state.declarations(declared)
     rows = state.rows(spark, variables, SYSTEM_CLOCK.now_ms())
     progress = progress_of(metadata) if SPARK in metadata.coordinator_states else None

@@ -20,7 +20,14 @@ from holdfast.spark.checkpoint_location import for_spark
 from holdfast.spark.moving.descriptions import description
 from holdfast.spark.moving.spark_state import SparkState
 from holdfast.spark.moving.tables import rows_of_timers, rows_of_variable
-from holdfast.spark.processors import NOTES, TIME_MODES, notes_of, state_of, struct_type, timers_of
+from holdfast.spark.processors import (
+    NOTES,
+    TIME_MODES,
+    notes_of,
+    open_state,
+    open_timers,
+    struct_type,
+)
 from holdfast.spark.savepoints import NewOperator, QueryToExchange
 
 _log = logging.getLogger(__name__)
@@ -174,12 +181,12 @@ class SparkStateImport:
         backend = KeyedStateBackend(holders, key, groups)
         tables = []
         for variable in state.variables:
-            state_of(backend, variable)
+            open_state(backend, variable)
             spec = backend.specs()[variable.name]
             rows = rows_of_variable(spec, variable, state.rows(variable))
             tables.append((spec, StateRows(rows)))
         if state.has_timers:
-            timers = timers_of(backend, cast("Any", state.time_mode))
+            timers = open_timers(backend, cast("Any", state.time_mode))
             assert timers is not None
             spec = backend.specs()[timers.name]
             tables.append((spec, StateRows(rows_of_timers(spec, state.timers()))))

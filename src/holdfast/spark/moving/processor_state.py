@@ -22,11 +22,11 @@ from holdfast.spark.moving.state_rows import COLUMNS, RowsOfState
 from holdfast.spark.processors import (
     NOTES,
     Declaration,
-    Declared,
+    DeclaredVariables,
     TimeMode,
-    state_of,
+    open_state,
+    open_timers,
     time_mode_of,
-    timers_of,
 )
 
 _BROADCAST, _TIMERS = "broadcast", "keyed timers"
@@ -84,7 +84,7 @@ class ProcessorState:
         _, *columns = next(iter(keyed.values())).readable().schema
         types = [field.type for field in columns[: len(operator.key)]]
         key = pa.schema(list(zip(operator.key, types, strict=True)))
-        timers = timers_of(_backend(key, operator.max_parallelism), time_mode)
+        timers = open_timers(_backend(key, operator.max_parallelism), time_mode)
         variables = {name: state for name, state in keyed.items() if state.kind != _TIMERS}
         return cls(
             pointer=pointer,
@@ -96,7 +96,7 @@ class ProcessorState:
             timers=None if timers is None else keyed.get(timers.name),
         )
 
-    def declarations(self, declared: Declared) -> list[Declaration]:
+    def declarations(self, declared: DeclaredVariables) -> list[Declaration]:
         """The processor's declarations of the states that the checkpoint has.
 
         Raises:
@@ -154,7 +154,7 @@ class ProcessorState:
             1,
         ):  # rows have their time if values did live so long, and the class may say another
             backend = _backend(self.key, self.max_parallelism)
-            state_of(backend, replace(variable, ttl_ms=ttl_ms))
+            open_state(backend, replace(variable, ttl_ms=ttl_ms))
             spec = backend.specs()[variable.name]
             if state.kind == f"keyed {spec.kind}" and stored == _types(shown_schema(spec)):
                 return

@@ -5,6 +5,7 @@ deals its rows. `query/` runs them, `subtask/` runs the function. Start with `fu
 """
 
 from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.operators.key_loop import KeyLoop, Order, TimeDomain, inverse
 from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
 from holdfast.spark.operators.operator import Broadcast, Operator, Sink, check_can_be_called
 from holdfast.spark.operators.output_rows import OutputRows, Row
@@ -27,17 +28,21 @@ __all__ = [
     "Broadcast",
     "BroadcastProcessFunction",
     "CheckpointedSink",
+    "KeyLoop",
     "KeyedProcessFunction",
     "Operator",
+    "Order",
     "OutputRows",
     "Routing",
     "Row",
     "Sink",
     "StatefulFunction",
+    "TimeDomain",
     "arrow_schema",
     "check_can_be_called",
     "checkpointed_sinks",
     "initialize_sinks",
+    "inverse",
     "is_collated",
     "read_table",
     "settled_table",
