@@ -3,17 +3,17 @@
 if __name__ == "backends":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.backends, not backends")
 
-from holdfast.backends.api import (
+from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends.functions import (
     NO_WATERMARK,
     CheckpointedFunction,
     CheckpointListener,
     FunctionInitializationContext,
     FunctionSnapshotContext,
 )
-from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection import (
     Difference,
-    Fate,
+    RestoreOutcome,
     StateCheck,
     StateRows,
     check,
@@ -22,14 +22,15 @@ from holdfast.backends.inspection import (
 )
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
-from holdfast.backends.raw import (
+from holdfast.backends.serializers import ElementType, Pickled
+from holdfast.backends.snapshot import (
+    AsyncSnapshot,
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStream,
     OperatorStateCheckpointOutputStream,
+    SnapshotResult,
     StatePartitionStream,
 )
-from holdfast.backends.serializers import ElementType, Pickled
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult
 
 __all__ = [
     "NO_WATERMARK",
@@ -39,7 +40,6 @@ __all__ = [
     "CheckpointedFunction",
     "Difference",
     "ElementType",
-    "Fate",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
     "KeyGroupRange",
@@ -51,6 +51,7 @@ __all__ = [
     "OperatorStateBackend",
     "OperatorStateCheckpointOutputStream",
     "Pickled",
+    "RestoreOutcome",
     "SnapshotResult",
     "StateCheck",
     "StatePartitionStream",

@@ -1,8 +1,8 @@
-"""What users of keyed state need: the backend, where it keeps rows, descriptors, and the kinds of state.
+"""The public names of keyed state: the backend, its tables, descriptors, and states.
 
-`KeyedStateBackend` gives a state for a descriptor; its rows lie in `ColumnarStateTables`, or in `HeapStateTables`.
-Each kind of state is a class for the current key, whose `columns` are another one, for many keys at once. Lists and
-maps have the descriptors of operator state, which `holdfast.backends` has.
+`KeyedStateBackend` returns a state for a descriptor, and stores its rows in `ColumnarStateTables` or `HeapStateTables`.
+Each state is a class for the current key, whose `columns` are a class for many keys at once. Lists and maps use the
+descriptors of operator state, in `holdfast.backends`.
 """
 
 from holdfast.backends.descriptors import (

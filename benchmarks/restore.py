@@ -65,7 +65,7 @@ def write(directory: str, *, mebibytes: int, subtasks: int, batches: int) -> Non
             ids = pa.array(np.arange(batch * rows, (batch + 1) * rows))
             names = pc.utf8_lpad(ids.cast(pa.string()), 20, "0")
             state.add_all(pa.StructArray.from_arrays([ids, names], fields=list(_TYPE)))
-        (handle,) = backend.snapshot(location).run().handles
+        (handle,) = backend.snapshot(location).run().state.managed_operator
         states[subtask] = StoredSubtask((handle,))
     metadata = CheckpointMetadata(
         job_id=_JOB,
@@ -123,15 +123,15 @@ def worker(directory: str) -> Cost:
         handles: list[OperatorStateHandle] = []
         for number, state in enumerate(assigned):
             result = OperatorStateBackend.restore(state.managed_operator).snapshot(location).run()
-            assert result.written is not None
-            handles += result.handles
-            memory.keep(str(number), handles[-1], result.written, max_bytes=1 << 50)
+            assert result.task_local is not None
+            handles += result.state.managed_operator
+            memory.keep(str(number), handles[-1], result.task_local, max_bytes=1 << 50)
 
         def take() -> None:
             for number, handle in enumerate(handles):
                 written = memory.take(str(number), [handle])
                 assert written is not None
-                _look_at(OperatorStateBackend.of_written(written))
+                _look_at(OperatorStateBackend.from_written(written))
 
         return timed(take)[0]
 

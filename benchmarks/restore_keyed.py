@@ -70,7 +70,7 @@ def write(root: str, bucket: Bucket | None, handle_path: str, keys: int, value_b
             )
             values.put(distinct, fixed.cast(pa.binary()))
         location = access.initialize_location_for_checkpoint(1)
-        (handle,) = backend.snapshot(1, location).run().managed_keyed
+        (handle,) = backend.snapshot(1, location).run().state.managed_keyed
         backend.close()
     assert isinstance(handle, SegmentsStateHandle)
     Path(handle_path).write_bytes(pickle.dumps(handle))

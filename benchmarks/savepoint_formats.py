@@ -29,7 +29,7 @@ from holdfast.backends.keyed import (
 from holdfast.backends.keyed_state import ReducingStateDescriptor
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
-from holdfast.locations.coordination import stored
+from holdfast.locations.coordination import copy_stream
 from holdfast.locations.handles import (
     ByteStreamStateHandle,
     SegmentsStateHandle,
@@ -58,7 +58,7 @@ def write(directory: str, backend: BackendName, rows: int, batches: int) -> None
         numbers = np.arange(rows) if number == 1 else random.integers(0, rows, _BATCH_ROWS)
         keys = keyed.keys([pa.array(numbers)])
         state.columns.add(keys, {"total": pa.array(numbers)})
-        (handle,) = keyed.snapshot(number, _location(directory, number)).run().managed_keyed
+        (handle,) = keyed.snapshot(number, _location(directory, number)).run().state.managed_keyed
         keyed.notify_checkpoint_complete(number)
         assert isinstance(handle, SegmentsStateHandle)
         streams: dict[str, StreamStateHandle] = {
@@ -76,7 +76,7 @@ def save(directory: str, backend: BackendName, format: str, number: int) -> tupl
 
     def native(location: CheckpointStorageLocation) -> SegmentsStateHandle:
         copied: SegmentsStateHandle = handle.with_streams(
-            lambda stream: stored(stream.open_input_stream, location)
+            lambda stream: copy_stream(stream.open_input_stream, location)
         )
         return copied
 

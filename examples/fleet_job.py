@@ -22,7 +22,7 @@ from examples.demo.job_start import flights, options_of, places_of, session
 from examples.demo.places import FLEET
 from examples.grounded import Grounded
 from holdfast.spark import aggregates, checkpointed, keyed, windows
-from holdfast.spark.by_key import WakeUps
+from holdfast.spark.by_key import IdleTicks
 
 PARALLELISM = 2
 SESSION_GAP = timedelta(days=3)
@@ -64,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows = operator.apply(batch)
             rows.write.mode("overwrite").parquet(f"file://{output}/batch={batch_id}")
 
-    wake_ups = WakeUps()  # batches for timers, when the source has no more files
+    idle_ticks = IdleTicks()  # batches for timers, when the source has no more files
     query = (
-        wake_ups.beside(flown)
-        .writeStream.foreachBatch(checkpointed(process, *operators, wake_ups=wake_ups))
+        idle_ticks.add_to(flown)
+        .writeStream.foreachBatch(checkpointed(process, *operators, idle_ticks=idle_ticks))
         .option("checkpointLocation", f"file://{places.spark_checkpoints}")
         .trigger(availableNow=True)
         .start()

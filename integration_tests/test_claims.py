@@ -24,7 +24,7 @@ from servers.s3 import S3Bucket, settings_of
 from holdfast.errors import CheckpointConflictError
 from holdfast.locations import sweep, use_s3
 from holdfast.locations.adapters import unregister_file_system
-from holdfast.locations.coordination import claimant_of
+from holdfast.locations.coordination import read_claim
 from holdfast.spark.query import CLEANER, CheckpointCoordinator
 
 STORES = ["local", "minio", "hdfs"]
@@ -106,7 +106,7 @@ def test_of_four_jobs_that_claim_a_checkpoint_at_once_a_single_one_has_it(
         won = list(pool.map(has_it, drivers))
     assert won.count(True) == 1
     winner = drivers[won.index(True)]
-    claimant = claimant_of(pointer)
+    claimant = read_claim(pointer)
     assert claimant is not None
     assert claimant.job_id == latest(winner).metadata.job_id
     subtasks = latest(winner).metadata.operators[UID].subtasks

@@ -32,7 +32,7 @@ from holdfast.spark import (
     stateful,
     write_savepoint,
 )
-from holdfast.spark.event_time import WakeUps
+from holdfast.spark.event_time import IdleTicks
 from holdfast.spark.processors import session_settings
 from holdfast.spark.query import query_run
 
@@ -281,14 +281,14 @@ def test_event_time_goes_by_sparks_watermark_and_timers_need_no_rows(job: Connec
         job.write(rows, batch_id)
         timer = None if batch_id else 85_000
         # In the server's process of the query, where subtasks report no timers.
-        vars(query_run)["earliest"] = lambda _reports: (timer, None)
+        vars(query_run)["earliest_timers"] = lambda _reports: (timer, None)
 
     def run() -> None:
-        wake_ups = WakeUps()
-        rows = wake_ups.beside(job.stream().withWatermark("at", "10 seconds"))
+        idle_ticks = IdleTicks()
+        rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
         function = TellsTimes()
         operator = job.operator(
-            function, sink=write, schema=TellsTimes.schema, key="name", wake_ups=wake_ups
+            function, sink=write, schema=TellsTimes.schema, key="name", idle_ticks=idle_ticks
         )
         job.start(operator, rows=rows, availableNow=True).awaitTermination()
 

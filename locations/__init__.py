@@ -1,6 +1,6 @@
-"""Where checkpoints go: open a storage, look for checkpoints, copy, verify and sweep them.
+"""Checkpoints in storage: open a storage, and find, copy, verify and sweep checkpoints.
 
-Authors of file systems and storages find what they need in `holdfast.locations.adapters`.
+Authors of file systems and storages use `holdfast.locations.adapters`.
 """
 
 if __name__ == "locations":  # reached through the repository root: a second copy of every class
@@ -9,10 +9,10 @@ if __name__ == "locations":  # reached through the repository root: a second cop
 from holdfast.locations.coordination import (
     CheckpointSize,
     FoundCheckpoint,
+    IncompleteCheckpoint,
     JobHistory,
     SweepReport,
-    Uncommitted,
-    Unreadable,
+    UnreadableCheckpoint,
     VerifiedFile,
     complete_checkpoint,
     copy_checkpoint,
@@ -54,6 +54,7 @@ __all__ = [
     "CompletedCheckpointStorageLocation",
     "FileSystemCheckpointStorage",
     "FoundCheckpoint",
+    "IncompleteCheckpoint",
     "JobHistory",
     "JobOwnership",
     "MemoryCheckpointStorage",
@@ -62,8 +63,7 @@ __all__ = [
     "StoredSubtask",
     "SubtaskStatistics",
     "SweepReport",
-    "Uncommitted",
-    "Unreadable",
+    "UnreadableCheckpoint",
     "VerifiedFile",
     "checkpoint_storage",
     "complete_checkpoint",

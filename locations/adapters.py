@@ -1,8 +1,8 @@
-"""For authors of adapters: the port of file systems, and the parts of a checkpoint storage.
+"""Interfaces for authors of adapters: the port of file systems, and the parts of a checkpoint storage.
 
-`FileSystem` is what an adapter has to do, and `register_file_system` gives it a scheme. A storage that stands
-on no file system implements `CheckpointStorage` and what that returns, with the streams and handles from here.
-`holdfast.testing` has the tests for both.
+An adapter implements `FileSystem`, and `register_file_system` gives it a scheme. Another storage over file systems
+implements `CheckpointStorage` and the objects that it returns, with the streams and handles from here.
+`holdfast.testing` has the tests of both.
 """
 
 from holdfast.locations.file_systems import (
@@ -32,9 +32,7 @@ from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointMetadataOutputStream,
     CheckpointStateOutputStream,
-    CheckpointStorageCoordinatorView,
     CheckpointStorageLocationReference,
-    CheckpointStorageWorkerView,
     CheckpointStreamFactory,
 )
 
@@ -44,9 +42,7 @@ __all__ = [
     "BytesLike",
     "CheckpointMetadataOutputStream",
     "CheckpointStateOutputStream",
-    "CheckpointStorageCoordinatorView",
     "CheckpointStorageLocationReference",
-    "CheckpointStorageWorkerView",
     "CheckpointStreamFactory",
     "CheckpointedStateScope",
     "Checksum",

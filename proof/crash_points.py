@@ -145,7 +145,7 @@ def go_on(directory: str, completed: int) -> None:
 def _sweep_until_all_is_old(sweep_once: Callable[[], SweepReport]) -> None:
     """Sweep again where files are as old as the sweep itself: the clocks of some stores tick once a second."""
     for _ in range(_MOST_SWEEPS):
-        if not sweep_once().too_young:
+        if not sweep_once().within_grace:
             return
         time.sleep(_BETWEEN_SWEEPS_S)
 

@@ -234,7 +234,7 @@ def _operator_state(location: object) -> OperatorStateHandle:
     backend.get_list_state(ListStateDescriptor("numbers", pa.int64())).add_all(range(500))
     texts = backend.get_list_state(ListStateDescriptor("texts", pa.string()))
     texts.add_all([f"text {number}" * (number % 5) for number in range(200)])
-    (handle,) = backend.snapshot(location).run().handles  # type: ignore[arg-type]  # of any storage
+    (handle,) = backend.snapshot(location).run().state.managed_operator  # type: ignore[arg-type]  # of any storage
     return handle
 
 

@@ -29,10 +29,10 @@ from holdfast.locations.coordination import load_latest_checkpoint, sweep_savepo
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import (
     Settings,
-    preview_roll_back,
+    preview_rollback,
     restore_savepoint,
     roll_back,
-    roll_back_points,
+    rollback_points,
     take_savepoint,
 )
 from holdfast.spark.checkpoint_location import Moves
@@ -155,8 +155,8 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "restore_savepoint": lambda uri: restore_savepoint(uri, "memory:///fork"),
     "restore_savepoint to": lambda uri: restore_savepoint("memory:///nothing", uri),
     "roll_back": lambda uri: roll_back(uri, batch_id=1),
-    "preview_roll_back": lambda uri: preview_roll_back(uri, batch_id=1),
-    "roll_back_points": roll_back_points,
+    "preview_rollback": lambda uri: preview_rollback(uri, batch_id=1),
+    "rollback_points": rollback_points,
     "data source": lambda uri: StateView.of({"path": uri}),
 }
 
@@ -223,9 +223,9 @@ def test_no_command_says_a_secret(
 
 @given(uri=leaking)
 def test_what_is_shown_has_no_secret_and_stays_as_it_is(uri: str) -> None:
-    shown = redaction.shown(uri)
+    shown = redaction.redact(uri)
     assert SECRET not in shown
-    assert redaction.shown(shown) == shown
+    assert redaction.redact(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_is_shown_has_no_secret_and_stays_as_it_is(uri: str) -> None:
     ],
 )
 def test_of_what_can_not_be_parsed_the_rest_is_shown(uri: str, shown: str) -> None:
-    assert redaction.shown(uri) == shown
+    assert redaction.redact(uri) == shown
     assert InvalidRequestError("wrong", uri).location == shown
 
 
@@ -264,7 +264,7 @@ def test_of_what_can_not_be_parsed_the_rest_is_shown(uri: str, shown: str) -> No
     ],
 )
 def test_what_is_well_formed_is_taken_and_shown_whole(uri: str) -> None:
-    assert redaction.shown(uri) == uri
+    assert redaction.redact(uri) == uri
     assert checkpoint_directory(uri).partition(":")[2].lstrip("/") == uri.partition(":")[2].lstrip(
         "/"
     )

@@ -1,26 +1,39 @@
-"""Arrow data as it is needed here: checked, cast, cut out of larger buffers, as Python values.
+"""Arrow data: checked, cast, compared, cut out of larger buffers, and converted from and to Python objects.
 
-Serializers and states call it; it knows no state. Start with `casts`; `nesting` is how all of it walks nested data.
+Serializers and states call it; it knows no state. `nesting` walks nested types for all other modules, `leaf_rules` is the
+table of rules for the types inside. Start with `casts`.
 """
 
-from holdfast.backends.arrow.array_checks import check_memory, missing_in
-from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
-from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
-from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
+from holdfast.backends.arrow.batches import compact_chunks, gather, size_of, take_rows, trim_rows
+from holdfast.backends.arrow.casts import (
+    IncompatibleValueError,
+    cast,
+    cast_rows,
+    check_memory,
+    missing_field,
+)
+from holdfast.backends.arrow.equality import (
+    equal_numbers,
+    equal_rows,
+    order_of,
+    plain_floats,
+    run_starts,
+)
 from holdfast.backends.arrow.ipc_sizes import (
     blocks_of,
     check_block,
     check_blocks,
     refuse_compressed,
 )
-from holdfast.backends.arrow.json_texts import json_text, value_of
-from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
-from holdfast.backends.arrow.large_batches import gather, size_of, take_rows
+from holdfast.backends.arrow.leaf_rules import NotQuickError, QuickType, is_valid_text, leaf_rule
 from holdfast.backends.arrow.nesting import (
     children_of,
-    conformed,
-    conformed_column,
+    conform,
+    conform_column,
     fields_of,
+    is_bytes,
+    is_list,
+    is_text,
     mapped_type,
     nullable_type,
     offsets_of,
@@ -31,29 +44,28 @@ from holdfast.backends.arrow.nesting import (
     types_in,
     with_children,
 )
-from holdfast.backends.arrow.ordering import are_new, order_of
-from holdfast.backends.arrow.python_keys import dictionary_key
-from holdfast.backends.arrow.python_objects import named_conversion, no_object_error
-from holdfast.backends.arrow.quick_values import (
-    NotQuickError,
-    QuickType,
-    convert_or,
-    is_valid_text,
+from holdfast.backends.arrow.python_values import (
+    Elements,
+    chunks_of,
+    convert_with_fallback,
+    dictionary_key,
+    named_conversion,
+    no_object_error,
+    nullable_array,
     quick_type,
+    scalar_of,
 )
 from holdfast.backends.arrow.sketches import (
     check_sketches,
     estimates_of_sketches,
     union_of_sketches,
 )
-from holdfast.backends.arrow.trimming import trimmed
 
 __all__ = [
     "Elements",
-    "MisfitError",
+    "IncompatibleValueError",
     "NotQuickError",
     "QuickType",
-    "are_new",
     "blocks_of",
     "cast",
     "cast_rows",
@@ -63,10 +75,10 @@ __all__ = [
     "check_sketches",
     "children_of",
     "chunks_of",
-    "compacted",
-    "conformed",
-    "conformed_column",
-    "convert_or",
+    "compact_chunks",
+    "conform",
+    "conform_column",
+    "convert_with_fallback",
     "dictionary_key",
     "equal_numbers",
     "equal_rows",
@@ -77,12 +89,12 @@ __all__ = [
     "is_list",
     "is_text",
     "is_valid_text",
-    "json_text",
+    "leaf_rule",
     "mapped_type",
-    "missing_in",
+    "missing_field",
     "named_conversion",
     "no_object_error",
-    "nullable",
+    "nullable_array",
     "nullable_type",
     "offsets_of",
     "order_of",
@@ -93,12 +105,12 @@ __all__ = [
     "plain_type",
     "quick_type",
     "refuse_compressed",
+    "run_starts",
     "scalar_of",
     "size_of",
     "take_rows",
-    "trimmed",
+    "trim_rows",
     "types_in",
     "union_of_sketches",
-    "value_of",
     "with_children",
 ]

@@ -1,87 +1,190 @@
-"""Casts of Arrow data that keep every value.
+"""Casts of Arrow data that keep every value, and checks of data that Arrow accepts.
 
-Arrow itself is too obliging here: it parses strings as numbers, makes large numbers infinite, and
-drops fields of a struct that it doesn't know. Errors name types and fields, never values: those are
-rows of somebody's stream.
+Arrow itself is too permissive: it parses strings as numbers, makes large numbers infinite, drops fields of a struct that
+the wanted type doesn't have, and allows nulls in fields that are not nullable. Errors name types and fields, never
+values, which are user data.
 """
 
+from contextlib import suppress
+
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow.array_checks import are_kept, has_required, missing_in
-from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
-from holdfast.backends.arrow.nesting import conformed, fields_of
+from holdfast.backends.arrow.nesting import (
+    children_of,
+    conform,
+    fields_of,
+    is_bytes,
+    is_list,
+    is_text,
+    mapped_type,
+    plain_array,
+    plain_type,
+    types_in,
+)
 from holdfast.common import raise_shortage
 
+_DOUBLE = pa.float64()
+_INDEX_INTO_NOTHING = "out of bounds: 0 (should be in [0, -1])"
 
-class MisfitError(Exception):
-    """Data is none of the wanted type, and can't be made so without loss; the message says why."""
+
+def check_memory(array: pa.Array) -> None:
+    """Check that the lengths, offsets and indices in an array refer only to its own memory.
+
+    Text may be any bytes, as in Spark, except next to Arrow's extension types, which have no view as bytes. An index into
+    an empty dictionary may be 0, which Arrow itself writes inside a struct that is null.
+
+    Raises:
+        pa.ArrowInvalid: They refer to other memory.
+    """
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        array.validate()
+        _check_without_text(array)
+
+
+def _check_without_text(array: pa.Array) -> None:
+    # Not the first check: in a view of nested data as bytes Arrow gives nulls without a type a wrong length.
+    with suppress(pa.ArrowNotImplementedError):
+        array = array.view(mapped_type(array.type, _without_text, may_be_null=True))
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        if not str(error).endswith(_INDEX_INTO_NOTHING):
+            raise
+
+
+def missing_field(array: pa.Array) -> str:
+    """Return the first field inside these values that has a null and must not; empty if no field does."""
+    if not has_required(array.type):
+        return ""
+    array = plain_array(array)
+    for field, values in zip(fields_of(array.type), _present_in(array), strict=True):
+        if not field.nullable and values.null_count:
+            return str(field.name)
+        name = missing_field(values)
+        if name:
+            return name
+    return ""
+
+
+def has_required(data_type: pa.DataType) -> bool:
+    """Return whether some values inside the type must not be null, except keys of maps, which Arrow checks."""
+    data_type = plain_type(data_type)
+    fields = fields_of(data_type)
+    values = fields[1:] if types.is_map(data_type) else fields
+    return any(not field.nullable for field in values) or any(
+        has_required(field.type) for field in fields
+    )
+
+
+def keeps_numbers(before: pa.Array, after: pa.Array) -> bool:
+    """Return whether no number changed or became infinite in a cast; rounding a fraction is fine."""
+    if not any(map(_is_narrow_float, types_in(after.type))):
+        return True
+    before, after = plain_array(before), plain_array(after)
+    if fields_of(after.type):
+        # Nulls without a type have nothing inside.
+        return all(map(keeps_numbers, _present_in(before), _present_in(after)))
+    if before.type.equals(after.type) or types.is_null(before.type):
+        return True
+    if types.is_integer(before.type):
+        numbers, other = before.cast(_DOUBLE, safe=False), after.cast(_DOUBLE)
+        return not pc.any(pc.not_equal(numbers, other)).as_py()
+    return bool(pc.sum(pc.is_inf(after)) == pc.sum(pc.is_inf(before)))
+
+
+def _is_narrow_float(data_type: pa.DataType) -> bool:
+    return bool(types.is_floating(data_type) and data_type.bit_width < _DOUBLE.bit_width)
+
+
+def _present_in(array: pa.Array) -> list[pa.Array]:
+    """Return the values inside those that are not null."""
+    return children_of(array.drop_null())
+
+
+def _without_text(data_type: pa.DataType) -> pa.DataType:
+    """Return the type with bytes in place of text, in the same layout."""
+    if types.is_dictionary(data_type):
+        values = mapped_type(data_type.value_type, _without_text)
+        return pa.dictionary(data_type.index_type, values, ordered=data_type.ordered)
+    if not is_text(data_type):
+        return data_type
+    if types.is_large_string(data_type):
+        return pa.large_binary()
+    return pa.binary_view() if types.is_string_view(data_type) else pa.binary()
+
+
+class IncompatibleValueError(Exception):
+    """Data can't be converted to the wanted type without loss; the message has the reason."""
 
 
 def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The array as the wanted type; the same array if that is its type.
+    """Cast an array to the wanted type; returns the same array if that is its type.
 
     Raises:
-        MisfitError: The array's type is of another kind, a value would change, or a value inside is
+        IncompatibleValueError: The array's type has another meaning, a value would change, or a value inside is
             null and must not be.
     """
     return _without_missing(array if array.type.equals(wanted) else _cast(array, wanted))
 
 
 def _without_missing(array: pa.Array) -> pa.Array:
-    name = missing_in(array)
+    name = missing_field(array)
     if name:
         message = f"field {name!r} must not be None"
-        raise MisfitError(message)
+        raise IncompatibleValueError(message)
     return array
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if not _is_same_kind(array.type, wanted):
-        message = f"type {array.type} is no {wanted}"
-        raise MisfitError(message)
+        message = f"type {array.type} can't be cast to {wanted}"
+        raise IncompatibleValueError(message)
     try:
-        result = conformed(array, wanted)
+        result = conform(array, wanted)
     except pa.ArrowException as error:
         raise_shortage(error)
         result = None
-    if result is None or not are_kept(array, result):
+    if result is None or not keeps_numbers(array, result):
         message = f"not every value of type {array.type} is a {wanted}"
-        raise MisfitError(message)
+        raise IncompatibleValueError(message)
     return result
 
 
 def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The rows as the wanted schema says; the same batch if they are so already.
+    """Cast rows to the wanted schema; returns the same batch if that is its schema.
 
     Raises:
-        MisfitError: The rows have other columns, or a column doesn't fit.
+        IncompatibleValueError: The rows have other columns, or a column can't be cast.
     """
     is_same = batch.schema.equals(wanted)
     if is_same and all(field.nullable and not has_required(field.type) for field in wanted):
         return batch
     if batch.schema.names != wanted.names:
-        message = f"columns {batch.schema.names} are not {wanted.names}"
-        raise MisfitError(message)
+        message = f"columns are {batch.schema.names}, expected {wanted.names}"
+        raise IncompatibleValueError(message)
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
             columns.append(cast(column, field.type))
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = f"column {field.name!r}: {error}"
-            raise MisfitError(message) from None
+            raise IncompatibleValueError(message) from None
         if not field.nullable and column.null_count:
             message = f"column {field.name!r} must not be None"
-            raise MisfitError(message)
+            raise IncompatibleValueError(message)
     return batch if is_same else pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _is_same_kind(actual: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast keeps what the values mean."""
-    actual, wanted = _decoded(actual), _decoded(wanted)
+    """Return whether a cast keeps the meaning of the values."""
+    actual, wanted = _value_type(actual), _value_type(wanted)
     if types.is_null(actual):
         return True
-    if _are_nested_alike(actual, wanted):
+    if _has_same_nesting(actual, wanted):
         return all(map(_is_same_kind, _types_of(actual), _types_of(wanted)))
     if types.is_timestamp(actual) and types.is_timestamp(wanted):
         return (actual.tz is None) == (wanted.tz is None)
@@ -94,7 +197,7 @@ def _is_same_kind(actual: pa.DataType, wanted: pa.DataType) -> bool:
     )
 
 
-def _are_nested_alike(actual: pa.DataType, wanted: pa.DataType) -> bool:
+def _has_same_nesting(actual: pa.DataType, wanted: pa.DataType) -> bool:
     if types.is_struct(actual) and types.is_struct(wanted):
         # Arrow casts structs by name, drops some fields and fills in others.
         return [field.name for field in actual] == [field.name for field in wanted]
@@ -102,7 +205,7 @@ def _are_nested_alike(actual: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _is_held_by_spark(actual: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether `actual` is the type in which Spark holds values of `wanted`, which it doesn't have."""
+    """Return whether `actual` is the type in which Spark stores values of `wanted`, a type that Spark lacks."""
     if isinstance(wanted, pa.BaseExtensionType):
         return not isinstance(actual, pa.BaseExtensionType) and _is_same_kind(
             actual, wanted.storage_type
@@ -112,8 +215,8 @@ def _is_held_by_spark(actual: pa.DataType, wanted: pa.DataType) -> bool:
     return is_bytes(actual) and bool(types.is_fixed_size_binary(wanted))
 
 
-def _decoded(data_type: pa.DataType) -> pa.DataType:
-    """The type of a dictionary's values; any other type itself."""
+def _value_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type of a dictionary's values; any other type itself."""
     return data_type.value_type if types.is_dictionary(data_type) else data_type
 
 

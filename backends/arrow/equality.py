@@ -1,4 +1,4 @@
-"""Equality of rows as state needs it: null equals null, NaN equals NaN, 0.0 equals -0.0, in nested values, too."""
+"""Equality and order of rows: null equals null, NaN equals NaN, 0.0 equals -0.0, also inside nested values."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def equal_rows(left: pa.Array, right: pa.Array) -> Flags:
-    """Whether each row of one array equals the row of the other at its place.
+    """Compare the rows of two arrays place by place.
 
     Args:
         left: An array.
@@ -36,15 +36,15 @@ def equal_rows(left: pa.Array, right: pa.Array) -> Flags:
 
 
 def equal_numbers(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> Flags:
-    """Whether each number equals the number at its place in the other array; NaN equals NaN."""
+    """Compare numbers with those at the same places of another array; NaN equals NaN."""
     equal: Flags = left == right
     if left.dtype.kind == "f":
-        equal |= (left != left) & (right != right)  # noqa: PLR0124  # NaN alone differs from itself
+        equal |= (left != left) & (right != right)  # noqa: PLR0124  # only NaN differs from itself
     return equal
 
 
 def plain_floats(array: pa.Array) -> pa.Array:
-    """The array with 0.0 in the place of -0.0 and one NaN in the place of all, inside of nested values, too."""
+    """Replace -0.0 by 0.0 and every NaN by the same one, also inside nested values."""
     kind = array.type
     if types.is_floating(kind):
         return _plain_numbers(array)
@@ -93,4 +93,30 @@ def _equal_lists(left: pa.Array, right: pa.Array) -> Flags:
 
 def _flags(array: pa.Array) -> Flags:
     flags: Flags = array.to_numpy(zero_copy_only=False)
+    return flags
+
+
+_COUNTED = 1 << 16
+"""NumPy counts numbers of 16 bits into place, which takes an eighth of the time of a sort."""
+
+
+def order_of(numbers: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Sort rows by their numbers, and rows of one number by arrival; returns their positions.
+
+    Args:
+        numbers: The number of each row, 0 <= number < count; fewer than 2**32 rows.
+        count: Upper bound of the numbers, at most 2**32.
+    """
+    if count <= _COUNTED:
+        return numbers.astype(np.uint16).argsort(kind="stable")
+    # The number above and the row below are sorted as one, which is several times as fast as to sort rows.
+    packed = numbers.astype(np.uint64) << np.uint64(32) | np.arange(len(numbers), dtype=np.uint64)
+    packed.sort()
+    return (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def run_starts(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Mark the first row of each run of equal numbers, or of equal texts of NumPy."""
+    flags = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=flags[1:])
     return flags

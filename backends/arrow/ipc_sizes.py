@@ -1,8 +1,8 @@
-"""How many bytes a record batch of an Arrow IPC file takes once it is decompressed, before anything is decompressed.
+"""Decompressed sizes of the record batches of an Arrow IPC file, read before anything is decompressed.
 
-A compressed buffer begins with its decompressed length, and Arrow allocates that many bytes on its word: a block of
-a hundred kilobytes can ask for gigabytes. pyarrow shows neither these lengths nor where batches are, so the few
-fields of Arrow's FlatBuffers that say it are read here:
+A compressed buffer begins with its decompressed length, and Arrow allocates that many bytes without a check: a block of
+a hundred kilobytes can claim gigabytes. pyarrow exposes neither these lengths nor the positions of batches, so this
+module reads the few fields of Arrow's FlatBuffers that have them:
 
     file       ARROW1 · messages · footer · length of the footer (4) · ARROW1
     Footer     dictionaries (2) and record batches (3): vectors of Block
@@ -25,7 +25,7 @@ Read = Callable[[int, int], Bytes]
 """Reads bytes of the file, by offset and length."""
 
 Block = tuple[int, int, int]
-"""Where a message is: its offset, its length and that of its body."""
+"""The place of a message: its offset, its length and that of its body."""
 
 _TAIL = struct.Struct("<i6s")
 _BLOCK = struct.Struct("<qi4xq")
@@ -43,14 +43,14 @@ _NOT_READABLE = (struct.error, IndexError)
 
 
 def blocks_of(read: Read, length: int) -> tuple[list[Block], list[Block]]:
-    """Return where the dictionaries and the record batches of a file are.
+    """Return the places of a file's dictionaries and of its record batches.
 
     Args:
         read: Reads bytes of the file.
         length: Length of the file in bytes.
 
     Raises:
-        ValueError: The bytes are no Arrow file, or a block is not inside of it.
+        ValueError: The bytes are not an Arrow file, or a block is outside it.
     """
     try:
         size, _ = _TAIL.unpack(read(length - _TAIL.size, _TAIL.size))
@@ -69,16 +69,16 @@ def blocks_of(read: Read, length: int) -> tuple[list[Block], list[Block]]:
     return dictionaries, batches
 
 
-def check_block(read: Read, block: Block, most: int) -> None:
-    """Refuse a block that would take more than so many bytes when it is decompressed.
+def check_block(read: Read, block: Block, max_bytes: int) -> None:
+    """Refuse a block that would be too large once it is decompressed.
 
     Args:
         read: Reads bytes of the file.
-        block: Where the block is.
-        most: How many bytes; 0 refuses every compressed block.
+        block: The block's place.
+        max_bytes: The most bytes of a decompressed block; 0 refuses every compressed block.
 
     Raises:
-        ValueError: It would, or it is no block.
+        ValueError: The block would be larger, or is not a block.
     """
     offset, length, body = block
     total = 0
@@ -97,12 +97,12 @@ def check_block(read: Read, block: Block, most: int) -> None:
                 total += size if grown == _NOT_COMPRESSED else max(grown, 0)
     except _NOT_READABLE as error:
         raise ValueError(f"a message that can't be read ({error})") from error
-    if total > most:
-        text = f"{body} compressed bytes would be {total}, and no block has more than {most}"
+    if total > max_bytes:
+        text = f"{body} compressed bytes claim to be {total}, and a block has at most {max_bytes}"
         raise ValueError(text)
 
 
-def check_blocks(file: pa.Buffer, most: int) -> None:
+def check_blocks(file: pa.Buffer, max_bytes: int) -> None:
     """Check every block of a file in memory as `check_block` does. Raises `ValueError`."""
     view = memoryview(file).cast("B")
 
@@ -111,24 +111,24 @@ def check_blocks(file: pa.Buffer, most: int) -> None:
 
     for blocks in blocks_of(read, len(view)):
         for block in blocks:
-            check_block(read, block, most)
+            check_block(read, block, max_bytes)
 
 
 def refuse_compressed(stream: bytes) -> None:
     """Refuse an Arrow IPC stream in which a message is compressed.
 
     Raises:
-        ValueError: One is, or the bytes are no such stream.
+        ValueError: A message is compressed, or the bytes are not an IPC stream.
     """
     at = 0
     try:
         while at < len(stream):
             mark, length = _MARK.unpack_from(stream, at)
             if mark != _CONTINUES or length <= 0:
-                break  # the end of the stream, which Arrow reads no further either
+                break  # the end of the stream, where Arrow stops too
             at += _MARK.size
             if _compressed_batch(stream, at):
-                raise ValueError("it is compressed")
+                raise ValueError("a message is compressed")
             body = _field(stream, _table(stream, at), 3)
             at += length + max(0, _int64(stream, body)[0] if body else 0)
     except _NOT_READABLE as error:
@@ -136,7 +136,7 @@ def refuse_compressed(stream: bytes) -> None:
 
 
 def _compressed_batch(data: Bytes, start: int) -> int:
-    """Where the batch of a message is that begins there; 0 if it has none, or is not compressed."""
+    """Return the position of the batch of the message that begins at `start`; 0 without a batch or compression."""
     message = _table(data, start)
     kind, header = _field(data, message, 1), _field(data, message, 2)
     if not (kind and header) or data[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):
@@ -149,12 +149,12 @@ def _compressed_batch(data: Bytes, start: int) -> int:
 
 
 def _table(data: Bytes, position: int) -> int:
-    """Where a table, or vector, is that is referred to from there."""
+    """Return the position of the table or vector that a position refers to."""
     return position + int(_int32(data, position)[0])
 
 
 def _field(data: Bytes, table: int, field: int) -> int:
-    """Where a field of a table is; 0 if it is not there."""
+    """Return the position of a field of a table; 0 if the table lacks it."""
     fields = table - _int32(data, table)[0]
     at = 4 + 2 * field
     if at >= _int16(data, fields)[0]:
@@ -164,7 +164,7 @@ def _field(data: Bytes, table: int, field: int) -> int:
 
 
 def _vector(data: Bytes, table: int, field: int, width: int) -> list[Bytes]:
-    """The items of a vector, each of so many bytes."""
+    """Return the items of a vector, which are `width` bytes each."""
     position = _field(data, table, field)
     if not position:
         return []

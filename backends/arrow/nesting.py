@@ -1,8 +1,7 @@
-"""The one walker over nested types and arrays: it takes them apart and puts them together, whatever kinds there are.
+"""The one walker over nested types and arrays of all layouts: it takes them apart and puts them together.
 
-Inside of a struct are its fields, inside of a map its keys and its items, inside of a list of any kind its items.
-Inside of all other types there is nothing; the values of a dictionary and the storage of an extension are seen by
-`plain_type` and `plain_array`.
+Inside a struct are its fields, inside a map its keys and its items, inside every list its items. All other types have
+nothing inside; `plain_type` and `plain_array` reach the values of a dictionary and the storage of an extension.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +12,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow.kinds import is_list, is_list_view
+
+def is_list(data_type: pa.DataType) -> bool:
+    """Return whether the type is one of Arrow's list types."""
+    return bool(
+        types.is_list(data_type)
+        or types.is_large_list(data_type)
+        or types.is_fixed_size_list(data_type)
+    )
+
+
+def is_list_view(data_type: pa.DataType) -> bool:
+    """Return whether the type is one of Arrow's list views, which may share items or have them in another order."""
+    return bool(types.is_list_view(data_type) or types.is_large_list_view(data_type))
+
+
+def is_text(data_type: pa.DataType) -> bool:
+    """Return whether the type is one of Arrow's string types."""
+    return bool(
+        types.is_string(data_type)
+        or types.is_large_string(data_type)
+        or types.is_string_view(data_type)
+    )
+
+
+def is_bytes(data_type: pa.DataType) -> bool:
+    """Return whether the type is one of Arrow's binary types of any length."""
+    return bool(
+        types.is_binary(data_type)
+        or types.is_large_binary(data_type)
+        or types.is_binary_view(data_type)
+    )
 
 
 def fields_of(type: pa.DataType) -> list[pa.Field]:
-    """The fields that are directly inside of a type."""
+    """Return the fields that are directly inside a type."""
     if not type.num_fields:
         return []
     if types.is_struct(type):
@@ -28,7 +57,7 @@ def fields_of(type: pa.DataType) -> list[pa.Field]:
 
 
 def paths_in(type: pa.DataType, path: str) -> list[str]:
-    """The paths of the fields that are directly inside of a type, such as `lines[].price`.
+    """Return the paths of the fields that are directly inside a type, such as `lines[].price`.
 
     Args:
         type: The type.
@@ -42,12 +71,12 @@ def paths_in(type: pa.DataType, path: str) -> list[str]:
 
 
 def path_below(path: str, name: str) -> str:
-    """The path of a field of a struct."""
+    """Return the path of a field of a struct."""
     return f"{path}.{name}" if path else name
 
 
 def types_in(type: pa.DataType) -> Iterator[pa.DataType]:
-    """The type, and all types that it is made of."""
+    """Iterate over the type and all types inside it."""
     yield type
     plain = plain_type(type)
     if plain is not type:
@@ -62,12 +91,12 @@ def mapped_type(
     *,
     may_be_null: bool = False,
 ) -> pa.DataType:
-    """The type with each type changed that is inside of it and has nothing inside itself.
+    """Replace each innermost type inside a type.
 
     Args:
         type: The type.
         change: Returns the type that replaces a type.
-        may_be_null: Whether all that is inside may be null, but for keys of maps.
+        may_be_null: Whether everything inside becomes nullable, except keys of maps.
     """
     if not fields_of(type):
         return change(type)
@@ -85,32 +114,32 @@ def mapped_type(
 
 
 def nullable_type(type: pa.DataType) -> pa.DataType:
-    """The type in which everything inside may be null, except keys of maps."""
+    """Return the type in which everything inside may be null, except keys of maps."""
     return mapped_type(type, lambda inner: inner, may_be_null=True)
 
 
 def plain_type(type: pa.DataType) -> pa.DataType:
-    """Type of the values of a dictionary or of an extension; any other type itself."""
+    """Return the type of a dictionary's values or of an extension's storage; any other type itself."""
     if isinstance(type, pa.BaseExtensionType):
         return plain_type(type.storage_type)
     return plain_type(type.value_type) if types.is_dictionary(type) else type
 
 
 def plain_array(array: pa.Array) -> pa.Array:
-    """The array as one of its `plain_type`."""
+    """Return the array as one of its `plain_type`."""
     if isinstance(array, pa.ExtensionArray):
         return plain_array(array.storage)
     if not types.is_dictionary(array.type):
         return array
-    if not len(array.dictionary):  # indices inside of what is missing lead nowhere
+    if not len(array.dictionary):  # indices inside null structs refer to nothing
         return pa.nulls(len(array), plain_type(array.type))
     return plain_array(array.dictionary_decode())
 
 
 def children_of(array: pa.Array) -> list[pa.Array]:
-    """The arrays that are directly inside of an array, without rows that belong to other slices of it.
+    """Return the arrays that are directly inside an array, without rows that belong to other slices of it.
 
-    The fields of a struct are as long as the struct. The items of a list leave out those of lists that are null.
+    The fields of a struct are as long as the struct. The items of lists that are null are left out.
     """
     type = array.type
     if types.is_struct(type):
@@ -122,11 +151,11 @@ def children_of(array: pa.Array) -> list[pa.Array]:
 
 
 def with_children(array: pa.Array, children: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
-    """The array with other arrays inside: null where it is null, and with as many items.
+    """Replace the arrays inside an array; nulls and numbers of items stay.
 
     Args:
         array: A nested array.
-        children: As many arrays as `children_of` returns, of the same lengths; for a struct there may be more or fewer.
+        children: Arrays of the same number and lengths as `children_of` returns; a struct may have more or fewer.
         type: Type of the result: a struct, a map, or a list or large list.
     """
     mask = array.is_null() if array.null_count else None
@@ -142,11 +171,11 @@ def with_children(array: pa.Array, children: Sequence[pa.Array], type: pa.DataTy
     return make.from_arrays(offsets, *children, type=type, mask=mask)
 
 
-def conformed(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """The array as another type of the same shape: only the innermost values are cast, without loss.
+def conform(array: pa.Array, type: pa.DataType) -> pa.Array:
+    """Cast an array to a type of the same shape: only the innermost values are cast, without loss.
 
-    Names of fields, and which fields may be null, are those of the type, whether a null is there or not. Use it in place of
-    Arrow's casts, which look at fields below a null struct, and fail for slices of lists whose items have no type.
+    Names and nullability of fields become those of the type, also if there are nulls. Use it in place of Arrow's casts,
+    which check fields below a null struct, and fail for slices of lists whose items have no type.
 
     Raises:
         pa.ArrowException: A value can't be cast.
@@ -158,16 +187,16 @@ def conformed(array: pa.Array, type: pa.DataType) -> pa.Array:
     if not _is_same_shape(array.type, type):
         return array.cast(type)
     children = zip(children_of(array), fields_of(type), strict=True)
-    return with_children(array, [conformed(child, field.type) for child, field in children], type)
+    return with_children(array, [conform(child, field.type) for child, field in children], type)
 
 
-def conformed_column(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
-    """The column as another type of the same shape, as `conformed` makes it of an array."""
-    return pa.chunked_array([conformed(chunk, type) for chunk in column.chunks], type)
+def conform_column(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
+    """Cast a column to a type of the same shape, as `conform` casts an array."""
+    return pa.chunked_array([conform(chunk, type) for chunk in column.chunks], type)
 
 
 def _is_same_shape(type: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether `with_children` makes arrays of the wanted type of what is inside of arrays of the other type."""
+    """Return whether `with_children` can make arrays of the wanted type with the children of the other type."""
     if types.is_struct(type) and types.is_struct(wanted):
         return bool(type.num_fields == wanted.num_fields)
     if types.is_map(type) and types.is_map(wanted):
@@ -177,7 +206,7 @@ def _is_same_shape(type: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each list or map begins in `children_of` the array, and where the last one ends."""
+    """Return the position in `children_of` the array at which each list or map begins, and the end of the last one."""
     if types.is_map(array.type):
         ends = _map_offsets(array).astype(np.int64)
         ends -= ends[0]
@@ -187,7 +216,7 @@ def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _map_offsets(array: pa.MapArray) -> npt.NDArray[np.int32]:
-    """Where each map begins and the last one ends, among those of all slices."""
+    """Return the begin of each map and the end of the last one, among the items of all slices."""
     if not len(array):  # it may lack the only offset
         return np.zeros(1, np.int32)
     offsets: npt.NDArray[np.int32] = array.offsets.to_numpy()

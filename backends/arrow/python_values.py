@@ -1,35 +1,40 @@
-"""Python values that Arrow would change silently on the way into a type, and how they are noticed.
+"""Conversions between Python objects and Arrow data that keep every value, or refuse it.
 
-Arrow cuts 1.5 to 1 and microseconds to seconds, takes a number for a date, text for bytes and for a
-list, and drops values whose names are not among a struct's fields.
+`check_values` and `quick_type` walk nested types; `leaf_rules` decides about the types that have nothing inside. Arrow
+itself would make lists of texts and drop values whose names are not among a struct's fields.
 """
 
 import datetime as dt
-import struct
+import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
-from holdfast.backends.arrow.casts import MisfitError
-from holdfast.backends.arrow.kinds import is_bytes, is_list, is_list_view, is_text
+from holdfast.backends.arrow.casts import IncompatibleValueError, cast
+from holdfast.backends.arrow.leaf_rules import BYTES, Convert, NotQuickError, QuickType, leaf_rule
+from holdfast.backends.arrow.nesting import is_list, is_list_view, plain_type
+from holdfast.common import raise_shortage
+from holdfast.errors import InvalidRequestError
 
-_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
-_FLOATS = {16: "e", 32: "f"}
-_NO_TIME = -(1 << 63)
-_BYTES = bytes | bytearray | memoryview
+Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
+"""Many elements at once. Record batches and tables are elements of struct type, one a row."""
 
 
 def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
-    """Check each value, and what is inside of it. None is allowed: it may be inside of an element.
+    """Check each value and everything inside it. None is allowed: it may be inside an element.
 
     Raises:
-        MisfitError: A value would be another one as the wanted type.
+        IncompatibleValueError: A value would change in the conversion to the wanted type.
     """
     present = [value for value in values if value is not None]
     if isinstance(wanted, pa.BaseExtensionType):
-        # Among Arrow's own extension types only that of UUIDs takes objects that its storage doesn't.
+        # Among Arrow's own extension types only that of UUIDs takes objects that its storage doesn't take.
         stored = [value.bytes if isinstance(value, uuid.UUID) else value for value in present]
         check_values(stored, wanted.storage_type)
     elif pa.types.is_dictionary(wanted):
@@ -41,26 +46,18 @@ def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
         check_values([key for key, _ in pairs], wanted.key_type)
         _check_field([item for _, item in pairs], wanted.item_field)
     elif is_list(wanted) or is_list_view(wanted):
-        if any(isinstance(value, str | _BYTES) for value in present):
-            message = f"text or bytes are no {wanted}"
-            raise MisfitError(message)
+        if any(isinstance(value, str | BYTES) for value in present):
+            message = f"text and bytes are not a {wanted}"
+            raise IncompatibleValueError(message)
         if pa.types.is_fixed_size_list(wanted) and any(
             len(items) != wanted.list_size for items in present
-        ):  # Arrow looks at some and ends the process when it reads others
+        ):  # Arrow checks only some of them, and crashes the process when it reads the others
             message = f"not every list has the {wanted.list_size} items of a {wanted}"
-            raise MisfitError(message)
+            raise IncompatibleValueError(message)
         _check_field([item for items in present for item in items], wanted.value_field)
-    elif not _are_leaves(present, wanted):
+    elif (fits := leaf_rule(wanted).fits) is not None and not fits(present, wanted):
         message = f"not every value is a {wanted}"
-        raise MisfitError(message)
-
-
-def _are_leaves(values: list[Any], wanted: pa.DataType) -> bool:
-    if pa.types.is_float16(wanted) or pa.types.is_float32(wanted):
-        return _are_narrow_floats(values, wanted)
-    return all(
-        fits(value, wanted) for is_kind, fits in _LEAVES if is_kind(wanted) for value in values
-    )
+        raise IncompatibleValueError(message)
 
 
 def _check_structs(structs: list[Any], fields: list[pa.Field]) -> None:
@@ -69,7 +66,7 @@ def _check_structs(structs: list[Any], fields: list[pa.Field]) -> None:
         unknown = set(value) - set(names) if isinstance(value, Mapping) else set()
         if unknown:
             message = f"fields {sorted(map(str, unknown))} are not among {names}"
-            raise MisfitError(message)
+            raise IncompatibleValueError(message)
     for index, field in enumerate(fields):
         _check_field([_field_of(value, field.name, index) for value in structs], field)
 
@@ -77,7 +74,7 @@ def _check_structs(structs: list[Any], fields: list[pa.Field]) -> None:
 def _check_field(values: list[Any], field: pa.Field) -> None:
     if not field.nullable and any(value is None for value in values):
         message = f"field {field.name!r} must not be None"
-        raise MisfitError(message)
+        raise IncompatibleValueError(message)
     check_values(values, field.type)
 
 
@@ -91,81 +88,220 @@ def _pairs(mapping: Any) -> Iterable[tuple[Any, Any]]:
     return mapping.items() if isinstance(mapping, Mapping) else mapping
 
 
-def _fits_integer(value: Any, _wanted: pa.DataType) -> bool:
-    return not isinstance(value, str | bytes) and int(value) == value
+def scalar_of(value: Any, element_type: pa.DataType) -> pa.Scalar:
+    """Convert one element to a scalar that shares nothing with it. Raises `IncompatibleValueError`."""
+    (array,) = chunks_of([value], element_type)
+    return array[0]
 
 
-def _are_narrow_floats(values: list[Any], wanted: pa.DataType) -> bool:
-    """Whether no value is too large, and whole numbers are kept; fractions are rounded as everywhere."""
-    form = f"<{len(values)}{_FLOATS[wanted.bit_width]}"
-    try:
-        packed = struct.pack(form, *values)  # all in one go: lists of floats may be long
-    except (OverflowError, struct.error):
-        return False
-    if set(map(type, values)) <= {float}:
-        return True
-    pairs = zip(values, struct.unpack(form, packed), strict=True)
-    return all(value == kept for value, kept in pairs if isinstance(value, int))
+def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
+    """Convert elements to arrays, without a copy if they are Arrow data of that type.
 
-
-def _is_count(value: Any) -> bool:
-    """Whether the value is a number of the type's own units, such as milliseconds since 1970.
-
-    The least number of 64 bits means "no time" to NumPy and pandas, and Arrow's objects don't come back from it.
+    Raises:
+        IncompatibleValueError: An element is missing (None), or can't be converted without loss.
     """
-    return type(value) is int and value > _NO_TIME
+    chunks = _arrays(values, element_type)
+    if any(_has_null(chunk) for chunk in chunks):
+        message = "None is not a valid element"
+        raise IncompatibleValueError(message)
+    return [chunk for chunk in chunks if len(chunk)]
 
 
-def _fits_timestamp(value: Any, wanted: pa.DataType) -> bool:
-    return _is_count(value) or (
-        isinstance(value, dt.datetime)
-        and (value.tzinfo is None) == (wanted.tz is None)
-        and value.microsecond % _MICROSECONDS[wanted.unit] == 0
-        and (wanted.unit == "ns" or not getattr(value, "nanosecond", 0))  # of pandas
+def nullable_array(values: Sequence[Any], element_type: pa.DataType) -> pa.Array:
+    """Convert Python values to a column; None becomes null. Raises `IncompatibleValueError` if a value would change."""
+    return _convert(values, element_type)
+
+
+def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
+    given = _arrow_data(values)
+    if given is not None:
+        return [cast(array, element_type) for array in given]
+    objects = list(values)
+    if objects and all(isinstance(value, pa.Scalar) for value in objects):
+        return [cast(_convert(objects), element_type)]
+    objects = [value.as_py() if isinstance(value, pa.Scalar) else value for value in objects]
+    return [_convert(objects, element_type)]
+
+
+def _arrow_data(values: Elements) -> list[pa.Array] | None:
+    if isinstance(values, pa.RecordBatch):
+        return [values.to_struct_array()]
+    if isinstance(values, pa.Table):
+        return list(values.to_struct_array().chunks)
+    if isinstance(values, pa.ChunkedArray):
+        return list(values.chunks)
+    if isinstance(values, pa.Array):
+        return [values]
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
+        message = f"{type(values).__name__} is not a list of elements"
+        raise IncompatibleValueError(message)
+    if hasattr(values, "__array__"):  # the user may change a column of NumPy or pandas later
+        return [pa.concat_arrays([_convert(_column(values))])]
+    return None
+
+
+def _column(values: Any) -> Any:
+    """Return a column of NumPy or pandas in the byte order that Arrow reads."""
+    if len(getattr(values, "shape", ())) > 1:
+        message = (
+            f"{type(values).__name__} has rows and columns; make it a pyarrow.Table, for example by "
+            "pyarrow.Table.from_pandas"
+        )
+        raise IncompatibleValueError(message)
+    is_native = getattr(getattr(values, "dtype", None), "isnative", True)
+    return values if is_native else values.astype(values.dtype.newbyteorder("="))
+
+
+def _convert(values: Any, element_type: pa.DataType | None = None) -> pa.Array:
+    """Convert values to an array of the given type, or of the type that Arrow infers.
+
+    Arrow's messages quote values, which are user data; ours don't.
+    """
+    try:
+        if element_type is not None:
+            check_values(values, element_type)
+        # NaN in a column of floats is a number; elsewhere it is the missing value of pandas.
+        kind = getattr(getattr(values, "dtype", None), "kind", "")
+        array = pa.array(values, type=element_type, from_pandas=False if kind == "f" else None)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise_shortage(error)
+        message = f"not every value is a {element_type or 'value of one Arrow type'}"
+        raise IncompatibleValueError(message) from None
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+
+
+def _has_null(chunk: pa.Array) -> bool:
+    if pa.types.is_dictionary(chunk.type) and chunk.dictionary.null_count:
+        return bool(pc.any(chunk.is_null()).as_py() or chunk.dictionary_decode().null_count)
+    return bool(chunk.null_count)
+
+
+@lru_cache(256)  # a state is opened for each batch
+def quick_type(type: pa.DataType) -> QuickType | None:
+    """Return the objects of an Arrow type that need no column; None if all do.
+
+    Integers of more than 64 bits and text that is not valid Unicode are among these objects: the column refuses them when
+    it is made.
+    """
+    if types.is_struct(type):
+        return _quick_struct(type)
+    if types.is_list(type) or types.is_large_list(type):
+        return _quick_list(type)
+    return leaf_rule(type).quick(type)
+
+
+def convert_with_fallback(quick: QuickType, otherwise: Convert) -> Convert:
+    """Return the function that converts quick objects, and calls another function for all others."""
+    kind, convert = quick
+    if convert is None:
+        return otherwise
+
+    def convert_any(value: Any) -> Any:
+        if type(value) is kind:
+            try:
+                return convert(value)
+            except Exception:  # noqa: BLE001, S110  # `otherwise` finds the error, if there is one
+                pass
+        return otherwise(value)
+
+    return convert_any
+
+
+def dictionary_key(type: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return the function that makes a key of a dictionary from a type's object; None if the object itself is the key.
+
+    Two keys are equal, with the same hash, exactly if Arrow's values are equal. Python disagrees with Arrow twice: NaN
+    differs from itself, and two datetimes of one zone are equal if their clocks show the same, even an hour apart at
+    the end of daylight saving time.
+
+    Args:
+        type: The values' type. For nested types only the hash of objects decides, if they have one.
+    """
+    plain = plain_type(type)
+    if types.is_floating(plain):
+        return _single_nan
+    if types.is_timestamp(plain) and plain.tz is not None:
+        return _unambiguous
+    return None
+
+
+def _single_nan(value: Any) -> Any:
+    """Return the number; the same object for every NaN."""
+    return math.nan if value != value else value  # noqa: PLR0124  # only NaN differs from itself
+
+
+def _unambiguous(value: Any) -> Any:
+    """Return a datetime that equals no other instant: the second 02:30 of a day has its offset in place of its zone."""
+    if isinstance(value, dt.datetime) and value.fold:
+        return value.replace(tzinfo=dt.timezone(value.utcoffset() or dt.timedelta()), fold=0)
+    return value
+
+
+def no_object_error(place: str, type: pa.DataType, reason: str) -> InvalidRequestError:
+    """Return the error for a value without a Python object: a time beyond its calendar, text that is not UTF-8.
+
+    Args:
+        place: The value and its place, such as the name of a column.
+        type: Its type.
+        reason: The reason, such as the name of Python's own error; no values.
+    """
+    message = (
+        f"{place}: Python has no object for a value of type {type} ({reason}); take it as Arrow data, or give it another "
+        "type"
     )
+    return InvalidRequestError(message)
 
 
-def _fits_date(value: Any, _wanted: pa.DataType) -> bool:
-    return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+@contextmanager
+def named_conversion(place: str, type: pa.DataType) -> Iterator[None]:
+    """Convert values between Arrow and Python inside; a failure becomes one error that names the values' place.
+
+    Raises:
+        InvalidRequestError: A value has no object.
+    """
+    try:
+        yield
+    except InvalidRequestError:
+        raise
+    except (ArithmeticError, LookupError, OSError, ValueError, pa.ArrowException) as error:
+        raise no_object_error(place, type, error.__class__.__name__) from error
 
 
-def _fits_time(value: Any, wanted: pa.DataType) -> bool:
-    day = (
-        24
-        * 60
-        * 60
-        * (1_000_000_000 if wanted.unit == "ns" else 1_000_000 // _MICROSECONDS[wanted.unit])
-    )
-    return (_is_count(value) and 0 <= value < day) or (
-        isinstance(value, dt.time)
-        and value.tzinfo is None
-        and value.microsecond % _MICROSECONDS[wanted.unit] == 0
-    )
+def _quick_struct(type_: pa.DataType) -> QuickType | None:
+    quick = {field.name: quick_type(field.type) for field in type_}
+    fields = [
+        (field.name, each.kinds(may_be_none=field.nullable), each.convert)
+        for field, each in zip(type_, quick.values(), strict=False)
+        if each is not None
+    ]
+    if len(fields) != type_.num_fields:  # duplicate names are missing, too
+        return None
+
+    def convert(value: Any) -> Any:
+        if len(value) != len(fields):
+            raise NotQuickError
+        made = {}
+        for name, kinds, convert_item in fields:
+            item = value[name]
+            if type(item) not in kinds:
+                raise NotQuickError
+            made[name] = item if convert_item is None or item is None else convert_item(item)
+        return made
+
+    return QuickType(dict, convert)
 
 
-def _fits_duration(value: Any, wanted: pa.DataType) -> bool:
-    return _is_count(value) or (
-        isinstance(value, dt.timedelta)
-        and value.microseconds % _MICROSECONDS[wanted.unit] == 0
-        and (wanted.unit == "ns" or not getattr(value, "nanoseconds", 0))  # of pandas
-    )
+def _quick_list(type_: pa.DataType) -> QuickType | None:
+    quick = quick_type(type_.value_type)
+    if quick is None:
+        return None
+    kinds, convert_item = quick.kinds(may_be_none=type_.value_field.nullable), quick.convert
 
+    def convert(value: Any) -> Any:
+        if not kinds.issuperset(map(type, value)):
+            raise NotQuickError
+        if convert_item is None:
+            return value.copy()
+        return [None if item is None else convert_item(item) for item in value]
 
-def _fits_text(value: Any, _wanted: pa.DataType) -> bool:
-    return isinstance(value, str)
-
-
-def _fits_bytes(value: Any, _wanted: pa.DataType) -> bool:
-    return isinstance(value, _BYTES)
-
-
-_LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], bool]], ...] = (
-    (pa.types.is_integer, _fits_integer),
-    (pa.types.is_timestamp, _fits_timestamp),
-    (pa.types.is_date, _fits_date),
-    (pa.types.is_time, _fits_time),
-    (pa.types.is_duration, _fits_duration),
-    (is_text, _fits_text),
-    (is_bytes, _fits_bytes),
-    (pa.types.is_fixed_size_binary, _fits_bytes),
-)
+    return QuickType(list, convert)

@@ -1,7 +1,7 @@
-"""HLL sketches of Apache DataSketches as bytes: how many distinct values there are, about.
+"""HLL sketches of Apache DataSketches, as bytes: approximate numbers of distinct values.
 
-Spark's `hll_sketch_agg` writes the same bytes, and its `hll_sketch_estimate` reads what is made here.
-The package is loaded when the first sketch is: who has none needs no `holdfast[sketches]`.
+Spark's `hll_sketch_agg` writes the same bytes, and its `hll_sketch_estimate` reads those that are written here.
+The package is imported with the first sketch: jobs without sketches don't need `holdfast[sketches]`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,20 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.arrow.casts import MisfitError
+from holdfast.backends.arrow.casts import IncompatibleValueError
 from holdfast.errors import InvalidRequestError
 
 
 def check_sketches() -> None:
-    """Refuse sketches where their package is missing. Raises `InvalidRequestError`."""
+    """Refuse sketches if their package is not installed. Raises `InvalidRequestError`."""
     _datasketches()
 
 
 def union_of_sketches(sketches: Sequence[bytes]) -> bytes:
-    """A sketch of all values that these are of, as large as the largest of them.
+    """Return the sketch of the values of all sketches, with the size of the largest one.
 
     Raises:
-        MisfitError: Bytes are no sketch.
+        IncompatibleValueError: Bytes are not a sketch.
         InvalidRequestError: The package is not installed.
     """
     package = _datasketches()
@@ -36,10 +36,10 @@ def union_of_sketches(sketches: Sequence[bytes]) -> bytes:
 
 
 def estimates_of_sketches(sketches: Iterable[bytes | None]) -> pa.Array:
-    """How many distinct values each sketch is of, rounded as by Spark; 0 of no sketch.
+    """Estimate the number of distinct values of each sketch, rounded as Spark rounds it; 0 for None.
 
     Raises:
-        MisfitError: Bytes are no sketch.
+        IncompatibleValueError: Bytes are not a sketch.
         InvalidRequestError: The package is not installed.
     """
     counts = [0 if data is None else int(_read(data).get_estimate() + 0.5) for data in sketches]
@@ -50,7 +50,7 @@ def _read(data: bytes) -> Any:
     try:
         return _datasketches().hll_sketch.deserialize(data)
     except (RuntimeError, ValueError, IndexError) as error:
-        raise MisfitError(f"{len(data)} bytes are no HLL sketch: {error}") from error
+        raise IncompatibleValueError(f"{len(data)} bytes are not an HLL sketch: {error}") from error
 
 
 def _datasketches() -> ModuleType:

@@ -1,9 +1,8 @@
-"""States of checkpoints seen from outside of a job: read as tables, described, compared, checked, written anew.
+"""States of checkpoints from outside a job: listed, read as tables, compared, checked and written.
 
-Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts`,
-`keyed_parts` and `raw_parts` are what their kinds are stored as, and `key_choice` narrows a keyed state to one key, whose values
-`key_values` parses.
-`operator_writing` and `keyed_writing` are the way back. Start with `catalogue`.
+Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts` and
+`keyed_parts` are their stored parts, and `key_choice` reduces a keyed state to one key. `state_check` checks whether a job
+could restore them. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
 """
 
 from holdfast.backends.inspection.catalogue import StoredState, states_of, stored_states
@@ -14,16 +13,15 @@ from holdfast.backends.inspection.comparison import (
     compare_files,
     compare_subtasks,
 )
-from holdfast.backends.inspection.keyed_check import KeyedDescriptor
-from holdfast.backends.inspection.keyed_parts import shown_schema
+from holdfast.backends.inspection.keyed_parts import KeyedDescriptor, shown_schema
 from holdfast.backends.inspection.keyed_writing import (
     described_table,
     is_keyed,
     timers_table,
     without_tables,
-    write_dealt_tables,
     write_keyed_states,
     write_keyed_tables,
+    write_partitioned_tables,
 )
 from holdfast.backends.inspection.operator_writing import StateRows, write_states
 from holdfast.backends.inspection.reading import (
@@ -33,17 +31,16 @@ from holdfast.backends.inspection.reading import (
     readable_state,
     states,
 )
-from holdfast.backends.inspection.shown_column import ShownColumn
-from holdfast.backends.inspection.state_check import Fate, StateCheck, check
-from holdfast.backends.inspection.state_parts import ReadableState, StatePart
+from holdfast.backends.inspection.state_check import RestoreOutcome, StateCheck, check
+from holdfast.backends.inspection.state_parts import ReadableState, ShownColumn, StatePart
 
 __all__ = [
     "Difference",
-    "Fate",
     "FileComparison",
     "KeyedDescriptor",
     "Raw",
     "ReadableState",
+    "RestoreOutcome",
     "ShownColumn",
     "StateCheck",
     "StatePart",
@@ -64,8 +61,8 @@ __all__ = [
     "stored_states",
     "timers_table",
     "without_tables",
-    "write_dealt_tables",
     "write_keyed_states",
     "write_keyed_tables",
+    "write_partitioned_tables",
     "write_states",
 ]

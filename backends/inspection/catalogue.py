@@ -1,7 +1,7 @@
-"""The catalogue of a checkpoint: each state of each operator, known by its metadata, and by manifests of keyed state.
+"""The catalogue of a checkpoint: each state of each operator, from its metadata and the manifests of keyed state.
 
-Whatever shows, compares, checks or reads states begins here. `READERS` says who reads which kind of handle; a new
-kind of state is a line there.
+Start here to show, compare, check or read states. `READERS` has the reader of each type of handle; a new kind of state is
+a line there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.backends.inspection.keyed_parts import Table, tables_of
-from holdfast.backends.inspection.operator_parts import KINDS, SectionPart
-from holdfast.backends.inspection.raw_parts import RawPart
-from holdfast.backends.inspection.shown_column import ShownColumn
-from holdfast.backends.inspection.state_parts import ReadableState, StatePart
+from holdfast.backends.inspection.operator_parts import KINDS, RawPart, SectionPart
+from holdfast.backends.inspection.state_parts import ReadableState, ShownColumn, StatePart
 from holdfast.backends.keyed import TableSpec
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import (
@@ -27,7 +25,7 @@ from holdfast.locations.handles import (
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 
 Reader: TypeAlias = Callable[[int, Any], Iterable[tuple[str | None, str, StatePart]]]
-"""Lists what is behind a handle of a subtask: the name of each state, if it has any, its kind, and this part of it."""
+"""Lists the states of a subtask's handle: the name of each, or None, its kind, and this part of it."""
 
 
 def _sections(subtask: int, handle: OperatorStateHandle) -> Iterator[tuple[str, str, SectionPart]]:
@@ -35,17 +33,17 @@ def _sections(subtask: int, handle: OperatorStateHandle) -> Iterator[tuple[str, 
         yield name, KINDS[partitions.mode], SectionPart(subtask, name, handle.stream, partitions)
 
 
-def _raw(kind: str) -> Reader:
+def _raw_part(kind: str) -> Reader:
     return lambda subtask, handle: [(None, kind, RawPart(subtask, handle))]
 
 
 READERS: dict[str, dict[type, Reader]] = {
     "managed_operator": {OperatorStateHandle: _sections},
-    "raw_operator": {RawOperatorStateHandle: _raw("raw operator")},
-    "managed_keyed": {KeyGroupsStateHandle: _raw("keyed"), SegmentsStateHandle: tables_of},
-    "raw_keyed": {KeyGroupsStateHandle: _raw("raw keyed")},
+    "raw_operator": {RawOperatorStateHandle: _raw_part("raw operator")},
+    "managed_keyed": {KeyGroupsStateHandle: _raw_part("keyed"), SegmentsStateHandle: tables_of},
+    "raw_keyed": {KeyGroupsStateHandle: _raw_part("raw keyed")},
 }
-"""Who reads which kind of handle, by its field in `StoredSubtask` and its type."""
+"""The readers of handles, by field in `StoredSubtask` and type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,10 @@ class StoredState:
 
     Attributes:
         operator: The operator's uid.
-        name: The state's name; None for raw state, of which an operator has one of each kind.
+        name: The name of the state; None for raw state, which has one state for operator state and one for keyed state.
         kind: `list`, `union`, `broadcast`, `raw operator`, `raw keyed`; of keyed state `keyed value`, `keyed list`,
             `keyed map`, `keyed reducing`, `keyed aggregating` or `keyed timers`, and `keyed` if only that is known.
-        parts: Where the state is, by subtask.
+        parts: The parts of the state, by subtask.
     """
 
     operator: str
@@ -67,33 +65,33 @@ class StoredState:
 
     @property
     def label(self) -> str:
-        """The state for people: by its name or, as in `<raw keyed>`, by its kind."""
+        """The state for people: its name or, as in `<raw keyed>`, its kind."""
         return f"<{self.kind}>" if self.name is None else self.name
 
     @property
     def is_keyed(self) -> bool:
-        """Whether it is managed keyed state, whose names are none of operator state."""
+        """Return whether it is managed keyed state, whose names are separate from those of operator state."""
         return self.kind.startswith("keyed")
 
     @property
     def table_spec(self) -> TableSpec | None:
-        """The specification of the table of managed keyed state; None for other state, or if the manifest can't be read."""
+        """The table specification of managed keyed state; None for other state, or if the manifest can't be read."""
         first = self.parts[0]
         return first.table.spec if isinstance(first, Table) else None
 
     @property
     def subtasks(self) -> int:
-        """Number of subtasks that have stored it."""
+        """Number of subtasks that have stored the state."""
         return len({part.subtask for part in self.parts})
 
     @property
     def elements(self) -> int:
-        """Number of elements, entries, rows, partitions or key groups; those of one copy, if all have the same."""
+        """Number of elements, entries, rows, partitions or key groups; of one copy, if every subtask has a copy."""
         return sum(part.elements for part in self._to_read())
 
     @property
     def bytes(self) -> int:
-        """Length of what is stored; bytes that several subtasks lead to are counted once."""
+        """Length of the stored state; bytes that several subtasks refer to are counted once."""
         extents = {
             (_identity(stream), offset, length)
             for part in self.parts
@@ -102,14 +100,14 @@ class StoredState:
         return sum(length for _, _, length in extents)
 
     def readable(self) -> ReadableState:
-        """Read how the state is stored, and no elements.
+        """Read the stored columns of the state, and no elements.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
             CheckpointCorruptedError: Stored bytes are damaged.
         """
         first = self.parts[0]
-        stored = first.stored()
+        stored = first.stored_schema()
         return ReadableState(
             kind=self.kind,
             parts=self._to_read(),
@@ -119,10 +117,10 @@ class StoredState:
         )
 
     def row(self, columns: Sequence[ShownColumn]) -> dict[str, Any]:
-        """The state in a few values, which have the same names wherever states are listed.
+        """Return the properties of the state, under the names that all lists of states have.
 
         Args:
-            columns: The state's `ReadableState.content`; empty if the way in which the state is stored can't be read.
+            columns: The state's `ReadableState.content`; empty if the stored columns can't be read.
         """
         return {
             "operator": self.operator,
@@ -145,14 +143,14 @@ class StoredState:
 
 
 def stored_states(metadata: CheckpointMetadata) -> list[StoredState]:
-    """All states of a checkpoint, by operator. Reads nothing but manifests of keyed state that are not inline."""
+    """Return all states of a checkpoint, by operator. Reads only manifests of keyed state that are not inline."""
     return [
         state for uid, operator in metadata.operators.items() for state in states_of(uid, operator)
     ]
 
 
 def states_of(uid: str, operator: StoredOperator) -> list[StoredState]:
-    """All states of an operator: managed operator state first. Reads what `stored_states` does."""
+    """Return all states of an operator: managed operator state first. Reads the same files as `stored_states`."""
     states: dict[tuple[str, str | None, str], list[StatePart]] = {}
     for field, readers in READERS.items():
         for subtask, stored in sorted(operator.subtasks.items()):
@@ -171,25 +169,25 @@ def find_state(
     kind: str | None = None,
     is_keyed: bool = False,
 ) -> StoredState:
-    """The state that somebody names; a name may be left out where there is one only.
+    """Find a state by name; a name may be left out if there is only one.
 
     Args:
         metadata: The checkpoint.
         operator: The operator's uid.
         name: The state's name.
         raw: `operator` or `keyed` for the operator's raw state, which has no name.
-        kind: The state's kind, where operator state and keyed state have one name.
-        is_keyed: Whether keyed state is meant where no name and no kind is given.
+        kind: The state's kind, if operator state and keyed state have the same name.
+        is_keyed: Whether to prefer keyed state if there is neither name nor kind.
 
     Raises:
-        InvalidRequestError: There is no such state, or no name where there are several.
-        CheckpointNotFoundError: What says which keyed states there are is gone, for a subtask.
-        CheckpointCorruptedError: It is damaged.
+        InvalidRequestError: There is no such state, or the name is missing and there are several.
+        CheckpointNotFoundError: A manifest of keyed state is gone.
+        CheckpointCorruptedError: A manifest of keyed state is damaged.
     """
     if raw is not None and (raw not in {"operator", "keyed"} or name is not None):
-        message = f"raw is {raw!r}; it is 'operator' or 'keyed', and without a state"
+        message = f"raw must be 'operator' or 'keyed', without a state, got {raw!r}"
         raise InvalidRequestError(message)
-    uid = _chosen("operator", operator, list(metadata.operators))
+    uid = _choose("operator", operator, list(metadata.operators))
     states = states_of(uid, metadata.operators[uid])
     wanted_kind = kind if raw is None else f"raw {raw}"
     if wanted_kind is None or wanted_kind.startswith("keyed"):
@@ -206,18 +204,16 @@ def find_state(
     for state in states:
         if state.name is not None:
             named.setdefault(state.name, []).append(state)
-    chosen = named[_chosen(f"state of operator {uid!r}", name, list(named))]
+    chosen = named[_choose(f"state of operator {uid!r}", name, list(named))]
     if len(chosen) > 1:
         kinds = [state.kind for state in chosen]
-        message = (
-            f"operator {uid!r} has several states {chosen[0].name!r}; name one of the kinds {kinds}"
-        )
+        message = f"operator {uid!r} has several states {chosen[0].name!r}; choose one of the kinds {kinds}"
         raise InvalidRequestError(message)
     return chosen[0]
 
 
 def _check_whole(states: list[StoredState], name: str | None) -> None:
-    """Raise why keyed states of a subtask can't be told, unless operator state alone has the name."""
+    """Raise the error of an unreadable manifest, unless the name belongs to operator state only."""
     namesakes = [state for state in states if name is not None and state.name == name]
     if namesakes and not any(state.is_keyed for state in namesakes):
         return
@@ -226,17 +222,17 @@ def _check_whole(states: list[StoredState], name: str | None) -> None:
             state.readable()
 
 
-def _chosen(what: str, wanted: str | None, names: list[str]) -> str:
-    """The name that is wanted, or the only name."""
+def _choose(subject: str, wanted: str | None, names: list[str]) -> str:
+    """Return the wanted name, or the only name."""
     if wanted is None and len(names) == 1:
         return names[0]
     if wanted is None or wanted not in names:
-        there = f"name one of {names}" if names else "there is none"
-        which = "not named" if wanted is None else f"not {wanted!r}"
-        raise InvalidRequestError(f"{what} is {which}; {there}")
+        choice = f"choose one of {names}" if names else "there are no names to choose from"
+        problem = "needs a name" if wanted is None else f"{wanted!r} does not exist"
+        raise InvalidRequestError(f"{subject} {problem}; {choice}")
     return wanted
 
 
 def _identity(stream: StreamStateHandle) -> object:
-    """A value that tells a stream from others; two streams that travel in their handles are never the same."""
+    """Return a value that identifies a stream; two inline streams are never the same."""
     return stream.uri if isinstance(stream, FileStateHandle) else id(stream)

@@ -1,4 +1,4 @@
-"""The differences between two checkpoints. Only the types of states are read, no elements."""
+"""Differences between two checkpoints. Only the types of states are read, no elements."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from holdfast.backends.inspection.catalogue import StoredState, stored_states
-from holdfast.backends.inspection.shown_column import ShownColumn
+from holdfast.backends.inspection.state_parts import ShownColumn
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import files_of, without_place
 from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
@@ -22,31 +22,30 @@ _COMPARED = ("kind", "stored_elements", "bytes", "type", "arrow_type", "stored_a
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An operator or state that is not the same in two checkpoints.
+    """An operator or state that differs between two checkpoints.
 
     Attributes:
         operator: The operator's uid.
-        state: The state by its name, or by its kind, as in `<raw keyed>`, if it has no name; empty if
-            it is the operator that differs.
-        what: Whether it was added, removed or changed, from the first to the second.
+        state: The name of the state, or its kind, as in `<raw keyed>`, if it has no name; empty if the operator differs.
+        change: Whether it was added, removed or changed, from the first to the second.
         changes: The properties that changed, by name: the value before and after.
     """
 
     operator: str
     state: str
-    what: Literal["added", "removed", "changed"]
+    change: Literal["added", "removed", "changed"]
     changes: Mapping[str, tuple[Value, Value]]
 
 
 @dataclass(frozen=True, slots=True)
 class FileComparison:
-    """Files of two checkpoints, told apart by their content as their checksums say it.
+    """Files of two checkpoints, compared by content with their checksums.
 
     Attributes:
         only_first: Files of the first with bytes that the second doesn't have.
         only_second: Files of the second with bytes that the first doesn't have.
-        shared: Files that both lead to.
-        copies: Files of the second that have the same bytes as a file of the first elsewhere.
+        shared: Files that both refer to.
+        copies: Files of the second with the same bytes as another file of the first.
         inline_differs: Whether state inside `_metadata` differs.
     """
 
@@ -58,46 +57,48 @@ class FileComparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether both have the same bytes, wherever they use them."""
+        """Return whether both have the same bytes, in any places."""
         return not (self.only_first or self.only_second or self.inline_differs)
 
 
 def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Difference]:
-    """How the operators and states of two checkpoints differ. Reads the type of each state.
+    """Compare the operators and states of two checkpoints. Reads the type of each state.
 
-    Elements are counted, not compared: `compare_subtasks` says which subtasks' state differs.
+    Elements are counted, not compared: `compare_subtasks` returns the subtasks whose state differs.
     """
-    operators = _compared(
-        {(uid, ""): _of_operator(state) for uid, state in first.operators.items()},
-        {(uid, ""): _of_operator(state) for uid, state in second.operators.items()},
+    operators = _differences(
+        {(uid, ""): _operator_properties(state) for uid, state in first.operators.items()},
+        {(uid, ""): _operator_properties(state) for uid, state in second.operators.items()},
     )
-    states = _compared(
-        {(state.operator, state.label): _of_state(state) for state in stored_states(first)},
-        {(state.operator, state.label): _of_state(state) for state in stored_states(second)},
+    states = _differences(
+        {(state.operator, state.label): _state_properties(state) for state in stored_states(first)},
+        {
+            (state.operator, state.label): _state_properties(state)
+            for state in stored_states(second)
+        },
     )
     differences = [*operators, *states]
     return sorted(differences, key=lambda difference: (difference.operator, difference.state))
 
 
 def compare_subtasks(first: CheckpointMetadata, second: CheckpointMetadata) -> dict[str, list[int]]:
-    """The subtasks whose state is not the same, of each operator that both checkpoints have.
+    """Return the subtasks with different state, for each operator that both checkpoints have.
 
-    State is the same if it has the same bytes, as checksums say it, in the same places of the same
-    states. Reads no file.
+    State is the same if it has the same bytes, by their checksums, in the same places of the same states. Reads no file.
     """
     by_operator = {}
     for uid in sorted(first.operators.keys() & second.operators.keys()):
         old, new = _contents(first.operators[uid]), _contents(second.operators[uid])
-        others = [index for index in sorted(old | new) if old.get(index) != new.get(index)]
-        if others:
-            by_operator[uid] = others
+        different = [index for index in sorted(old | new) if old.get(index) != new.get(index)]
+        if different:
+            by_operator[uid] = different
     return by_operator
 
 
 def compare_files(
     first: Iterable[StreamStateHandle], second: Iterable[StreamStateHandle]
 ) -> FileComparison:
-    """The files that both checkpoints have, and those that only one has. Reads none of them."""
+    """Compare the files of two checkpoints by their handles. Reads no file."""
     first, second = list(first), list(second)
     ours = {file.uri: file for file in files_of(first)}
     theirs = {file.uri: file for file in files_of(second)}
@@ -115,7 +116,7 @@ def compare_files(
     )
 
 
-def _compared(
+def _differences(
     first: Mapping[tuple[str, str], Mapping[str, Value]],
     second: Mapping[tuple[str, str], Mapping[str, Value]],
 ) -> list[Difference]:
@@ -130,7 +131,7 @@ def _compared(
     return differences
 
 
-def _of_operator(operator: StoredOperator) -> dict[str, Value]:
+def _operator_properties(operator: StoredOperator) -> dict[str, Value]:
     return {
         "parallelism": operator.parallelism,
         "max_parallelism": operator.max_parallelism,
@@ -140,16 +141,16 @@ def _of_operator(operator: StoredOperator) -> dict[str, Value]:
     }
 
 
-def _of_state(state: StoredState) -> dict[str, Value]:
+def _state_properties(state: StoredState) -> dict[str, Value]:
     columns: tuple[ShownColumn, ...] = ()
-    with suppress(CheckpointError):  # if its file is gone, what is known is compared
+    with suppress(CheckpointError):  # without its file, the known properties are compared
         columns = state.readable().content
     row = state.row(columns) | {"forms": tuple(column.form for column in columns)}
     return {name: "" if row[name] is None else row[name] for name in _COMPARED}
 
 
 def _contents(operator: StoredOperator) -> dict[int, StoredSubtask]:
-    """State by subtask, without where it is and what was measured."""
+    """Return state by subtask, without its places and statistics."""
     return {
         index: msgspec.structs.replace(subtask.with_streams(without_place), statistics=None)
         for index, subtask in operator.subtasks.items()
@@ -158,5 +159,5 @@ def _contents(operator: StoredOperator) -> dict[int, StoredSubtask]:
 
 
 def _inline(streams: Iterable[StreamStateHandle]) -> Counter[bytes]:
-    """State inside `_metadata`, counted: the same bytes may be there several times."""
+    """Count the states inside `_metadata`: it may have the same bytes several times."""
     return Counter(stream.data for stream in streams if isinstance(stream, ByteStreamStateHandle))

@@ -1,22 +1,32 @@
-"""Managed keyed state in a checkpoint: tables of rows that are known by key, in segments."""
+"""Managed keyed state in a checkpoint: tables of rows by key, in segments."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.inspection.shown_column import ShownColumn
+from holdfast.backends.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 from holdfast.backends.inspection.state_parts import (
     CHANGED,
     POSITIONS,
     VALUE,
     Extent,
+    ShownColumn,
     StatePart,
+    form_error,
 )
 from holdfast.backends.keyed import (
+    ColumnarStateTables,
+    KeyedStateBackend,
     Keys,
     Migration,
     RestoredTable,
@@ -29,10 +39,15 @@ from holdfast.backends.keyed import (
     rows_of_key,
 )
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.sections import are_alike
-from holdfast.backends.serializers import NoWayError, change_of, stored_in
+from holdfast.backends.serializers import IncompatibleTypeError, change_of, stored_serializer
+from holdfast.backends.snapshot import has_same_form
 from holdfast.common import raise_shortage
-from holdfast.errors import CheckpointCorruptedError, CheckpointError, StateMigrationError
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointError,
+    InvalidRequestError,
+    StateMigrationError,
+)
 from holdfast.locations.handles import SegmentsStateHandle
 
 _CHANGED_TYPE = pa.timestamp("ms", "UTC")
@@ -41,9 +56,9 @@ _CHANGED_TYPE = pa.timestamp("ms", "UTC")
 def tables_of(
     subtask: int, handle: SegmentsStateHandle
 ) -> Iterator[tuple[str | None, str, StatePart]]:
-    """The tables behind a handle, by what its manifest says; reads nothing else, unless it is of RocksDB's files.
+    """List the tables of a handle. Reads only its manifest, unless the handle refers to RocksDB files.
 
-    If the manifest can't be read, there is a state without a name, which fails when it is read.
+    If the manifest can't be read, there is one state without a name, which fails when it is read.
     """
     try:
         (readable,) = readable_handles([handle])
@@ -66,7 +81,7 @@ def _same_table(
     key: tuple[pa.Array, ...] | None,
     max_parallelism: int,
 ) -> StatePart:
-    """A table in another process, which may be on a host that lacks what was written of its rows."""
+    """Open a table in another process, on a host that may lack the files that were written from RocksDB files."""
     parts = {known: part for known, _, part in tables_of(subtask, native)}
     part = parts.get(name) or parts[None]
     return (
@@ -76,16 +91,16 @@ def _same_table(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A subtask's part of a state by key: a row for each key, and sub key if there are some.
+    """A subtask's part of a state by key: a row for each key, and for each sub key if the state has them.
 
     Attributes:
         subtask: The subtask that has stored it.
-        handle: Leads to the rows in segments.
+        handle: The handle to the rows in segments.
         name: The state's name.
-        table: Which rows count.
-        native: Leads to the rows as the checkpoint has them, if they are in RocksDB's files.
+        table: The runs of the table's rows.
+        native: The checkpoint's handle to the rows, if they are in RocksDB files.
         key: The key whose rows are read: its columns, of one row each; None for all keys.
-        max_parallelism: Number of key groups of the job; of use for a single key alone.
+        max_parallelism: Number of key groups of the job, used only for a single key.
     """
 
     subtask: int
@@ -97,14 +112,14 @@ class Table:
     max_parallelism: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tasks read what is in RocksDB's files themselves: they need not be sent the rows."""
+        """Pickle the handle to RocksDB files instead of the rows: tasks read the files themselves."""
         if self.native is None:
             return Table, tuple(getattr(self, field.name) for field in fields(self))
         return _same_table, (self.subtask, self.native, self.name, self.key, self.max_parallelism)
 
     @property
     def elements(self) -> int:
-        """Number of rows as they are stored: a row that was changed or deleted counts until it is merged."""
+        """Number of stored rows: a row that was changed or deleted counts until it is merged."""
         return sum(run.rows for run in self.table.runs)
 
     def extents(self) -> list[Extent]:
@@ -113,7 +128,7 @@ class Table:
             for piece in self.table.slices()
         ]
 
-    def stored(self) -> pa.Schema:
+    def stored_schema(self) -> pa.Schema:
         return shown_schema(self.table.spec)
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
@@ -123,12 +138,8 @@ class Table:
         return [self]
 
     def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
-        if not are_alike(self.stored(), stored, self.name):
-            message = (
-                f"state {self.name!r} is stored by subtask {self.subtask} in another way than by the first "
-                "one; let every subtask of the job ask for it, and read it in the next checkpoint"
-            )
-            raise StateMigrationError(message)
+        if not has_same_form(self.stored_schema(), stored, self.name):
+            raise form_error(self.name, self.subtask)
         key_groups = KeyGroupRange(*self.handle.key_groups)
         for table in read_tables([self.handle], key_groups):
             if table.spec.name != self.name:
@@ -139,8 +150,8 @@ class Table:
                     columns.append(pa.array(rows.times_ms.astype(np.int64), _CHANGED_TYPE))
                 yield pa.record_batch(columns, schema=stored)
 
-    def of_key(self, key: tuple[pa.Array, ...], max_parallelism: int) -> "Table | None":
-        """The part with the rows of a key alone; None if the key can't be here."""
+    def at_key(self, key: tuple[pa.Array, ...], max_parallelism: int) -> "Table | None":
+        """Return the part with only the rows of a key; None if the key belongs to another subtask."""
         group = Keys.of(key, max_parallelism).key_groups[0]
         if group not in KeyGroupRange(*self.handle.key_groups):
             return None
@@ -159,8 +170,8 @@ class LostTables:
 
     Attributes:
         subtask: The subtask that has stored it.
-        handle: Leads to the manifest.
-        error: Why it can't be read.
+        handle: The handle to the manifest.
+        error: The error that reads of the manifest raise.
     """
 
     subtask: int
@@ -171,7 +182,7 @@ class LostTables:
     def extents(self) -> list[Extent]:
         return [(stream, 0, stream.size) for stream in self.handle.streams()]
 
-    def stored(self) -> NoReturn:
+    def stored_schema(self) -> NoReturn:
         raise self.error
 
     def columns(self, stored: pa.Schema, /) -> NoReturn:  # noqa: ARG002  # a part's
@@ -185,13 +196,13 @@ class LostTables:
 
 
 def shown_types(spec: TableSpec) -> str:
-    """The types of a table's keys and values, for people."""
+    """Return the types of a table's keys and values, for people."""
     fields = [field for field in shown_schema(spec) if field.name != CHANGED]
-    return " to ".join(stored_in(field, spec.name).name for field in fields)
+    return " to ".join(stored_serializer(field, spec.name).name for field in fields)
 
 
 def shown_schema(spec: TableSpec) -> pa.Schema:
-    """The columns that a table is read as."""
+    """Return the columns in which a table is read."""
     names = Counter(field.name for field in spec.id_fields)
     names.update([*POSITIONS, VALUE, CHANGED])
     parts = (("key", spec.key), ("namespace", spec.namespace), ("sub", spec.sub_key))
@@ -207,17 +218,19 @@ def shown_schema(spec: TableSpec) -> pa.Schema:
 
 
 def _value_fields(spec: TableSpec) -> list[pa.Field]:
-    """The column of values, if the state has values."""
+    """Return the column of values, if the state has values."""
     if spec.is_struct:
         return [pa.field(VALUE, pa.struct(list(spec.values)), metadata=spec.values.metadata)]
     if len(spec.values) > 1:
-        message = f"state {spec.name!r} has values in columns {spec.values.names}, and is no struct"
+        message = (
+            f"state {spec.name!r} has values in columns {spec.values.names}, and is not a struct"
+        )
         raise CheckpointCorruptedError(message)
     return [field.with_name(VALUE) for field in spec.values]
 
 
 def _migration_to(spec: TableSpec) -> Migration:
-    """Returns a function that migrates values which were stored before the state's type changed."""
+    """Return a function that migrates values that were stored before the state's type changed."""
 
     def migrate(stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
         ((before, values),) = zip(
@@ -225,19 +238,21 @@ def _migration_to(spec: TableSpec) -> Migration:
         )
         (now,) = _value_fields(spec)
         reason = "they were stored in another form"
-        is_same_form = stored_in(before, spec.name).kind == stored_in(now, spec.name).kind
+        is_same_form = (
+            stored_serializer(before, spec.name).kind == stored_serializer(now, spec.name).kind
+        )
         try:
             changed = change_of(before.type, now.type)(values) if is_same_form else None
-        except NoWayError as error:
+        except IncompatibleTypeError as error:
             changed, reason = None, str(error)
         except pa.ArrowException as error:
             raise_shortage(error)
-            changed, reason = None, "Arrow can't do this"
+            changed, reason = None, "Arrow can't convert the values"
         if changed is None:
             message = (
-                f"state {spec.name!r} has values that were stored as {before.type}, before they became "
-                f"{now.type}, and the job alone can make these of those: {reason}; read the state in a "
-                "checkpoint after they were written or merged again"
+                f"state {spec.name!r} has values that were stored as {before.type}, before its type became "
+                f"{now.type}, and only the job can convert them: {reason}; read the state in a later checkpoint, "
+                "after they were written or merged again"
             )
             raise StateMigrationError(message)
         return tuple(changed.flatten()) if spec.is_struct else (changed,)
@@ -249,3 +264,50 @@ def _shown_values(spec: TableSpec, values: Iterable[pa.Array]) -> list[pa.Array]
     if not spec.is_struct:
         return list(values)
     return [pa.StructArray.from_arrays(list(values), fields=list(spec.values))]
+
+
+KeyedDescriptor = (
+    ValueStateDescriptor
+    | ListStateDescriptor
+    | MapStateDescriptor
+    | ReducingStateDescriptor
+    | AggregatingStateDescriptor
+)
+
+GETTERS: dict[type, Callable[..., Any]] = {
+    ValueStateDescriptor: KeyedStateBackend.get_state,
+    ListStateDescriptor: KeyedStateBackend.get_list_state,
+    MapStateDescriptor: KeyedStateBackend.get_map_state,
+    ReducingStateDescriptor: KeyedStateBackend.get_reducing_state,
+    AggregatingStateDescriptor: KeyedStateBackend.get_aggregating_state,
+}
+"""The method of the backend that returns the state, by the type of the descriptor."""
+
+
+def restore_outcome_of(
+    table: Table, descriptor: KeyedDescriptor, max_parallelism: int
+) -> tuple[bool, str, str]:
+    """Find the outcome of a restore of a subtask's part of a state.
+
+    Args:
+        table: The part.
+        descriptor: The job's descriptor of the state.
+        max_parallelism: Number of key groups of the job.
+
+    Returns:
+        Whether values stay unchanged; the types that they get, for people; and the reason why they can't be restored,
+        empty if they can.
+    """
+    groups = KeyGroupRange(*table.handle.key_groups)
+    stored = table.table.spec
+    tables = ColumnarStateTables(groups, [table.handle])
+    try:
+        backend = KeyedStateBackend(tables, stored.key, max_parallelism, groups)
+        GETTERS[type(descriptor)](backend, descriptor, stored.namespace)
+    except (StateMigrationError, InvalidRequestError) as error:
+        return False, "", str(error.args[0])
+    else:
+        now = tables.specs()[descriptor.name]
+        return now.values.equals(stored.values, check_metadata=True), shown_types(now), ""
+    finally:
+        tables.close()

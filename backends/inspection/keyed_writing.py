@@ -1,4 +1,4 @@
-"""Writes tables as keyed states, in the form in which the subtasks of a job would have stored them."""
+"""Writers of tables as keyed states, in the form in which the subtasks of a job would have stored them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -7,15 +7,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError, conformed_column
+from holdfast.backends.arrow import IncompatibleValueError, conform_column
 from holdfast.backends.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
 )
 from holdfast.backends.inspection.catalogue import StoredState
-from holdfast.backends.inspection.keyed_check import GETTERS, KeyedDescriptor
-from holdfast.backends.inspection.keyed_parts import Table, shown_schema
+from holdfast.backends.inspection.keyed_parts import GETTERS, KeyedDescriptor, Table, shown_schema
 from holdfast.backends.inspection.operator_writing import StateRows
 from holdfast.backends.inspection.state_parts import CHANGED, KEY, SUBTASK, VALUE
 from holdfast.backends.keyed import (
@@ -31,7 +30,7 @@ from holdfast.backends.keyed import (
     write_tables,
 )
 from holdfast.backends.keys import KeyGroupRange, key_group_range
-from holdfast.backends.serializers import Serializer, serializer_of, stored_in
+from holdfast.backends.serializers import Serializer, serializer_of, stored_serializer
 from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
@@ -43,26 +42,26 @@ RowsOf = Callable[[KeyGroupRange], Iterable[StateRows]]
 
 
 def is_keyed(name: str, rows: StateRows | None, stored: Iterable[StoredState]) -> bool:
-    """Whether it is keyed state that is written or removed: rows may say so, else the state that is there does.
+    """Return whether a state to write or remove is keyed state, by its rows or else by the stored state.
 
     Args:
         name: The state's name.
-        rows: What is to be written; None removes the state.
+        rows: The rows to write; None removes the state.
         stored: The states of the operator so far.
     """
     if rows is not None and (rows.kind or "").startswith("keyed"):
         return True
-    if rows is not None and isinstance(rows.descriptor, _KEYED_ALONE):
+    if rows is not None and isinstance(rows.descriptor, _ONLY_KEYED):
         return True
     there = [state.is_keyed for state in stored if state.name == name]
     return bool(there) and all(there)
 
 
-_KEYED_ALONE = tuple(set(GETTERS) - {ListStateDescriptor, MapStateDescriptor})
+_ONLY_KEYED = tuple(set(GETTERS) - {ListStateDescriptor, MapStateDescriptor})
 
 
 def without_tables(handle: SegmentsStateHandle, names: set[str]) -> SegmentsStateHandle | None:
-    """The handle without some tables, and without segments of those alone; None if none is left.
+    """Remove tables from a handle, with the segments that only they use; returns None if no table remains.
 
     Raises:
         CheckpointNotFoundError: The manifest is gone.
@@ -94,18 +93,18 @@ def write_keyed_states(
 
     Args:
         states: The states by name; their rows are tables.
-        factory: Where they go.
+        factory: Opens the files.
         parallelism: Number of the operator's subtasks.
         max_parallelism: Number of its key groups.
-        key: Names of the key's columns, where no state says so that is stored.
+        key: Names of the key's columns, if no stored state has them.
         stored: The operator's stored states; a state that is replaced keeps its types.
 
     Returns:
         Handles by subtask.
 
     Raises:
-        InvalidRequestError: Rows are none of the state's type, or have other columns, or a key twice.
-        StateMigrationError: The descriptor is of another kind than what is stored.
+        InvalidRequestError: Rows are not of the state's type, or have other columns, or a key twice.
+        StateMigrationError: The descriptor is of another kind than the stored state.
         StorageUnavailableError: The store did not take it.
     """
     specs = {
@@ -145,18 +144,18 @@ def write_keyed_tables(
     return handles
 
 
-def write_dealt_tables(
+def write_partitioned_tables(
     tables: Sequence[tuple[TableSpec, RowsOf]],
     factory: CheckpointStreamFactory,
     *,
     parallelism: int,
     max_parallelism: int,
 ) -> dict[int, SegmentsStateHandle]:
-    """Write keyed states whose rows are too many to be had at once.
+    """Write keyed states with too many rows for the memory.
 
     Args:
-        tables: What each state holds, and what gives its rows of some key groups, in steps: all rows of a key group
-            are in one step, and the key groups ascend from step to step and from call to call.
+        tables: The specification of each state, and the function that returns its rows of some key groups, in steps: all
+            rows of a key group are in one step, and the key groups ascend from step to step and from call to call.
 
     Other arguments, the result and errors are those of `write_keyed_tables`.
     """
@@ -178,7 +177,7 @@ def _spec_of(
     key: Sequence[str],
     max_parallelism: int,
 ) -> TableSpec:
-    """The specification of a table that is to be written."""
+    """Return the specification of a table to write."""
     before = stored.get(name)
     if before is not None and rows.descriptor is None:
         return before
@@ -189,13 +188,11 @@ def _spec_of(
         schema = _schema_of(name, rows.rows, key) if other is None else other.key
         namespace = _schema_of(name, rows.rows, rows.namespace)
     if not len(schema):
-        message = (
-            f"state {name!r} is kept by key; say by which: operators={{uid: NewOperator(key=...)}}"
-        )
+        message = f"keyed state {name!r} needs the names of its key columns: operators={{uid: NewOperator(key=...)}}"
         raise InvalidRequestError(message)
     descriptor = rows.descriptor or _descriptor_of(name, rows)
     if descriptor.name != name:
-        message = f"descriptor of state {name!r} names {descriptor.name!r}; give both one name"
+        message = f"descriptor of state {name!r} has the name {descriptor.name!r}; give both the same name"
         raise InvalidRequestError(message)
     return described_table(descriptor, schema, namespace, max_parallelism)
 
@@ -203,16 +200,16 @@ def _spec_of(
 def described_table(
     descriptor: KeyedDescriptor, key: pa.Schema, namespace: pa.Schema, max_parallelism: int
 ) -> TableSpec:
-    """The specification of the table of a keyed state with this descriptor.
+    """Return the specification of the table of a keyed state with this descriptor.
 
     Args:
         descriptor: The state.
         key: The key's columns.
-        namespace: The columns of its namespaces, if it has some.
+        namespace: The columns of its namespaces, if it has any.
         max_parallelism: Number of key groups.
 
     Raises:
-        InvalidRequestError: A column of key, namespace or map key has a type that can't be hashed.
+        InvalidRequestError: A column of key, namespace or map key has a type that is not hashable.
     """
     tables = HeapStateTables(KeyGroupRange(0, max_parallelism - 1))
     backend = KeyedStateBackend(tables, key, max_parallelism)
@@ -221,7 +218,7 @@ def described_table(
 
 
 def timers_table(domain: str, key: pa.Schema, max_parallelism: int) -> TableSpec:
-    """The specification of the table of a function's timers; rows have the key's columns and `time`.
+    """Return the specification of the table of a function's timers, with the key's columns and `time`.
 
     Args:
         domain: `event` or `processing`.
@@ -244,13 +241,13 @@ def _schema_of(name: str, table: pa.Table, names: Sequence[str]) -> pa.Schema:
 
 
 def _descriptor_of(name: str, rows: StateRows) -> KeyedDescriptor:
-    """The descriptor that follows from the rows of a state for which nobody gave one."""
+    """Return the descriptor for the types of a state's rows."""
     schema = rows.rows.schema
     needed = {"keyed value": {VALUE}, "keyed list": {VALUE}, "keyed map": {KEY, VALUE}}
     missing = needed.get(rows.kind or "", set()) - set(schema.names)
     if missing or rows.kind not in needed:
         message = (
-            f"nobody knows what state {name!r} is: give its descriptor, or kind='keyed value', 'keyed list' or "
+            f"the kind of state {name!r} is not known: give its descriptor, or kind='keyed value', 'keyed list' or "
             f"'keyed map', and columns {sorted(needed.get(rows.kind or '', {VALUE}))}"
         )
         raise InvalidRequestError(message)
@@ -259,20 +256,18 @@ def _descriptor_of(name: str, rows: StateRows) -> KeyedDescriptor:
         return MapStateDescriptor(name, schema.field(KEY).type, type)
     if rows.kind == "keyed list":
         if not pa.types.is_list(type):
-            raise InvalidRequestError(
-                f"state {name!r} is of lists, and its values are of type {type}"
-            )
+            raise InvalidRequestError(f"state {name!r} needs values of a list type, got {type}")
         return ListStateDescriptor(name, type.value_type)
     return ValueStateDescriptor(name, type)
 
 
 def _rows_of(spec: TableSpec, state: StateRows, max_parallelism: int) -> TableRows:
-    """The rows as their table has them, ascending by sort key."""
+    """Convert the rows of a state to those of its table, ascending by sort key."""
     shown = shown_schema(spec)
     table = state.rows
-    names = [column for column in table.column_names if column != SUBTASK]  # the key says where
+    names = [column for column in table.column_names if column != SUBTASK]  # the key decides
     if sorted(names) != sorted(shown.names):
-        message = f"rows of state {spec.name!r} have columns {names}; they need {shown.names}, as read_state shows them"
+        message = f"rows of state {spec.name!r} have columns {names}; they need {shown.names}, as read_state returns them"
         raise InvalidRequestError(message)
     ids = [
         _cast(spec.name, field.name, table[field.name], field.type)
@@ -284,7 +279,7 @@ def _rows_of(spec: TableSpec, state: StateRows, max_parallelism: int) -> TableRo
     extra = ids[len(spec.key) :]
     entries = keys.with_columns(keys.codes, extra) if extra else keys
     if len(entries) < len(table):
-        message = f"rows of state {spec.name!r} have a key twice; 0.0 and -0.0 are the same, and so are all NaN"
+        message = f"rows of state {spec.name!r} have a key twice; 0.0 and -0.0 are the same key, and so are all NaN"
         raise InvalidRequestError(message)
     order = pa.array(entries.rows.firsts)
     values = [column.take(order) for column in _values(spec, table[VALUE], state.descriptor)]
@@ -292,16 +287,14 @@ def _rows_of(spec: TableSpec, state: StateRows, max_parallelism: int) -> TableRo
     if spec.ttl_ms is not None:
         changed = _cast(spec.name, CHANGED, table[CHANGED], shown.field(CHANGED).type)
         if changed.null_count:
-            message = (
-                f"rows of state {spec.name!r} must say in column {CHANGED!r} when they were changed"
-            )
+            message = f"rows of state {spec.name!r} must have the time of their last change in column {CHANGED!r}"
             raise InvalidRequestError(message)
         times = changed.take(order).cast(pa.int64()).to_numpy()
     return TableRows(entries.identities, tuple(values), times)
 
 
 def _timers(spec: TableSpec, ids: Sequence[pa.Array], max_parallelism: int) -> TableRows:
-    """Rows of timers, which lie by time."""
+    """Convert the rows of timers, which are ordered by time."""
     tables = HeapStateTables(KeyGroupRange(0, max_parallelism - 1))
     backend = KeyedStateBackend(tables, spec.key, max_parallelism)
     keys = backend.keys(list(ids[: len(spec.key)]))
@@ -310,10 +303,10 @@ def _timers(spec: TableSpec, ids: Sequence[pa.Array], max_parallelism: int) -> T
     timers = backend.event_time_timers("written", spec.namespace)
     timers.columns.register(keys, ids[-1].cast(pa.int64()).to_numpy())
     rows = list(timers.columns.rows.table.scan(max(1, len(ids[0]))))
-    return _joined(spec, rows)
+    return _join(spec, rows)
 
 
-def _joined(spec: TableSpec, rows: Sequence[TableRows]) -> TableRows:
+def _join(spec: TableSpec, rows: Sequence[TableRows]) -> TableRows:
     if not rows:
         none = tuple(pa.array([], field.type) for field in spec.id_fields)
         return TableRows(Identities(np.empty(0, np.uint64), none), ())
@@ -327,31 +320,31 @@ def _joined(spec: TableSpec, rows: Sequence[TableRows]) -> TableRows:
 def _values(
     spec: TableSpec, shown: pa.ChunkedArray, descriptor: KeyedDescriptor | None
 ) -> list[pa.Array]:
-    """The columns of values."""
+    """Return the columns of values."""
     type = pa.struct(list(spec.values)) if spec.is_struct else spec.values.field(0).type
     if descriptor is None:
-        stored = stored_in(pa.field(VALUE, type, metadata=_metadata(spec)), spec.name)
+        stored = stored_serializer(pa.field(VALUE, type, metadata=_metadata(spec)), spec.name)
         if stored.kind != "arrow":
-            message = f"state {spec.name!r} has values of {stored.name}; give its descriptor, as in the job"
+            message = f"state {spec.name!r} has values of {stored.name}; give the job's descriptor"
             raise InvalidRequestError(message)
-        values = _encoded(spec.name, serializer_of(type), shown, type)
+        values = _encode(spec.name, serializer_of(type), shown, type)
     elif isinstance(descriptor, ListStateDescriptor):
         lists = shown.combine_chunks()
         if not pa.types.is_list(lists.type):
-            message = f"state {spec.name!r} is of lists, and its values are of type {lists.type}"
+            message = f"state {spec.name!r} needs values of a list type, got {lists.type}"
             raise InvalidRequestError(message)
         if spec.ttl_ms is not None:  # elements have their times
-            values = _encoded(spec.name, serializer_of(type), shown, type)
+            values = _encode(spec.name, serializer_of(type), shown, type)
         else:
             elements = pa.chunked_array([lists.flatten()])
-            flat = _encoded(spec.name, descriptor.serializer, elements, type.value_type)
+            flat = _encode(spec.name, descriptor.serializer, elements, type.value_type)
             lengths = np.diff(lists.offsets.to_numpy())
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             values = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat, type=type)
     elif isinstance(descriptor, MapStateDescriptor):
-        values = _encoded(spec.name, descriptor.value_serializer, shown, type)
+        values = _encode(spec.name, descriptor.value_serializer, shown, type)
     else:
-        values = _encoded(spec.name, descriptor.serializer, shown, type)
+        values = _encode(spec.name, descriptor.serializer, shown, type)
     return list(values.flatten()) if spec.is_struct else [values]
 
 
@@ -359,33 +352,29 @@ def _metadata(spec: TableSpec) -> Any:
     return spec.values.metadata if spec.is_struct else spec.values.field(0).metadata
 
 
-def _encoded(
+def _encode(
     name: str, serializer: Serializer, rows: pa.ChunkedArray, type: pa.DataType
 ) -> pa.Array:
     try:
         chunks = serializer.encode_rows(rows)
-    except MisfitError as error:
+    except IncompatibleValueError as error:
         message = f"column {VALUE!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
         raise InvalidRequestError(message) from None
-    return conformed_column(
-        pa.chunked_array(chunks, serializer.storage_type), type
-    ).combine_chunks()
+    return conform_column(pa.chunked_array(chunks, serializer.storage_type), type).combine_chunks()
 
 
 def _cast(state: str, name: str, column: pa.ChunkedArray, type: pa.DataType) -> pa.Array:
     try:
-        array = conformed_column(column, type).combine_chunks()
+        array = conform_column(column, type).combine_chunks()
     except pa.ArrowException as error:
         raise_shortage(error)
-        message = (
-            f"column {name!r} of state {state!r} is of type {column.type}; it has to be {type}"
-        )
+        message = f"column {name!r} of state {state!r} must be of type {type}, got {column.type}"
         raise InvalidRequestError(message) from None
     return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _within(rows: TableRows, groups: KeyGroupRange) -> list[TableRows]:
-    """The rows of some key groups."""
+    """Return the rows of some key groups."""
     keys = rows.identities.sort_keys
     edges = np.array([groups.start_key_group, groups.end_key_group + 1], np.uint64) << np.uint64(48)
     first, end = keys.searchsorted(edges).tolist()

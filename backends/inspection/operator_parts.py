@@ -1,4 +1,4 @@
-"""Managed operator state in a checkpoint: sections of lists, union lists and broadcast states."""
+"""Operator state in a checkpoint: sections of lists, union lists and broadcast states, and raw state of both kinds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,19 +6,36 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from holdfast.backends.inspection.shown_column import ShownColumn
-from holdfast.backends.inspection.state_parts import KEY, VALUE, Extent
-from holdfast.backends.sections import (
+from holdfast.backends.inspection.state_parts import (
+    KEY,
+    KEY_GROUP,
+    MAX_BYTES,
+    MAX_ROWS,
+    PARTITION,
+    VALUE,
+    Extent,
+    ShownColumn,
+    form_error,
+)
+from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
-    are_alike,
     blocks_and_rows,
+    has_same_form,
     location_of,
+    raw_key_groups,
+    raw_operator_partitions,
     read_blocks,
     read_schema,
 )
-from holdfast.errors import CheckpointCorruptedError, StateMigrationError
-from holdfast.locations.handles import OperatorStateMode, StatePartitions, StreamStateHandle
+from holdfast.errors import CheckpointCorruptedError
+from holdfast.locations.handles import (
+    KeyGroupsStateHandle,
+    OperatorStateMode,
+    RawOperatorStateHandle,
+    StatePartitions,
+    StreamStateHandle,
+)
 
 KINDS = {
     OperatorStateMode.SPLIT_DISTRIBUTE: "list",
@@ -27,7 +44,7 @@ KINDS = {
 }
 
 PARALLEL_BYTES = 64 << 20
-"""About how many bytes of a section each of several parallel readers reads."""
+"""Approximate number of bytes of a section that each of several parallel readers reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +55,8 @@ class SectionPart:
         subtask: The subtask that has stored it.
         name: The state's name.
         stream: The file, or the bytes.
-        partitions: Where in the stream it is, and which elements count.
-        blocks: Index of the first block of rows, and of the block behind the last; None for all.
+        partitions: The place in the stream, and the range of elements that belong to the state.
+        blocks: Range of the indices of blocks of rows, without the end; None for all.
     """
 
     subtask: int
@@ -55,15 +72,17 @@ class SectionPart:
     def extents(self) -> list[Extent]:
         return [(self.stream, self.partitions.offset, self.partitions.length)]
 
-    def stored(self) -> pa.Schema:
-        where = self.partitions
-        return read_schema(self.stream, where.offset, where.length, name=self.name)
+    def stored_schema(self) -> pa.Schema:
+        place = self.partitions
+        return read_schema(self.stream, place.offset, place.length, name=self.name)
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
         mode, names = self.partitions.mode, tuple(stored.names)
         is_map = mode is OperatorStateMode.BROADCAST
         if names != (MAP_COLUMNS if is_map else LIST_COLUMNS):
-            message = f"state {self.name!r} has columns {names}, which no {KINDS[mode]} state has"
+            message = (
+                f"state {self.name!r} has columns {names}, which a {KINDS[mode]} state can't have"
+            )
             raise CheckpointCorruptedError(message)
         shown_names = (KEY, VALUE) if is_map else (VALUE,)
         return tuple(
@@ -72,33 +91,81 @@ class SectionPart:
         )
 
     def split(self) -> list["SectionPart"]:
-        where = self.partitions
-        wanted = -(-where.length // PARALLEL_BYTES)
-        if wanted < 2 or where.first:
+        place = self.partitions
+        wanted = -(-place.length // PARALLEL_BYTES)
+        if wanted < 2 or place.first:
             return [self]
-        count, rows = blocks_and_rows(self.stream, where.offset, where.length, name=self.name)
-        if where.count != rows:  # blocks alone don't say which of their rows count
+        count, rows = blocks_and_rows(self.stream, place.offset, place.length, name=self.name)
+        if place.count != rows:  # the range of elements is not a range of whole blocks
             return [self]
         bounds = sorted({count * number // wanted for number in range(wanted + 1)})
         return [replace(self, blocks=blocks) for blocks in pairwise(bounds)]
 
     def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
-        where, name = self.partitions, self.name
-        blocks = read_blocks(self.stream, where.offset, where.length, name=name, blocks=self.blocks)
-        # A subtask stores whole sections; parts of a section are given out at a restore alone.
-        skip, left = where.first, where.count
+        place, name = self.partitions, self.name
+        blocks = read_blocks(self.stream, place.offset, place.length, name=name, blocks=self.blocks)
+        # A subtask stores whole sections; only a restore distributes parts of a section.
+        skip, left = place.first, place.count
         for block in blocks:
-            if not are_alike(block.schema, stored, name):
-                message = (
-                    f"state {name!r} is stored by subtask {self.subtask} in another way than by "
-                    "the first one; let every subtask of the job ask for it, and read it in the "
-                    "next checkpoint"
-                )
-                raise StateMigrationError(message)
+            if not has_same_form(block.schema, stored, name):
+                raise form_error(name, self.subtask)
             batch = block.slice(skip, left)
             skip = max(0, skip - len(block))
             left -= len(batch)
             yield batch
         if left and self.blocks is None:
-            message = f"state {name!r} has {where.count - left} elements, expected {where.count}"
+            message = f"state {name!r} has {place.count - left} elements, expected {place.count}"
             raise CheckpointCorruptedError(message, location_of(self.stream))
+
+
+@dataclass(frozen=True, slots=True)
+class RawPart:
+    """A subtask's part of a raw state: a row for each partition or key group.
+
+    Attributes:
+        subtask: The subtask that has stored it.
+        handle: The handle to the partitions or key groups.
+    """
+
+    subtask: int
+    handle: RawOperatorStateHandle | KeyGroupsStateHandle
+
+    @property
+    def elements(self) -> int:
+        return sum(unit is not None for unit in self.handle.partitions)
+
+    def extents(self) -> list[Extent]:
+        return [(self.handle.stream, *unit) for unit in self.handle.partitions if unit is not None]
+
+    def stored_schema(self) -> pa.Schema:
+        is_keyed = isinstance(self.handle, KeyGroupsStateHandle)
+        number = KEY_GROUP if is_keyed else PARTITION
+        return pa.schema([(number, pa.int32()), (VALUE, pa.binary())])
+
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
+        number, value = stored
+        return (
+            ShownColumn.of(number, number.name, ""),
+            ShownColumn(value.name, "", None, value.type),
+        )
+
+    def split(self) -> list["RawPart"]:
+        return [self]
+
+    def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
+        if isinstance(self.handle, KeyGroupsStateHandle):
+            units = ((stream.key_group, stream.read()) for stream in raw_key_groups([self.handle]))
+        else:
+            partitions = raw_operator_partitions([self.handle])
+            units = ((number, stream.read()) for number, stream in enumerate(partitions))
+        numbers: list[int] = []
+        contents: list[bytes] = []
+        size = 0
+        for number, content in units:
+            numbers.append(number)
+            contents.append(content)
+            size += len(content)
+            if size >= MAX_BYTES or len(contents) >= MAX_ROWS:
+                yield pa.record_batch([numbers, contents], schema=stored)
+                numbers, contents, size = [], [], 0
+        yield pa.record_batch([numbers, contents], schema=stored)

@@ -1,4 +1,4 @@
-"""Writes tables as operator states, in the form in which the subtasks of a job would have stored them."""
+"""Writers of tables as operator states, in the form in which the subtasks of a job would have stored them."""
 
 import math
 from collections.abc import Mapping
@@ -8,18 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import MisfitError
+from holdfast.backends.arrow import IncompatibleValueError
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
-from holdfast.backends.inspection.keyed_check import KeyedDescriptor
+from holdfast.backends.inspection.keyed_parts import KeyedDescriptor
 from holdfast.backends.inspection.state_parts import KEY, SUBTASK, VALUE, ReadableState
-from holdfast.backends.sections import (
+from holdfast.backends.serializers import Serializer
+from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
     Compression,
     WrittenState,
     WrittenStates,
 )
-from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
 from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
@@ -29,17 +29,17 @@ Descriptor = ListStateDescriptor | MapStateDescriptor
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """A state that is to be written.
+    """The rows of a state to write.
 
     Attributes:
-        rows: A `pyarrow.Table`, or a DataFrame of pandas or Spark, with the columns that `read_state`
-            gives. Rows of a list with a column `subtask` go to that subtask, without such a column
-            they are spread evenly. Rows of keyed state go where their keys are.
-        descriptor: The state's descriptor in the job. Needed for types that are not Arrow's; otherwise
-            the type is that of the state that is replaced, or else that of the column.
+        rows: A `pyarrow.Table`, or a DataFrame of pandas or Spark, with the columns that `read_state` returns. Rows of a
+            list with a column `subtask` go to that subtask; without that column they are distributed evenly. Rows of
+            keyed state go to the subtasks of their keys.
+        descriptor: The state's descriptor in the job. Needed for types that Arrow lacks; otherwise the type is that of
+            the state that is replaced, or else that of the column.
         union: Whether it is a union list state. None: as the state that is replaced, else not.
-        kind: The state's kind, as `states` says it, where neither the descriptor nor a state that is replaced
-            says it: `keyed value`, `keyed list` or `keyed map`.
+        kind: The state's kind, if neither the descriptor nor a state that is replaced has it: `keyed value`, `keyed list`
+            or `keyed map`.
         namespace: Names of the columns of a new keyed state's namespaces.
     """
 
@@ -52,12 +52,12 @@ class StateRows:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A state as it will be stored.
+    """A state in its stored form.
 
     Attributes:
-        mode: How the state is spread.
-        rows: The columns as they are stored.
-        subtasks: The subtask of each row; None if rows are spread evenly.
+        mode: The way in which elements are redistributed.
+        rows: The stored columns.
+        subtasks: The subtask of each row; None if rows are distributed evenly.
     """
 
     mode: OperatorStateMode
@@ -65,8 +65,8 @@ class _Prepared:
     subtasks: pa.ChunkedArray | None
 
     def of_subtask(self, subtask: int, parallelism: int) -> pa.Table:
-        """The rows of a subtask."""
-        # At the restore each subtask is given a copy of the first subtask's.
+        """Return the rows of a subtask."""
+        # The restore copies the first subtask's part to each subtask.
         if self.mode is OperatorStateMode.BROADCAST:
             return self.rows if subtask == 0 else self.rows.slice(0, 0)
         if self.subtasks is not None:
@@ -82,29 +82,29 @@ def write_states(
     *,
     parallelism: int,
     replaced: Mapping[str, ReadableState],
-    keeps_places: bool = False,
+    needs_subtasks: bool = False,
     compression: Compression | None = None,
 ) -> dict[int, OperatorStateHandle]:
     """Write states of one operator.
 
     Args:
         states: The states by name; their rows are tables.
-        factory: Where they go.
+        factory: Opens the files.
         parallelism: Number of the operator's subtasks.
         replaced: The states that are stored under these names so far.
-        keeps_places: Whether rows of lists have to say which subtask they go to, because the operator
-            deals its rows by key.
-        compression: How sections are compressed.
+        needs_subtasks: Whether rows of lists must have a column `subtask`, because the operator partitions its rows by
+            key.
+        compression: The compression of sections; None for none.
 
     Returns:
         Handles by subtask. A subtask without rows has none, except the first, which has all types.
 
     Raises:
-        InvalidRequestError: Rows are none of the state's type, or have other columns.
+        InvalidRequestError: Rows are not of the state's type, or have other columns.
         StorageUnavailableError: The store did not take it.
     """
     prepared = {
-        name: _prepared(name, state, replaced.get(name), parallelism, keeps_places=keeps_places)
+        name: _prepare(name, state, replaced.get(name), parallelism, needs_subtasks=needs_subtasks)
         for name, state in states.items()
     }
     handles = {}
@@ -125,25 +125,25 @@ def write_states(
     return handles
 
 
-def _prepared(
+def _prepare(
     name: str,
     state: StateRows,
     replaced: ReadableState | None,
     parallelism: int,
     *,
-    keeps_places: bool,
+    needs_subtasks: bool,
 ) -> _Prepared:
     table = state.rows
     descriptor = state.descriptor or _descriptor(name, table, replaced)
     if not isinstance(descriptor, ListStateDescriptor | MapStateDescriptor):
-        message = f"state {name!r} is operator state, which {descriptor!r} can't be of"
+        message = f"state {name!r} is operator state, and {descriptor!r} is only for keyed state"
         raise InvalidRequestError(message)
     if descriptor.name != name:
-        message = f"descriptor of state {name!r} names {descriptor.name!r}; give both one name"
+        message = f"descriptor of state {name!r} has the name {descriptor.name!r}; give both the same name"
         raise InvalidRequestError(message)
     if isinstance(descriptor, MapStateDescriptor):
         if state.union:
-            raise InvalidRequestError(f"state {name!r} has keys, and so is no union list state")
+            raise InvalidRequestError(f"state {name!r} has keys, and can't be a union list state")
         serializers = (descriptor.key_serializer, descriptor.value_serializer)
         _check_columns(name, table, {KEY, VALUE}, {KEY, VALUE})
         rows = _stored_rows(name, table, (KEY, VALUE), MAP_COLUMNS, serializers)
@@ -157,23 +157,21 @@ def _prepared(
     mode = OperatorStateMode.UNION if is_union else OperatorStateMode.SPLIT_DISTRIBUTE
     if SUBTASK in table.column_names:
         return _Prepared(mode, rows, _subtasks(name, table[SUBTASK], parallelism))
-    if keeps_places and not is_union:
+    if needs_subtasks and not is_union:
         message = (
-            f"list state {name!r} belongs to an operator that deals rows by key: give its rows a "
-            "column 'subtask' that says where their keys are, or let it be union list state"
+            f"list state {name!r} belongs to an operator that partitions rows by key: give its rows a "
+            "column 'subtask' with the subtask of their keys, or let it be union list state"
         )
         raise InvalidRequestError(message)
     return _Prepared(mode, rows, None)
 
 
 def _descriptor(name: str, table: pa.Table, replaced: ReadableState | None) -> Descriptor:
-    """The descriptor that follows from the state that is replaced, or else from the table."""
+    """Return the descriptor for the type of the state that is replaced, or else of the table."""
     if replaced is not None:
         foreign = [shown.stored_name for shown in replaced.columns if not shown.is_arrow]
         if foreign:
-            message = (
-                f"state {name!r} has elements of {foreign[0]}; give its descriptor, as in the job"
-            )
+            message = f"state {name!r} has elements of {foreign[0]}; give the job's descriptor"
             raise InvalidRequestError(message)
         types = [shown.type for shown in replaced.columns]
     else:
@@ -182,7 +180,7 @@ def _descriptor(name: str, table: pa.Table, replaced: ReadableState | None) -> D
         types = [table.schema.field(column_name).type for column_name in names]
     if pa.types.is_null(types[-1]) or pa.types.is_null(types[0]):
         message = (
-            f"rows of state {name!r} are of no type; give them one, such as "
+            f"rows of state {name!r} have no type; give them one, such as "
             "pa.array([], pa.int64()), or give the state's descriptor"
         )
         raise InvalidRequestError(message)
@@ -204,9 +202,9 @@ def _check_columns(name: str, table: pa.Table, needed: set[str], known: set[str]
 def _check_keys(name: str, rows: pa.Table, serializer: Serializer) -> None:
     keys = serializer.decode(rows[MAP_COLUMNS[0]])
     try:
-        # NaN is unlike itself, but one key for whoever looks at the rows.
-        unlike = ["NaN" for key in keys if isinstance(key, float) and math.isnan(key)]
-        is_unique = len(set(keys)) == len(keys) and len(unlike) < 2
+        # NaN differs from itself, but is a single key to the reader of the rows.
+        nans = sum(isinstance(key, float) and math.isnan(key) for key in keys)
+        is_unique = len(set(keys)) == len(keys) and nans < 2
     except TypeError:
         raise InvalidRequestError(f"keys of state {name!r} can't be looked up") from None
     if not is_unique:
@@ -226,8 +224,8 @@ def _subtasks(name: str, subtasks: pa.ChunkedArray, parallelism: int) -> pa.Chun
     )
     if not is_inside or subtasks.null_count:
         message = (
-            f"column subtask of state {name!r} must have whole numbers from 0 to {parallelism - 1}; "
-            "an operator that is not in the base has as many subtasks as operators= says, or one"
+            f"column subtask of state {name!r} must have integers from 0 to {parallelism - 1}; "
+            "an operator that is not in the base has the parallelism in operators=, or 1"
         )
         raise InvalidRequestError(message)
     return subtasks
@@ -250,7 +248,7 @@ def _stored_rows(
     for column_name, serializer in zip(shown, serializers, strict=True):
         try:
             chunks = serializer.encode_rows(table[column_name])
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = f"column {column_name!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
             raise InvalidRequestError(message) from None
         columns.append(pa.chunked_array(chunks, serializer.storage_type))

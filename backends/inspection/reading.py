@@ -1,4 +1,4 @@
-"""Reads the states of a checkpoint or savepoint as Arrow data, without the job that wrote them."""
+"""Readers of the states of a checkpoint or savepoint as Arrow data, without the job that wrote them."""
 
 from collections.abc import Iterator
 from os import PathLike
@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.backends.inspection.catalogue import find_state, stored_states
-from holdfast.backends.inspection.key_choice import of_key
+from holdfast.backends.inspection.key_choice import filter_by_key
 from holdfast.backends.inspection.state_parts import ReadableState
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.coordination import find_checkpoint
@@ -42,10 +42,9 @@ def read_state(
 
     Elements of a list or union list are rows of `subtask` and `value`, entries of a broadcast state
     rows of `key` and `value`, from one subtask's copy. Keyed states have a row for each key, and sub key: `subtask`,
-    the columns of key, namespace and sub key, `value`, and `changed` if they have a time to live; rows whose time
-    is over are there as long as they are stored. Arrow data has the type that it was stored with.
-    So have objects, without the job's classes: structs and dataclasses are structs, dicts maps. What
-    Arrow has no type for, such as unions, is read as JSON text. Pickles are not looked into: they are bytes.
+    the columns of key, namespace and sub key, `value`, and `changed` if they have a time to live, with expired rows as
+    long as these are stored. Arrow data has its stored type. Objects are read without the job's classes: structs and
+    dataclasses as structs, dicts as maps, and types that Arrow lacks, such as unions, as JSON text. Pickles stay bytes.
 
     Args:
         pointer: URI or path of the checkpoint or savepoint, or of its metadata file; or of a checkpoint directory or
@@ -54,15 +53,14 @@ def read_state(
         state: The state's name; may be left out where there is only one state, or one keyed state if `key` is given.
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
-        kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
-        key: The key of keyed state whose rows alone are read, without the others: a value for each of the key's
-            columns, by name, or the value where there is one column. Text for a column of another type has the form in
-            which `holdfast cat` prints values: base64 for bytes, ISO 8601 for times, JSON for structs and lists. None
-            reads all.
+        kind: The state's kind, in the words of `states`, if operator state and keyed state have the same name.
+        key: Reads only the rows of this key of keyed state: a value for each of the key's columns, by name, or the
+            value if there is one column. Text for a column of another type has the form in which `holdfast cat` prints
+            values: base64 for bytes, ISO 8601 for times, JSON for structs and lists. None reads all keys.
 
     Raises:
-        InvalidRequestError: There is no such state, or its key has other columns or types, or a value has no
-            room in the type that is read.
+        InvalidRequestError: There is no such state, or its key has other columns or types, or a value doesn't fit the
+            type in which it is read.
         StateMigrationError: Values were stored before the type was changed, and only the job can change them.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: Stored bytes are damaged.
@@ -80,7 +78,7 @@ def iter_state(
     kind: str | None = None,
     key: Any = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a state as record batches; only a block of what is stored is in memory at a time.
+    """Read a state as record batches; only one stored block is in memory at a time.
 
     Arguments and errors are those of `read_state`.
     """
@@ -97,26 +95,26 @@ def readable_state(
     kind: str | None = None,
     key: Any = None,
 ) -> ReadableState:
-    """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
+    """Open a state without a read of its elements. Arguments and errors are those of `read_state`."""
     metadata = find_checkpoint(pointer).metadata
     stored = find_state(metadata, operator, state, raw=raw, kind=kind, is_keyed=key is not None)
     readable = stored.readable()
     if key is None:
         return readable
-    return of_key(readable, stored, key, metadata.operators[stored.operator].max_parallelism)
+    return filter_by_key(readable, stored, key, metadata.operators[stored.operator].max_parallelism)
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:
-    """The states that a checkpoint or savepoint has, a row for each; no elements are read.
+    """List the states of a checkpoint or savepoint, one row for each; no elements are read.
 
     The pointer is that of `read_state`.
 
     Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`, `raw operator`,
-    `raw keyed`, or `keyed` and the kind of keyed state, as in `keyed value`; `subtasks`, how many have stored it;
+    `raw keyed`, or `keyed` and the kind of keyed state, as in `keyed value`; `subtasks`, the number that have stored it;
     `stored_elements`: elements, entries, partitions or key groups, a broadcast state's counted once, and of keyed state
-    rows as they are stored, with those that were replaced, deleted or expired since and are not merged away yet; `bytes` stored; `type` of its elements for people; `arrow_type` that `read_state` gives;
-    `stored_as`: `arrow`, `messagepack`, `pickle` or `raw`. Of broadcast and keyed states the last three are said
-    of each column.
+    stored rows, with those that were replaced, deleted or expired and not yet merged; `bytes` stored; `type` of its
+    elements for people; `arrow_type` that `read_state` returns; `stored_as`: `arrow`, `messagepack`, `pickle` or `raw`.
+    For broadcast and keyed states the last three have a part for each column.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
@@ -128,6 +126,6 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
         return pa.Table.from_pylist(rows, _STATES)
     except OverflowError as error:
         message = (
-            "metadata can't be right: numbers of a state's elements add up to more than 64 bits"
+            "metadata is invalid: the numbers of a state's elements add up to more than 64 bits"
         )
         raise CheckpointCorruptedError(message, str(pointer)) from error

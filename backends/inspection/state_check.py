@@ -1,4 +1,4 @@
-"""Checks before a job starts whether it could go on with a checkpoint's states."""
+"""The check, before a job starts, whether it can restore the states of a checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,15 @@ import pyarrow as pa
 
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection.catalogue import StoredState, states_of
-from holdfast.backends.inspection.keyed_check import KeyedDescriptor, outcome_of
-from holdfast.backends.inspection.keyed_parts import Table, shown_types
+from holdfast.backends.inspection.keyed_parts import (
+    KeyedDescriptor,
+    Table,
+    restore_outcome_of,
+    shown_types,
+)
 from holdfast.backends.inspection.state_parts import StatePart
-from holdfast.backends.sections import are_alike
-from holdfast.backends.serializers import Outcome, Serializer, stored_in
+from holdfast.backends.serializers import Outcome, Serializer, stored_serializer
+from holdfast.backends.snapshot import has_same_form
 from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import find_checkpoint
@@ -21,8 +25,8 @@ from holdfast.locations.coordination import find_checkpoint
 _OperatorDescriptor = ListStateDescriptor | MapStateDescriptor
 
 
-class Fate(Enum):
-    """What a restore would do with a state."""
+class RestoreOutcome(Enum):
+    """The outcome of a restore for a state."""
 
     RESTORED = "restored"
     MIGRATED = "migrated"
@@ -33,22 +37,21 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateCheck:
-    """Whether a job could go on with one state.
+    """The outcome of a restore for one state.
 
     Attributes:
         operator: The operator's uid.
         state: The state's name.
-        fate: What becomes of it. What the operator has no descriptor of is carried on, not lost; it
-            is dropped when the operator is gone.
-        stored: Type of what is stored, for people; empty if there is nothing. Types, if subtasks have
-            stored a state that is asked for in different ways.
-        wanted: Type that is asked for, for people; empty if it isn't.
-        reason: Why it is incompatible.
+        outcome: The outcome. A state without a descriptor is stored again, and is dropped only without its operator.
+        stored: The stored type, for people; empty for a new state. Several types, if subtasks have stored a state that is
+            declared in different forms.
+        wanted: The declared type, for people; empty without a descriptor.
+        reason: The reason why it is incompatible.
     """
 
     operator: str
     state: str
-    fate: Fate
+    outcome: RestoreOutcome
     stored: str = ""
     wanted: str = ""
     reason: str = ""
@@ -57,22 +60,21 @@ class StateCheck:
 def check(
     pointer: str | PathLike[str], descriptors: Mapping[str, Sequence[KeyedDescriptor]]
 ) -> list[StateCheck]:
-    """Say what would become of each state if a job with these descriptors began from a checkpoint.
+    """Find the outcome for each state if a job with these descriptors started from a checkpoint.
 
-    Reads the metadata and, of each state, how it is stored, in every subtask if it is asked for; no
-    elements. So one thing shows at the restore alone: keys of a map that were different and, without a
-    field that was removed, are the same. They are refused then. A descriptor of a list or map is for
-    operator state of its name, or if there is none for a keyed list or map.
+    Reads the metadata and the stored columns of each state, of every subtask if the state is declared, but no elements.
+    Only the restore itself can find keys of a map that become equal when a field is removed, and refuses them. A
+    descriptor of a list or map is for the operator state of its name, or if that doesn't exist for a keyed list or map.
 
     Args:
         pointer: As for `read_state`.
         descriptors: The job's descriptors by uid of their operator.
 
     Returns:
-        One for each state that is stored or asked for, in that order.
+        One for each state that is stored or declared, in that order.
 
     Raises:
-        InvalidRequestError: Two descriptors of an operator have one name.
+        InvalidRequestError: Two descriptors of an operator have the same name.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: Stored bytes are damaged.
     """
@@ -82,20 +84,22 @@ def check(
         left = _by_name(uid, descriptors.get(uid, ()))
         for state in states_of(uid, operator):
             if state.name is None:
-                state.readable()  # says why keyed state is without a name; raw state has no type that could change
+                state.readable()  # raises the error of a lost manifest; raw state has no type that could change
                 continue
-            asked = left.get(state.name)
-            if asked is not None and state.is_keyed and _may_be(asked, state):
-                checks.append(_checked_keyed(state, left.pop(state.name), operator.max_parallelism))
+            declared = left.get(state.name)
+            if declared is not None and state.is_keyed and _can_be_for(declared, state):
+                checks.append(_check_keyed(state, left.pop(state.name), operator.max_parallelism))
                 continue
             wanted = None
-            if isinstance(asked, _OperatorDescriptor) and not state.is_keyed:
-                wanted = asked
+            if isinstance(declared, _OperatorDescriptor) and not state.is_keyed:
+                wanted = declared
                 del left[state.name]
-            # A state that is only carried on may be stored in several ways.
+            # A state that is not declared may be stored in several forms.
             parts = state.parts[:1] if wanted is None else state.parts
             schemas = _schemas(state.name, parts)
-            checks.append(_checked(uid, state.name, schemas, wanted, is_there=uid in descriptors))
+            checks.append(
+                _check_operator_state(uid, state.name, schemas, wanted, is_there=uid in descriptors)
+            )
         checks += [_new(uid, descriptor) for descriptor in left.values()]
     return checks + [
         _new(uid, descriptor)
@@ -105,8 +109,8 @@ def check(
     ]
 
 
-def _may_be(descriptor: KeyedDescriptor, state: StoredState) -> bool:
-    """Whether a descriptor is of that keyed state: one of a list or map may be of new operator state instead."""
+def _can_be_for(descriptor: KeyedDescriptor, state: StoredState) -> bool:
+    """Return whether a descriptor can be for a keyed state: one of a list or map may be for new operator state instead."""
     kinds = {ListStateDescriptor: "keyed list", MapStateDescriptor: "keyed map"}
     return kinds.get(type(descriptor), state.kind) == state.kind
 
@@ -114,21 +118,21 @@ def _may_be(descriptor: KeyedDescriptor, state: StoredState) -> bool:
 def _by_name(uid: str, descriptors: Sequence[KeyedDescriptor]) -> dict[str, KeyedDescriptor]:
     by_name = {descriptor.name: descriptor for descriptor in descriptors}
     if len(by_name) < len(descriptors):
-        message = f"operator {uid!r} has two descriptors of one name among {sorted(by_name)}"
+        message = f"operator {uid!r} has two descriptors with the same name among {sorted(by_name)}"
         raise InvalidRequestError(message)
     return by_name
 
 
 def _schemas(name: str, parts: Sequence[StatePart]) -> list[pa.Schema]:
-    """How a state is stored; several if its subtasks have stored it in different ways."""
+    """Read the stored columns of a state; several schemas if its subtasks have stored it in different forms."""
     schemas: list[pa.Schema] = []
-    for schema in map_in_parallel(lambda part: part.stored(), parts):
-        if not any(are_alike(schema, known, name) for known in schemas):
+    for schema in map_in_parallel(lambda part: part.stored_schema(), parts):
+        if not any(has_same_form(schema, known, name) for known in schemas):
             schemas.append(schema)
     return schemas
 
 
-def _checked(
+def _check_operator_state(
     uid: str,
     name: str,
     schemas: list[pa.Schema],
@@ -136,41 +140,57 @@ def _checked(
     *,
     is_there: bool,
 ) -> StateCheck:
-    names = [" to ".join(stored_in(field, name).name for field in schema) for schema in schemas]
+    names = [
+        " to ".join(stored_serializer(field, name).name for field in schema) for schema in schemas
+    ]
     stored = " or ".join(dict.fromkeys(names))
     if wanted is None:
-        return StateCheck(uid, name, Fate.RESTORED if is_there else Fate.DROPPED, stored)
+        return StateCheck(
+            uid, name, RestoreOutcome.RESTORED if is_there else RestoreOutcome.DROPPED, stored
+        )
     serializers = _serializers(wanted)
     types = _types(wanted)
     if any(len(serializers) != len(schema) for schema in schemas):
         reason = "a list and a map are different kinds of state"
-        return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, reason)
+        return StateCheck(uid, name, RestoreOutcome.INCOMPATIBLE, stored, types, reason)
     compatibilities = [
-        serializer.compatibility(stored_in(field, name), field.type)
+        serializer.compatibility(stored_serializer(field, name), field.type)
         for schema in schemas
         for serializer, field in zip(serializers, schema, strict=True)
     ]
     for compatibility in compatibilities:
         if compatibility.outcome is Outcome.INCOMPATIBLE:
-            return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, compatibility.reason)
+            return StateCheck(
+                uid, name, RestoreOutcome.INCOMPATIBLE, stored, types, compatibility.reason
+            )
     as_is = all(compatibility.outcome is Outcome.AS_IS for compatibility in compatibilities)
-    return StateCheck(uid, name, Fate.RESTORED if as_is else Fate.MIGRATED, stored, types)
+    return StateCheck(
+        uid, name, RestoreOutcome.RESTORED if as_is else RestoreOutcome.MIGRATED, stored, types
+    )
 
 
-def _checked_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:
+def _check_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:
     tables = [part for part in state.parts if isinstance(part, Table)]
     stored = " or ".join(dict.fromkeys(shown_types(table.table.spec) for table in tables))
-    outcomes = map_in_parallel(lambda table: outcome_of(table, wanted, max_parallelism), tables)
+    outcomes = map_in_parallel(
+        lambda table: restore_outcome_of(table, wanted, max_parallelism), tables
+    )
     reason = next((reason for _, _, reason in outcomes if reason), "")
     if reason:
         types = _types(wanted)
-        return StateCheck(state.operator, wanted.name, Fate.INCOMPATIBLE, stored, types, reason)
-    fate = Fate.RESTORED if all(is_same for is_same, _, _ in outcomes) else Fate.MIGRATED
-    return StateCheck(state.operator, wanted.name, fate, stored, outcomes[0][1])
+        return StateCheck(
+            state.operator, wanted.name, RestoreOutcome.INCOMPATIBLE, stored, types, reason
+        )
+    outcome = (
+        RestoreOutcome.RESTORED
+        if all(is_same for is_same, _, _ in outcomes)
+        else RestoreOutcome.MIGRATED
+    )
+    return StateCheck(state.operator, wanted.name, outcome, stored, outcomes[0][1])
 
 
 def _new(uid: str, descriptor: KeyedDescriptor) -> StateCheck:
-    return StateCheck(uid, descriptor.name, Fate.NEW, wanted=_types(descriptor))
+    return StateCheck(uid, descriptor.name, RestoreOutcome.NEW, wanted=_types(descriptor))
 
 
 def _types(descriptor: KeyedDescriptor) -> str:

@@ -1,39 +1,127 @@
-"""What every kind of state has in common: its parts, one for each subtask, and rows that are read of them.
+"""The parts of a state, one for each subtask, and the rows that are read from them.
 
-    StatePart      one subtask's part of a state, where it is stored
-    ReadableState  parts of a state whose columns are known: rows of it
+    StatePart      one subtask's part of a state, in storage
+    ReadableState  the parts of a state with known columns, which are read as rows
+    ShownColumn    a stored column in the form in which rows have it
 
-A new kind of state is a class that has the methods of `StatePart`, and a line in `catalogue.READERS`.
+A new kind of state is a class with the methods of `StatePart`, and a line in `catalogue.READERS`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.backends.arrow import size_of
-from holdfast.backends.inspection.shown_column import ShownColumn, shown
+from holdfast.backends.serializers import (
+    Kind,
+    StoredSerializer,
+    json_text,
+    pack_elements,
+    stored_serializer,
+)
+from holdfast.common import message_pack_decoder
+from holdfast.errors import CheckpointCorruptedError, StateMigrationError
 from holdfast.locations.handles import StreamStateHandle
+
+_PLAIN = message_pack_decoder(list[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ShownColumn:
+    """A stored column, and the form in which it is read.
+
+    Attributes:
+        name: The column's name.
+        state: The state, for errors.
+        stored: The serializer that wrote the column; None if only the operator can read its bytes.
+        stored_type: Arrow type of the stored column.
+    """
+
+    name: str
+    state: str
+    stored: StoredSerializer | None
+    stored_type: pa.DataType
+
+    @classmethod
+    def of(cls, field: pa.Field, name: str, state: str) -> "ShownColumn":
+        """Return the form of a stored column.
+
+        Raises:
+            CheckpointCorruptedError: The description of its serializer can't be read.
+        """
+        return cls(name, state, stored_serializer(field, state), field.type)
+
+    @property
+    def kind(self) -> Kind | Literal["raw"]:
+        """The serializer of the column; `raw` if only the operator can read its bytes."""
+        return "raw" if self.stored is None else self.stored.kind
+
+    @property
+    def stored_name(self) -> str:
+        """Name of the stored type, for people."""
+        return "bytes" if self.stored is None else self.stored.name
+
+    @property
+    def form(self) -> str:
+        """A text that is different for classes with different fields; empty for other types."""
+        return "" if self.stored is None else self.stored.form
+
+    @property
+    def is_arrow(self) -> bool:
+        """Return whether elements have an Arrow type, so that the column's type is enough to read them."""
+        return self.kind == "arrow" and not self.form
+
+    @property
+    def type(self) -> pa.DataType:
+        """Arrow type of the column in rows: pickles stay bytes, and MessagePack becomes JSON text."""
+        match self.kind:
+            case "arrow" | "raw":
+                return self.stored_type
+            case "pickle":
+                return pa.binary()
+            case "messagepack":
+                return pa.string()
+
+
+def to_shown(column: ShownColumn, stored: pa.Array) -> pa.Array:
+    """Convert a stored column to the form in which it is read.
+
+    Raises:
+        CheckpointCorruptedError: The stored values are not of the column's type.
+    """
+    if column.kind in {"arrow", "raw"}:
+        return stored
+    if column.kind == "pickle":
+        return stored.cast(pa.binary())
+    try:
+        texts = list(map(json_text, _PLAIN.decode(pack_elements(stored))))
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        message = f"elements of state {column.state!r} can't be decoded ({type(error).__name__})"
+        raise CheckpointCorruptedError(message) from None
+    return pa.array(texts, pa.string())
+
 
 SUBTASK, PARTITION, KEY_GROUP, KEY, VALUE = "subtask", "partition", "key_group", "key", "value"
 
 CHANGED = "changed"
-"""Column that says when a row of a state with a time to live was changed last."""
+"""The column of the time at which a row of a state with a time to live was changed last."""
 
 POSITIONS = (SUBTASK, PARTITION, KEY_GROUP)
-"""Columns that say where a row is stored, and not what is in it."""
+"""Columns of a row's place in storage, which are not its content."""
 
-MOST_ROWS = 1 << 16
-MOST_BYTES = 64 << 20
-"""At most so much is in a batch, unless a single row has more."""
+MAX_ROWS = 1 << 16
+MAX_BYTES = 64 << 20
+"""Maximum size of a batch, unless a single row is larger."""
 
 Extent: TypeAlias = tuple[StreamStateHandle, int, int]
-"""Bytes in a stream: the stream, a number that tells them from others there, as their offset does, and the length."""
+"""Bytes in a stream: the stream, a number that identifies them there, such as their offset, and the length."""
 
 
 class StatePart(Protocol):
-    """One subtask's part of a state, where it is stored; values only, so that it can be sent to a task."""
+    """One subtask's part of a state, in storage. It has only values, so that it can be sent to a task."""
 
     @property
     def subtask(self) -> int:
@@ -46,11 +134,11 @@ class StatePart(Protocol):
         ...
 
     def extents(self) -> Iterable[Extent]:
-        """Where the bytes of the part are."""
+        """Return the places of the part's bytes."""
         ...
 
-    def stored(self) -> pa.Schema:
-        """How the columns are stored; for some kinds it is read.
+    def stored_schema(self) -> pa.Schema:
+        """Return the stored columns, which may have to be read.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
@@ -59,38 +147,38 @@ class StatePart(Protocol):
         ...
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
-        """How each stored column is shown.
+        """Return the form in which each stored column is read.
 
         Raises:
-            CheckpointCorruptedError: No such state has these columns.
+            CheckpointCorruptedError: A state of this kind can't have these columns.
         """
         ...
 
     def split(self) -> Sequence["StatePart"]:
-        """The part, or if it is large smaller parts that can be read beside each other."""
+        """Return the part, or smaller parts of a large one, which can be read in parallel."""
         ...
 
     def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
-        """Rows of the part, as they are stored.
+        """Read the stored rows of the part.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
             CheckpointCorruptedError: Stored bytes are damaged.
-            StateMigrationError: Rows are stored with other types than `stored` says.
+            StateMigrationError: Rows are stored with types other than those of `stored`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadableState:
-    """A state that can be read, for its columns are known; values only, so that it can be sent to a task.
+    """A state with known columns. It has only values, so that it can be sent to a task.
 
     Attributes:
         kind: The kind of the state, as in `StoredState`.
-        parts: Where the state is; one copy of a state that every subtask has.
-        columns: How the columns are shown.
-        stored: How they are stored, by the first part.
-        has_subtasks: Whether rows say which subtask has stored them.
+        parts: The parts of the state; one copy of a state that every subtask has.
+        columns: The columns of its rows, without that of the subtask.
+        stored: The stored columns of the first part.
+        has_subtasks: Whether rows have a column of the subtask that stored them.
     """
 
     kind: str
@@ -101,44 +189,54 @@ class ReadableState:
 
     @property
     def content(self) -> tuple[ShownColumn, ...]:
-        """The columns that say what is in the state, and not where in it."""
+        """The columns of the state's content, without those of its place and time."""
         return tuple(column for column in self.columns if column.name not in {*POSITIONS, CHANGED})
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows that the state is read as."""
+        """The columns of the rows."""
         subtask = [(SUBTASK, pa.int32())] if self.has_subtasks else []
         return pa.schema([*subtask, *((column.name, column.type) for column in self.columns)])
 
     def split(self) -> list[StatePart]:
-        """Parts that can be read beside each other. Of large parts it is read how they are divided."""
+        """Return parts that can be read in parallel. Large parts are split by their index, which is read."""
         return [piece for part in self.parts for piece in part.split()]
 
     def batches(self, parts: Sequence[StatePart] | None = None) -> Iterator[pa.RecordBatch]:
-        """Rows of some parts, by default of all, in order; none of the batches is empty.
+        """Read rows of some parts, by default of all, in order. No batch is empty.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
             CheckpointCorruptedError: Stored bytes are damaged.
-            StateMigrationError: Subtasks have stored it in different ways.
-            InvalidRequestError: A value has no room in the type that it is read as.
+            StateMigrationError: Subtasks have stored it in different forms.
+            InvalidRequestError: A value doesn't fit the type in which it is read.
         """
         for part in self.parts if parts is None else parts:
             for batch in part.batches(self.stored):
-                for rows in filter(len, _pieces(batch)):
-                    yield self._shown(rows, part.subtask)
+                for rows in filter(len, _split(batch)):
+                    yield self._to_shown(rows, part.subtask)
 
-    def _shown(self, rows: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
+    def _to_shown(self, rows: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
         arrays = [
-            shown(how, column) for how, column in zip(self.columns, rows.columns, strict=True)
+            to_shown(column, stored)
+            for column, stored in zip(self.columns, rows.columns, strict=True)
         ]
         if self.has_subtasks:
             arrays.insert(0, pa.repeat(pa.scalar(subtask, pa.int32()), len(rows)))
         return pa.record_batch(arrays, schema=self.schema)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of a size that can be handled."""
-    rows = min(MOST_ROWS, max(1, len(batch) * MOST_BYTES // max(1, size_of(batch))))
+def form_error(state: str, subtask: int) -> StateMigrationError:
+    """Return the error for a subtask's part of a state that is stored in another form than the first part."""
+    message = (
+        f"state {state!r} is stored by subtask {subtask} in another form than by the first one; declare it in every "
+        "subtask of the job, and read it in the next checkpoint"
+    )
+    return StateMigrationError(message)
+
+
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Split a batch into batches of at most `MAX_ROWS` and `MAX_BYTES`."""
+    rows = min(MAX_ROWS, max(1, len(batch) * MAX_BYTES // max(1, size_of(batch))))
     for first in range(0, len(batch), rows):
         yield batch.slice(first, rows)

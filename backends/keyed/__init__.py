@@ -1,25 +1,22 @@
 """Managed keyed state: value, list, map, reducing and aggregating states and timers, by key.
 
-    backend    the states of a subtask, by name
-    keys       the distinct keys of a batch, sorted once
-    key_columns  what users give as a key's columns, and whole_ms: as times
-    key_lookup the rows of a single key, read from outside
-    states     what users call, by batch or by key; every kind of state is rows of a table
-    table      the port: tables of rows, each known by its identity; a backend is an implementation
-    columnar   sorted segments in Arrow, mapped: the default
-    heap       dictionaries: simple, and the oracle of the others in tests
-    rocksdb    RocksDB: for large values, and states larger than memory; loaded when it is needed
-    rocksdb_settings  what a user chooses of it
-    opening    tables of a backend by its name; handles of any backend in the form that all read
+    backend           the states of a subtask, by name
+    keys              the distinct keys of a batch, sorted once; lookups of a single key
+    states            the states that users call, by batch or by key; each is stored as rows of a table
+    table             the interface between states and backends: tables of rows with an identity
+    columnar          sorted segments in Arrow, memory-mapped: the default backend
+    heap              dictionaries: simple, and the oracle of the other backends in tests
+    rocksdb           RocksDB: for large values, and states larger than memory; imported on demand
+    rocksdb_settings  its settings
+    opening           tables of a backend by its name; conversion of handles to segments
 
-States know nothing of how rows are kept, and tables nothing of what rows mean. Start with `table`.
+States don't depend on how rows are stored, and tables don't depend on the meaning of rows. Start with `table`.
 """
 
 from holdfast.backends.keyed.backend import KeyedStateBackend
 from holdfast.backends.keyed.columnar import ColumnarStateTables, Workspace
 from holdfast.backends.keyed.heap import HeapStateTables
-from holdfast.backends.keyed.key_lookup import rows_of_key
-from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.keys import Keys, rows_of_key
 from holdfast.backends.keyed.opening import (
     BACKEND_NAMES,
     BackendName,
@@ -28,8 +25,8 @@ from holdfast.backends.keyed.opening import (
     write_canonical,
 )
 from holdfast.backends.keyed.rocksdb_settings import (
-    LEAST_MEMORY_BYTES,
-    MOST_MEMORY_BYTES,
+    MAX_MEMORY_BYTES,
+    MIN_MEMORY_BYTES,
     BlockCompression,
     CompactionStyle,
     RocksDBSettings,
@@ -70,12 +67,12 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.timer_order import time_part
+from holdfast.backends.keyed.times import time_part
 
 __all__ = [
     "BACKEND_NAMES",
-    "LEAST_MEMORY_BYTES",
-    "MOST_MEMORY_BYTES",
+    "MAX_MEMORY_BYTES",
+    "MIN_MEMORY_BYTES",
     "AggregatingColumns",
     "AggregatingState",
     "AverageColumns",

@@ -14,8 +14,7 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.keyed.compatibility import check_hashable, check_key
 from holdfast.backends.keyed.grouping import Positions
-from holdfast.backends.keyed.key_columns import arrow_columns, key_columns
-from holdfast.backends.keyed.keys import Hash, Keys
+from holdfast.backends.keyed.keys import Hash, Keys, arrow_columns, key_columns
 from holdfast.backends.keyed.known_states import TIMERS, KnownStates
 from holdfast.backends.keyed.states import (
     AggregatingState,
@@ -27,9 +26,9 @@ from holdfast.backends.keyed.states import (
     ValueState,
 )
 from holdfast.backends.keyed.table import StateTables, TableSpec, plain_schema
-from holdfast.backends.keyed.whole_ms import whole_ms
+from holdfast.backends.keyed.times import whole_ms
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, xxhash64
-from holdfast.backends.snapshot import SnapshotPart
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.storages import CheckpointStreamFactory
 
@@ -41,27 +40,27 @@ _PROCESSING_TIMERS = f"{TIMERS}processing/"
 class KeyedStateBackend:
     """Keeps the keyed states of a subtask, in the tables of a backend.
 
-    Each state is there by arrays, for many keys at once (`state.columns`), and by the current key:
+    Each state can be used by arrays, for many keys at once (`state.columns`), and by the current key:
 
         keys(columns)                        the distinct keys of a batch
         state.columns.get(keys), put, …      by arrays, at any time
-        begin_batch(keys)                    from here on by the current key
+        begin_batch(keys)                    by the current key from now on
         set_current_key(index), set_current_namespace(…), state.value(), state.update(…), …
         end_batch                            writes the changes; `snapshot` does so, too
 
-    Restored states are there under their names; a state that nobody asks for is carried on into the next snapshot.
+    Restored states are available by name; restored states that are not requested are still in the next snapshot.
 
     Args:
-        tables: Where rows are kept, such as `ColumnarStateTables`; new, or restored.
+        tables: The tables of the states, such as `ColumnarStateTables`, new or restored.
         key: The key's columns.
         max_parallelism: Number of key groups of the job, 1 to 32768.
-        key_groups: The key groups that the subtask has, which are those of the tables; None for all.
-        hash_of: The hash by which rows are sorted inside of a key group; only tests give another one.
+        key_groups: The key groups of the subtask, which must be those of the tables; None for all.
+        hash_of: The hash that orders rows inside of a key group; only tests replace it.
 
     Raises:
-        InvalidRequestError: The key has no columns, or one has a type that can't be a key's, or numbers are
-            out of bounds, or the tables are of other key groups.
-        StateMigrationError: The tables are of other keys.
+        InvalidRequestError: The key has no columns, a column's type can't be part of a key, a number is out of
+            bounds, or the tables have other key groups.
+        StateMigrationError: The tables have other keys.
 
     Source:
         Flink, AbstractKeyedStateBackend.
@@ -79,7 +78,9 @@ class KeyedStateBackend:
         check_parallelism(max_parallelism, 1)
         check_hashable("the key", key)
         if not 0 < len(key) == len(set(key.names)):
-            raise InvalidRequestError(f"the key needs columns of different names, not {key.names}")
+            raise InvalidRequestError(
+                f"the key must have one or more columns with unique names, got {key.names}"
+            )
         key = plain_schema(key)
         self._tables = tables
         self._key = key
@@ -105,13 +106,13 @@ class KeyedStateBackend:
     def keys(
         self, columns: Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table
     ) -> Keys:
-        """The distinct keys of a batch.
+        """Find the distinct keys of a batch.
 
         Args:
-            columns: The key's columns, in order; or a batch or table that has columns of their names.
+            columns: The key's columns, in order; or a batch or table with columns of these names.
 
         Raises:
-            InvalidRequestError: A column is missing or has another type than the key, or a key belongs to
+            InvalidRequestError: A column is missing or has another type than the key's, or a key belongs to
                 another subtask.
         """
         arrays = key_columns(columns, self._key)
@@ -121,14 +122,14 @@ class KeyedStateBackend:
         return keys
 
     def in_namespaces(self, keys: Keys, namespaces: Sequence[pa.Array]) -> Keys:
-        """The distinct pairs of key and namespace of a batch, for states with namespaces.
+        """Find the distinct pairs of key and namespace of a batch, for states with namespaces.
 
         Args:
             keys: The keys of the batch.
-            namespaces: The namespace's columns, a row for each row of the batch.
+            namespaces: The namespace's columns, as long as the batch.
 
         Raises:
-            InvalidRequestError: The columns have another length, or are none of Arrow.
+            InvalidRequestError: The columns have another length, or are not Arrow arrays.
         """
         columns = arrow_columns(namespaces, "a namespace's columns")
         return keys.with_columns(keys.codes, columns, self._hash_of)
@@ -136,97 +137,97 @@ class KeyedStateBackend:
     def get_state(
         self, descriptor: ValueStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> ValueState:
-        """The value state of that name; the same object each time. A new state begins empty.
+        """Return the value state of that name; the same object each time. A new state is empty.
 
         Args:
             descriptor: The state's name and type.
-            namespace: The columns of its namespaces; none for a state without.
+            namespace: The columns of its namespaces; empty for a state without namespaces.
 
         Raises:
-            StateMigrationError: The state was stored, or asked for before, as another kind, with other
-                namespaces or with a type that can't become this one; or it was stored without a time to
-                live, and is asked for with one; or it was asked for with another default before.
-            InvalidRequestError: The name can't be a state's, or a column of the namespace can't be hashed.
+            StateMigrationError: The state was stored or requested before as another kind, with other
+                namespaces or an incompatible type; or it was stored without a time to live and is requested
+                with one; or it was requested with another default before.
+            InvalidRequestError: The name is reserved, or a column of the namespace can't be hashed.
         """
         return self._states.value_state(descriptor, plain_schema(namespace))
 
     def get_list_state(
         self, descriptor: ListStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> KeyedListState:
-        """The list state of that name. All else is as for `get_state`."""
+        """Return the list state of that name, as `get_state` does."""
         return self._states.list_state(descriptor, plain_schema(namespace))
 
     def get_map_state(
         self, descriptor: MapStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> MapState:
-        """The map state of that name. All else is as for `get_state`; map keys must be of a type that can be hashed."""
+        """Return the map state of that name, as `get_state` does; the type of map keys must be hashable."""
         return self._states.map_state(descriptor, plain_schema(namespace))
 
     def get_reducing_state(
         self, descriptor: ReducingStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> ReducingState:
-        """The reducing state of that name. All else is as for `get_state`."""
+        """Return the reducing state of that name, as `get_state` does."""
         return self._states.reducing_state(descriptor, plain_schema(namespace))
 
     def get_aggregating_state(
         self, descriptor: AggregatingStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
     ) -> AggregatingState:
-        """The aggregating state of that name. All else is as for `get_state`."""
+        """Return the aggregating state of that name, as `get_state` does."""
         return self._states.aggregating_state(descriptor, plain_schema(namespace))
 
     def event_time_timers(
         self, name: str = "timers", namespace: pa.Schema = _NO_NAMESPACE
     ) -> TimerService:
-        """The timers of event time of that name; the same object each time.
+        """Return the event-time timers of that name; the same object each time.
 
         Raises:
-            StateMigrationError: The timers were stored, or asked for before, with other namespaces.
+            StateMigrationError: The timers were stored or requested before with other namespaces.
         """
         return self._states.timers(_EVENT_TIMERS + name, plain_schema(namespace))
 
     def processing_time_timers(
         self, name: str = "timers", namespace: pa.Schema = _NO_NAMESPACE
     ) -> TimerService:
-        """The timers of processing time of that name. All else is as for `event_time_timers`."""
+        """Return the processing-time timers of that name, as `event_time_timers` does."""
         return self._states.timers(_PROCESSING_TIMERS + name, plain_schema(namespace))
 
     def next_timers(self) -> tuple[int | None, int | None]:
-        """The times of the earliest timers that are left, whatever their names: of event time, and of processing time.
+        """Return the times of the earliest event-time timer and of the earliest processing-time timer, of all names.
 
-        Timers that were restored and that nobody has asked for count, too. None if there are none.
+        Includes restored timers that were not requested yet. A missing timer has the time None.
         """
         event = self._states.earliest_timer(_EVENT_TIMERS)
         return event, self._states.earliest_timer(_PROCESSING_TIMERS)
 
     def drop_state(self, name: str) -> None:
-        """Remove the state of that name, of all keys, without reading it; nothing happens if there is none.
+        """Remove the state of that name for all keys, if it exists, without reading it.
 
-        A state of any kind may have the name afterwards. Further use of the dropped state is refused.
+        Another state can have the name afterwards, of the same or another kind. Calls of the dropped state raise `InvalidRequestError`.
         """
         self._states.drop(name)
 
     def state_names(self) -> frozenset[str]:
-        """Names of all states, restored ones included; timers are none."""
+        """Return the names of all states, including restored ones, without timers."""
         return self._states.names()
 
     def specs(self) -> Mapping[str, TableSpec]:
-        """The specification of each state's table, by the state's name; timers are among them."""
+        """Return the specification of each state's table by the state's name, including timers."""
         self._states.check_open()
         return self._tables.specs()
 
     def advance_time(self, now_ms: int) -> None:
-        """Set the time of the batch: milliseconds since 1970, of processing. By it values expire.
+        """Set the processing time of the batch, in milliseconds since 1970; values expire accordingly.
 
         Raises:
-            InvalidRequestError: It is no whole number, or earlier changes can't be written back.
+            InvalidRequestError: The time is not a 64-bit integer, or earlier changes can't be written back.
         """
         now_ms = whole_ms(now_ms)
-        self._states.settle()
+        self._states.flush()
         self._states.now_ms = now_ms
         self._tables.advance_time(now_ms)
 
     def begin_batch(self, keys: Keys, order: Positions | None = None) -> None:
-        """Begin the use of states by the current key, which is then chosen among these keys.
+        """Begin the use of states by the current key, one of these keys.
 
         Args:
             keys: The keys of the batch.
@@ -234,8 +235,8 @@ class KeyedStateBackend:
                 maps are then read for some keys ahead instead of for all keys.
 
         Raises:
-            InvalidRequestError: Earlier changes can't be written back, or a key belongs to another
-                subtask, or the keys have other columns.
+            InvalidRequestError: Earlier changes can't be written back, a key belongs to another subtask, or
+                the keys have other columns.
         """
         self.end_batch()
         keys.check(self._key_groups)
@@ -246,63 +247,63 @@ class KeyedStateBackend:
         """Make a key of the batch the current one.
 
         Args:
-            index: The key's index: `keys.codes` has it for each row of the batch.
+            index: The key's index in the batch; `keys.codes` has the index of each row's key.
 
         Raises:
-            InvalidRequestError: No batch has begun, or it has no such key.
+            InvalidRequestError: No batch has begun, or the index is out of range.
         """
         cursor = self._cursor
         if not 0 <= index < cursor.count:
-            message = f"key {index} is out of range: the batch has {cursor.count} keys"
+            message = f"key index {index} is out of range for {cursor.count} keys"
             raise InvalidRequestError(message)
         cursor.index = index
 
     def set_current_namespace(self, *namespace: Any) -> None:
-        """Make a namespace the current one, for the states that have namespaces: a value for each of its columns."""
+        """Make a namespace the current one, for states with namespaces: a value for each of its columns."""
         self._cursor.namespace = namespace
         for state in self._states:
             state.leave_namespace()
 
     def end_batch(self) -> None:
-        """Write back all changes; no key is current any more.
+        """Write back all changes, and reset the current key.
 
         Raises:
-            InvalidRequestError: A value is of another type than its state: no change of that state since
+            InvalidRequestError: A value doesn't fit the type of its state: no change of that state since
                 `begin_batch` is written.
         """
         try:
-            self._states.settle()
+            self._states.flush()
         finally:
             self._cursor.end()
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
-        """Capture all states, those that were restored and never asked for, too.
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
+        """Capture all states, including restored ones that were not requested.
 
         Args:
-            checkpoint_id: The checkpoint that the snapshot is for.
-            factory: Where the part will write.
+            checkpoint_id: The checkpoint of the snapshot.
+            factory: Creates the streams that the snapshot is written to.
 
         Returns:
-            The part that writes them, in any thread. Later changes of the states don't show in it.
+            The part that writes the snapshot, in any thread, isolated from later changes.
 
         Raises:
-            InvalidRequestError: A value is of another type than its state.
+            InvalidRequestError: A value doesn't fit the type of its state.
         """
         self.end_batch()
         return self._tables.snapshot(checkpoint_id, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint exists: later ones may refer to its files."""
+        """Handle a completed checkpoint: later ones may refer to its files."""
         self._tables.notify_checkpoint_complete(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint was given up: its files are gone, the states are not."""
+        """Handle an aborted checkpoint: its files are deleted, the states are unchanged."""
         self._tables.notify_checkpoint_aborted(checkpoint_id)
 
     def close(self) -> None:
-        """Let go of memory and files; what was not written back is lost. May be called twice.
+        """Release memory and files; discards changes that were not written back. May be called twice.
 
-        Who uses the backend or one of its states from now on is refused by `InvalidRequestError`.
+        Later calls of the backend or of its states raise `InvalidRequestError`.
         """
         self._states.close()
         self._tables.close()
@@ -310,11 +311,11 @@ class KeyedStateBackend:
     def _check_key_groups(self) -> None:
         own, tables = self._key_groups, self._tables.key_groups
         if own.end_key_group >= self._max_parallelism:
-            message = f"{own} is not below max parallelism {self._max_parallelism}"
+            message = f"{own} must be below max parallelism {self._max_parallelism}"
             raise InvalidRequestError(message)
         if own != tables:
             message = (
-                f"the backend is to have {own}, and its tables have {tables}: rows of other key groups "
-                "would be in no checkpoint; give both the same"
+                f"the backend's key groups {own} differ from its tables' key groups {tables}; create both with "
+                "the same key groups"
             )
             raise InvalidRequestError(message)

@@ -1,7 +1,7 @@
-"""Checks that a state is asked for with types that go with its stored types, and with earlier requests. Pure."""
+"""Compatibility checks of a requested state with its stored types and with earlier requests. Pure."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.backends.keyed.table import TableSpec, plain_schema
-from holdfast.backends.keys import check_hashed
+from holdfast.backends.keys import check_key_type
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError, StateMigrationError
 
 
 @dataclass(frozen=True, slots=True)
 class StateDefault:
-    """The default of a state that was asked for: the same as another one if both are stored alike, as NaN is.
+    """The default of a requested state. Defaults are equal if their stored bytes are, as those of NaN.
 
     Attributes:
         value: The default.
-        stored: The default as a state of its type stores it.
+        stored: The bytes that a state of its type stores.
     """
 
     value: Any = dataclasses.field(compare=False)
@@ -29,7 +29,7 @@ class StateDefault:
 
     @classmethod
     def of(cls, value: Any, column: pa.Array) -> "StateDefault":
-        """The default, of a column that has nothing else."""
+        """Return the default in the only row of a column."""
         return cls(value, pa.record_batch([column], ["default"]).serialize().to_pybytes())
 
     def __str__(self) -> str:
@@ -38,10 +38,10 @@ class StateDefault:
 
 @dataclass(frozen=True, slots=True)
 class StateFunction:
-    """The function of a state that was asked for.
+    """The function of a requested state.
 
-    A function in Python is the same as another one of the same code: each run of a `def` or `lambda` makes a new
-    object. What is no such function is told apart by its type and name.
+    Python functions are equal if their code is: each run of a `def` or `lambda` makes a new object. Other callables
+    are compared by type and name.
     """
 
     identity: tuple[Any, ...]
@@ -49,7 +49,7 @@ class StateFunction:
 
     @classmethod
     def of(cls, function: Any) -> "StateFunction":
-        """What tells the function apart from others."""
+        """Return the identity of a function."""
         while isinstance(function, partial):
             function = function.func
         name = getattr(function, "__name__", type(function).__name__)
@@ -62,67 +62,66 @@ class StateFunction:
         return f"function {self.name}"
 
 
-def shown(schema: pa.Schema) -> str:
-    """Columns in words."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema) or "of no column"
+def describe_columns(schema: pa.Schema) -> str:
+    """List columns with their types, for messages."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"
 
 
-def check_hashable(what: str, schema: pa.Schema) -> None:
-    """Refuse columns that can't be hashed. Raises `InvalidRequestError`."""
+def check_hashable(label: str, schema: pa.Schema) -> None:
+    """Reject columns that can't be hashed. Raises `InvalidRequestError`."""
     for field in schema:
         try:
-            check_hashed(field.type)
+            check_key_type(field.type)
         except InvalidRequestError as error:
-            raise InvalidRequestError(f"{what}, {field.name!r}: {error.args[0]}") from None
+            raise InvalidRequestError(f"{label}, {field.name!r}: {error.args[0]}") from None
 
 
 def check_key(stored: TableSpec, key: pa.Schema) -> None:
-    """Refuse a state that was stored with another key. Raises `StateMigrationError`."""
+    """Reject a state that was stored with another key. Raises `StateMigrationError`."""
     if plain_schema(stored.key) != plain_schema(key):
         message = (
-            f"state {stored.name!r} was stored with the key {shown(stored.key)}, but the key is "
-            f"{shown(key)} now; keys can't be migrated: take the key that it was stored with, or "
-            "begin with a new operator uid"
+            f"state {stored.name!r} was stored with key {describe_columns(stored.key)}, but the operator's key "
+            f"is {describe_columns(key)}; keys can't be migrated: use the stored key, or a new operator uid"
         )
         raise StateMigrationError(message)
 
 
 def check_kind(stored: TableSpec, spec: TableSpec, renamed: Mapping[str, str]) -> None:
-    """Refuse what a stored state can't become. Raises `StateMigrationError`.
+    """Reject a requested state that the stored one can't become. Raises `StateMigrationError`.
 
     Args:
-        stored: The state as it is stored.
-        spec: The state as it is asked for.
+        stored: The stored state.
+        spec: The requested state.
         renamed: The stored names of renamed fields, by their present names.
     """
     before: str = stored.kind
     now: str = spec.kind
     if before == now:
         parts = [(plain_schema(each.namespace), each.sub_key) for each in (stored, spec)]
-        if parts[0] == parts[1] and are_folds_kept(stored, spec, renamed):
-            check_times(stored, spec)
+        if parts[0] == parts[1] and has_same_folds(stored, spec, renamed):
+            check_ttl(stored, spec)
             return
         before, now = (
-            f"{known.kind} state with namespaces {shown(known.namespace)}, map keys "
-            f"{shown(known.sub_key)} and folds {list(known.folds)}"
+            f"{known.kind} state with namespaces {describe_columns(known.namespace)}, map keys "
+            f"{describe_columns(known.sub_key)} and folds {list(known.folds)}"
             for known in (stored, spec)
         )
     if before != now:
         message = (
-            f"state {spec.name!r} was stored as a {before}, but is asked for as a {now}; take "
-            "another name for the new state, or another uid for the operator"
+            f"state {spec.name!r} was stored as a {before}, but is requested as a {now}; use another name for the "
+            "new state, or another uid for the operator"
         )
         raise StateMigrationError(message)
 
 
-def are_folds_kept(
+def has_same_folds(
     stored: TableSpec, spec: TableSpec, renamed: Mapping[str, str] = MappingProxyType({})
 ) -> bool:
-    """Whether the operands of each stored column fold as before; a struct may have other columns, or another order.
+    """Return whether each stored column keeps its fold; a struct may gain columns, or change their order.
 
     Args:
-        stored: The state as it is stored.
-        spec: The state as it is asked for.
+        stored: The stored state.
+        spec: The requested state.
         renamed: The stored names of renamed columns, by their present names.
     """
     if not (stored.is_struct and spec.is_struct and stored.folds and spec.folds):
@@ -134,32 +133,51 @@ def are_folds_kept(
     )
 
 
-def check_times(stored: TableSpec, spec: TableSpec) -> None:
-    """Refuse a time to live for rows that were stored without times. Raises `StateMigrationError`."""
+def check_ttl(stored: TableSpec, spec: TableSpec) -> None:
+    """Reject a time to live for rows that were stored without times. Raises `StateMigrationError`."""
     if stored.ttl_ms is None and spec.ttl_ms is not None:
         message = (
             f"state {spec.name!r} was stored without a time to live, so the age of its rows is unknown; "
-            "take another name for a state with one, or another uid for the operator"
+            "use another name for a state with a time to live, or another uid for the operator"
         )
         raise StateMigrationError(message)
 
 
-def check_same(name: str, before: Sequence[Any], asked: Sequence[Any]) -> None:
-    """Refuse a state that was asked for as something else before. Raises `StateMigrationError`."""
-    if before != asked:
+def check_settings_unchanged(name: str, before: Sequence[Any], requested: Sequence[Any]) -> None:
+    """Reject a second request of a state with other settings. Raises `StateMigrationError`."""
+    if before != requested:
         message = (
-            f"state {name!r} was asked for as {_described(before)} before, and as {_described(asked)} "
-            "now; give one of them another name"
+            f"state {name!r} was first requested as {_describe(before)}, and now as {_describe(requested)}; "
+            "rename one of them"
         )
         raise StateMigrationError(message)
 
 
-def _described(asked: Sequence[Any]) -> str:
-    """A state that was asked for, in words."""
+def check_same_spec(known: TableSpec, spec: TableSpec) -> None:
+    """Reject a second request of a table with another specification. Raises `InvalidRequestError`."""
+    if not known.equals(spec):
+        message = (
+            f"state {spec.name!r} was already requested as {known}, and can't be {spec} as well"
+        )
+        raise InvalidRequestError(message)
+
+
+def check_no_mixed_tables(names: Collection[str]) -> None:
+    """Reject a snapshot of tables with rows of several types. Raises `StateMigrationError`."""
+    if names:
+        message = (
+            f"states {sorted(names)} were stored with several types each, and were not requested; "
+            "request them, so that their values are migrated to one type"
+        )
+        raise StateMigrationError(message)
+
+
+def _describe(settings: Sequence[Any]) -> str:
+    """Describe a requested state, for messages."""
     words = []
-    for part in asked:
+    for part in settings:
         if isinstance(part, pa.Schema):
-            words += [f"namespaces {shown(part)}"] if len(part) else []
+            words += [f"namespaces {describe_columns(part)}"] if len(part) else []
         elif part is not None:
             words.append(part.name if isinstance(part, Serializer) else str(part))
     return ", ".join(words)

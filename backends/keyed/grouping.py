@@ -1,4 +1,4 @@
-"""Rows of a batch brought together by their identity, with one sort."""
+"""Grouping of a batch's rows by identity, with one sort."""
 
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -9,34 +9,30 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import are_new, order_of
-from holdfast.backends.keyed.columns import same_rows
-from holdfast.backends.keyed.table import Flags, SortKeys
+from holdfast.backends.arrow import order_of
+from holdfast.backends.keyed.columns import group_equal_rows
+from holdfast.backends.keyed.table import SortKeys
 
 Positions = npt.NDArray[np.int64]
 
 _U = np.uint64
 
-MOST_COUNTED = 1 << 16
-"""So many groups have numbers of 16 bits."""
+MAX_COUNTING_SORT_RANGE = 1 << 16
+"""Number of values of 16 bits."""
 
 _SAMPLED_ROWS = 1 << 10
 _REPEATED_SHARE = 0.95
-"""Up to this share of a sample's values may be different where there are some 10,000 in all."""
-_LEAST_ROWS = 1 << 14
-"""Fewer rows are sorted as quickly as a sample of them is looked at."""
+"""The share of distinct values that a sample of a column with about 10,000 distinct values has."""
+_MIN_SAMPLED_ROWS = 1 << 14
+"""Sorting fewer rows takes no longer than sampling them."""
 
 
 class Grouping:
-    """Which rows of a batch belong together: those with equal columns.
-
-    Args:
-        order: The rows, group by group, ascending by sort key; inside of a group in their order of arrival.
-        starts: Where in `order` each group starts.
+    """The rows of a batch in groups with equal columns.
 
     Attributes:
-        order: The rows, as they were given.
-        starts: Where in `order` each group starts.
+        order: The rows, group by group, ascending by sort key; inside of a group in their order of arrival.
+        starts: The start of each group in `order`.
     """
 
     def __init__(self, order: Positions, starts: Positions) -> None:
@@ -45,10 +41,10 @@ class Grouping:
 
     @classmethod
     def of_codes(cls, codes: Positions, groups: int) -> "Grouping":
-        """The grouping of rows whose groups are known.
+        """Group rows by known group numbers.
 
         Args:
-            codes: For each row its group, 0 <= group < groups; each group has a row.
+            codes: The group of each row, 0 <= group < groups; no group is empty.
             groups: The number of groups.
         """
         return _NumberedGrouping(codes, groups)
@@ -83,7 +79,7 @@ class Grouping:
 
 
 class _NumberedGrouping(Grouping):
-    """A grouping by the groups of rows, whose order is sorted out when somebody asks for it."""
+    """A grouping by group numbers, which sorts its rows on demand."""
 
     def __init__(self, codes: Positions, groups: int) -> None:
         counts = np.bincount(codes, minlength=groups)
@@ -92,79 +88,71 @@ class _NumberedGrouping(Grouping):
         self.starts = np.cumsum(counts) - counts
 
     @cached_property
-    def order(self) -> Positions:  # type: ignore[override]  # it is set nowhere
+    def order(self) -> Positions:  # type: ignore[override]  # nothing sets it
         return order_of(self.codes, len(self))
 
 
-def grouped(
+def group_rows(
     sort_keys: SortKeys, columns: Sequence[pa.Array], *, by_counting: bool = False
 ) -> Grouping:
-    """Bring rows with equal columns together.
+    """Group rows with equal columns.
 
     Args:
-        sort_keys: The sort key of each row: equal for equal rows. Unequal rows may have the same.
-        columns: The columns that decide whether rows are equal.
-        by_counting: Whether sort keys that differ nearly always differ in their upper 32 bits, as those do that are
-            hashes, and NumPy has no vector instructions. It decides how they are sorted, not what comes of it.
+        sort_keys: The sort key of each row. Equal rows have equal sort keys; unequal rows can collide.
+        columns: The columns to compare.
+        by_counting: Whether to use the counting sort, for sort keys that are hashes, so that nearly all differ in their
+            upper 32 bits, if NumPy has no vector instructions. The result is the same.
     """
-    order, ascending = _sorted_by_counting(sort_keys) if by_counting else _sorted(sort_keys)
-    is_new = are_new(ascending)
-    same = np.flatnonzero(~is_new)
-    if len(same):
-        equal = same_rows(columns, order[same], columns, order[same - 1])
-        if not equal.all():
-            order, is_new = _untangled(order, is_new, columns, same[~equal])
-    return Grouping(order, np.flatnonzero(is_new))
+    order, ascending = _counting_sort(sort_keys) if by_counting else _sort(sort_keys)
+    order, is_first = group_equal_rows(order, ascending, columns)
+    return Grouping(order, np.flatnonzero(is_first))
 
 
-def encoded_if_repeated(column: pa.Array) -> tuple[pa.Array, Positions] | None:
-    """The distinct values of a column and which of them each row has, if there are so few that this is worth it.
+def dictionary_encode_if_useful(column: pa.Array) -> tuple[pa.Array, Positions] | None:
+    """Encode a column as distinct values and indices, if a sample shows few distinct values.
 
-    Whether there are few is told by a sample. To hash and sort these is several times as fast then as to do so with all rows.
+    Hashing and sorting only the distinct values is then several times faster than with all rows.
 
     Returns:
-        The values, null among them, and for each row the index of its value; None if there are many.
+        The values, including null, and for each row the index of its value; None if there are many values.
     """
     rows = len(column)
-    if rows < _LEAST_ROWS or pa.types.is_nested(column.type):
+    if rows < _MIN_SAMPLED_ROWS or pa.types.is_nested(column.type):
         return None
-    dense = _dense(column)
+    dense = _encode_dense(column)
     if dense is not None:
         return dense
     sample = column.take(pa.array(np.arange(_SAMPLED_ROWS) * (rows // _SAMPLED_ROWS)))
-    if len(_encoded(sample).dictionary) > _REPEATED_SHARE * _SAMPLED_ROWS:
+    if len(_encode(sample).dictionary) > _REPEATED_SHARE * _SAMPLED_ROWS:
         return None
-    encoded = _encoded(column)
-    if len(encoded.dictionary) > MOST_COUNTED:  # the sample was unlike the rest
+    encoded = _encode(column)
+    if len(encoded.dictionary) > MAX_COUNTING_SORT_RANGE:  # the sample was not representative
         return None
     return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
 
 
-def _dense(column: pa.Array) -> tuple[pa.Array, Positions] | None:
-    """The distinct values and which of them each row has, of integers that lie so close that each has its place.
-
-    That takes no hashing: a quarter of the time.
-    """
+def _encode_dense(column: pa.Array) -> tuple[pa.Array, Positions] | None:
+    """Encode integers of a small range by their offsets: without hashing, in a quarter of the time."""
     if not pa.types.is_signed_integer(column.type) or column.null_count:
         return None
     numbers = column.to_numpy()
-    least, most = int(numbers.min()), int(numbers.max())
-    # Distinct values are never so close, so they aren't looked at in this way again.
-    if most - least >= min(MOST_COUNTED, len(numbers) // 2):
+    low, high = int(numbers.min()), int(numbers.max())
+    # Distinct values never pass this check, so the values themselves are not encoded again.
+    if high - low >= min(MAX_COUNTING_SORT_RANGE, len(numbers) // 2):
         return None
-    places = np.subtract(numbers, least, dtype=np.int64)
-    is_there = np.bincount(places) > 0
-    values = pa.array(is_there.nonzero()[0] + least, column.type)
-    return values, (np.cumsum(is_there) - 1).take(places)
+    offsets = np.subtract(numbers, low, dtype=np.int64)
+    is_present = np.bincount(offsets) > 0
+    values = pa.array(is_present.nonzero()[0] + low, column.type)
+    return values, (np.cumsum(is_present) - 1).take(offsets)
 
 
-def _encoded(column: pa.Array) -> pa.DictionaryArray:
+def _encode(column: pa.Array) -> pa.DictionaryArray:
     return pc.dictionary_encode(column, null_encoding="encode")
 
 
 @cache
-def sorts_by_vectors() -> bool:
-    """Whether NumPy sorts numbers of 64 bits by vector instructions on this processor."""
+def has_vector_sort() -> bool:
+    """Return whether NumPy sorts 64-bit numbers with vector instructions on this processor."""
     config = np.show_config(mode="dicts") or {}
     extensions = config.get("SIMD Extensions", {})
     names = {"AVX512_SKX"}
@@ -173,11 +161,11 @@ def sorts_by_vectors() -> bool:
     return not names.isdisjoint((*extensions.get("baseline", ()), *extensions.get("found", ())))
 
 
-def _sorted(sort_keys: SortKeys) -> tuple[Positions, SortKeys]:
-    """The rows by sort key, and by arrival where sort keys are equal; and the sort key of each.
+def _sort(sort_keys: SortKeys) -> tuple[Positions, SortKeys]:
+    """Return the rows by sort key, then by arrival; and the sort key of each.
 
-    Sort keys and row numbers are sorted as one number of 64 bits: NumPy does that with vector instructions,
-    several times as fast as it finds the order alone; without these it takes twice as long as to count.
+    Sort keys and row numbers are sorted as one 64-bit number. With vector instructions that is several times
+    faster than `argsort`; without them it takes twice as long as the counting sort.
     """
     rows = len(sort_keys)
     if not rows:
@@ -195,13 +183,13 @@ def _sorted(sort_keys: SortKeys) -> tuple[Positions, SortKeys]:
     packed.sort()
     order: Positions = (packed & numbers).view(np.int64)
     packed &= ~numbers
-    return _sorted_further(order, sort_keys, packed)
+    return _finish_sort(order, sort_keys, packed)
 
 
-def _sorted_by_counting(sort_keys: SortKeys) -> tuple[Positions, SortKeys]:
-    """The same as `_sorted`, of sort keys whose upper 32 bits tell nearly all rows apart.
+def _counting_sort(sort_keys: SortKeys) -> tuple[Positions, SortKeys]:
+    """Do as `_sort` does, for sort keys that nearly all differ in their upper 32 bits.
 
-    NumPy counts numbers of 16 bits into place: to do so twice takes half of the time of one sort without vector instructions,
+    NumPy sorts 16-bit numbers by counting: two passes take half the time of a sort without vector instructions,
     and two to three times as long as one with them.
     """
     if not len(sort_keys):
@@ -213,13 +201,13 @@ def _sorted_by_counting(sort_keys: SortKeys) -> tuple[Positions, SortKeys]:
     order = order.take(
         np.argsort((upper >> np.uint32(16)).astype(np.uint16).take(order), kind="stable")
     )
-    return _sorted_further(order, sort_keys, upper.take(order))
+    return _finish_sort(order, sort_keys, upper.take(order))
 
 
-def _sorted_further(
+def _finish_sort(
     order: Positions, sort_keys: SortKeys, upper: npt.NDArray[np.unsignedinteger[Any]]
 ) -> tuple[Positions, SortKeys]:
-    """Rows that lie by the upper bits of their sort key, by all bits; and the sort key of each.
+    """Sort rows that are sorted by the upper bits of their sort key by all bits. Returns them with their sort keys.
 
     Args:
         order: The rows; by arrival where the upper bits are equal.
@@ -227,10 +215,10 @@ def _sorted_further(
         upper: The upper bits, ascending.
     """
     ascending = sort_keys.take(order)
-    falls = np.flatnonzero(ascending[1:] < ascending[:-1])
-    if not len(falls):
+    descents = np.flatnonzero(ascending[1:] < ascending[:-1])
+    if not len(descents):
         return order, ascending
-    runs = np.unique(upper[falls])
+    runs = np.unique(upper[descents])
     starts, ends = upper.searchsorted(runs), upper.searchsorted(runs, "right")
     if 8 * int((ends - starts).sum()) > len(order):
         order = np.argsort(sort_keys, kind="stable")
@@ -238,34 +226,3 @@ def _sorted_further(
         at = np.concatenate([np.arange(*run) for run in zip(starts, ends, strict=True)])
         order[at] = order[at].take(np.argsort(sort_keys.take(order[at]), kind="stable"))
     return order, sort_keys.take(order)
-
-
-def _untangled(
-    order: Positions, is_new: Flags, columns: Sequence[pa.Array], unequal: Positions
-) -> tuple[Positions, Flags]:
-    """Tell apart rows that are not equal although their sort keys are.
-
-    Args:
-        order: The rows by sort key.
-        is_new: Where in `order` a sort key begins.
-        columns: The columns that decide whether rows are equal.
-        unequal: Where in `order` a row has the sort key of the one before, and is unequal to it.
-    """
-    runs = np.cumsum(is_new) - 1
-    todo = np.flatnonzero(np.isin(runs, runs[unequal]))
-    tangled, label = todo, np.zeros(len(order), np.int64)
-    number = 0
-    while len(todo):  # in each round all rows that equal the first of their run get its number
-        _, first, back = np.unique(runs[todo], return_index=True, return_inverse=True)
-        equal = same_rows(columns, order[todo], columns, order[todo[first[back]]])
-        label[todo[equal]] = number
-        todo = todo[~equal]
-        number += 1
-    order, is_new = order.copy(), is_new.copy()
-    resorted = tangled[np.lexsort((label[tangled], runs[tangled]))]
-    order[tangled] = order[resorted]
-    before = resorted[:-1], resorted[1:]
-    is_new[tangled[1:]] = (runs[before[0]] != runs[before[1]]) | (
-        label[before[0]] != label[before[1]]
-    )
-    return order, is_new

@@ -1,24 +1,27 @@
-"""The distinct keys of a batch, sorted once and shared by all states of an operator."""
+"""The distinct keys of a batch, sorted once and shared by all states of an operator; and lookups of a single key."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import plain_floats
-from holdfast.backends.keyed.columns import take_arrow, whole
+from holdfast.backends.arrow import conform, nullable_type, plain_floats
+from holdfast.backends.keyed.columns import combine_chunks, from_arrow, same_rows, take_arrow
+from holdfast.backends.keyed.compatibility import describe_columns
 from holdfast.backends.keyed.grouping import (
     Grouping,
     Positions,
-    encoded_if_repeated,
-    grouped,
-    sorts_by_vectors,
+    dictionary_encode_if_useful,
+    group_rows,
+    has_vector_sort,
 )
-from holdfast.backends.keyed.table import Identities, SortKeys
+from holdfast.backends.keyed.segments import RestoredTable
+from holdfast.backends.keyed.table import Identities, Migration, SortKeys, TableRows, TableSpec
 from holdfast.backends.keys import (
     KeyGroupRange,
-    check_hashed,
+    check_key_type,
     check_parallelism,
     key_hash,
     xxhash64,
@@ -26,24 +29,25 @@ from holdfast.backends.keys import (
 from holdfast.errors import InvalidRequestError
 
 Hash = Callable[[Sequence[pa.Array]], npt.NDArray[np.uint64]]
-"""Computes a hash of 64 bits for each row of some columns."""
+"""Computes a 64-bit hash of each row."""
 
 _U = np.uint64
 _HASH_BITS = 48
 SUB_BITS = _U(24)
-"""The lowest bits of a sort key, which are of the namespace's and sub key's hash where there is one."""
+"""The lowest bits of a sort key, from the hash of the namespace and sub key, if the state has them."""
 _LOW = (_U(1) << SUB_BITS) - _U(1)
+_COLUMN = (pa.Array, pa.ChunkedArray)
 
 
 class Keys:
-    """The distinct keys of a batch, ascending by sort key, and which rows of the batch each has.
+    """The distinct keys of a batch, ascending by sort key, with the rows of each.
 
     Attributes:
-        sort_keys: A number for each key by which rows of state are sorted: the key group in the upper 16 bits, then
-            bits of the hash of the key, and of the namespace and sub key if there are some.
-        columns: The key's columns, a row for each distinct key; behind them those of namespace and sub key.
-        rows: Which rows of the batch have each of the keys.
-        width: How many of the columns are the key's own.
+        sort_keys: For each key the number that orders rows of state: the key group in the upper 16 bits, then
+            hash bits of the key, and of the namespace and sub key if the state has them.
+        columns: The key's columns, one row per distinct key, followed by those of the namespace and sub key.
+        rows: The rows of the batch by key.
+        width: Number of columns that belong to the key itself.
     """
 
     def __init__(
@@ -65,15 +69,15 @@ class Keys:
         max_parallelism: int,
         hashes: npt.NDArray[np.uint64] | None = None,
     ) -> "Keys":
-        """The distinct keys of a batch.
+        """Find the distinct keys of a batch.
 
-        Equal keys are those with equal columns: null equals null, NaN equals NaN, 0.0 equals -0.0.
+        Keys with equal columns are equal: null equals null, NaN equals NaN, 0.0 equals -0.0.
 
         Args:
-            columns: The key's columns, in the order in which the operator is keyed by them, a row for each
-                row of the batch. Any types that `key_hash` takes.
+            columns: The key's columns, in the order that the operator is keyed by, as long as the batch. Any types
+                that `key_hash` accepts.
             max_parallelism: Number of key groups, 1 to 32768.
-            hashes: The `xxhash64` of each row's key where it is known.
+            hashes: The `xxhash64` of each row's key, if already computed.
 
         Raises:
             InvalidRequestError: There are no columns, or they differ in length, or a type can't be a key's,
@@ -82,8 +86,8 @@ class Keys:
         check_parallelism(max_parallelism, 1)
         arrays = [_plain(column) for column in columns]
         if hashes is None and len(arrays) == 1:
-            check_hashed(arrays[0].type)  # other types may have no encoding
-            encoded = encoded_if_repeated(arrays[0])
+            check_key_type(arrays[0].type)  # other types may have no encoding
+            encoded = dictionary_encode_if_useful(arrays[0])
             if encoded is not None:
                 values, value_of_row = encoded
                 distinct = cls.of([values], max_parallelism)
@@ -93,11 +97,11 @@ class Keys:
         if hashes is None:
             hashes = xxhash64(arrays)
         elif len(hashes) != len(sort_keys):
-            message = f"{len(hashes)} hashes were given for the keys of {len(sort_keys)} rows"
+            message = f"got {len(hashes)} hashes for {len(sort_keys)} rows"
             raise InvalidRequestError(message)
         sort_keys <<= _U(_HASH_BITS)
         sort_keys |= hashes >> _U(64 - _HASH_BITS)
-        rows = grouped(sort_keys, arrays, by_counting=not sorts_by_vectors())
+        rows = group_rows(sort_keys, arrays, by_counting=not has_vector_sort())
         firsts = rows.firsts
         return cls(sort_keys.take(firsts), [take_arrow(array, firsts) for array in arrays], rows)
 
@@ -107,7 +111,7 @@ class Keys:
 
     @property
     def codes(self) -> Positions:
-        """For each row of the batch the index of its key."""
+        """The index of each row's key."""
         return self.rows.codes
 
     @property
@@ -117,14 +121,14 @@ class Keys:
 
     @property
     def identities(self) -> Identities:
-        """The keys as identities of a table whose id columns these are."""
+        """The keys as identities of a table with these id columns."""
         return Identities(self.sort_keys, self.columns)
 
     def take(self, indices: npt.ArrayLike) -> "Keys":
-        """Some of the keys, each with itself as its only row.
+        """Select keys, each with itself as its only row.
 
         Args:
-            indices: Which keys, ascending, none twice.
+            indices: The keys' indices, strictly ascending.
         """
         chosen = np.asarray(indices, np.int64)
         every = np.arange(len(chosen))
@@ -132,7 +136,7 @@ class Keys:
         return Keys(self.sort_keys.take(chosen), columns, Grouping(every, every), self.width)
 
     def of_rows(self, first: int, end: int) -> "Keys":
-        """The keys of the batch's rows from `first` up to `end`, with those rows."""
+        """Select the keys of the batch's rows from `first` up to `end`, with these rows."""
         distinct, codes = np.unique(self.codes[first:end], return_inverse=True)
         columns = [take_arrow(column, distinct) for column in self.columns]
         rows = Grouping.of_codes(codes.astype(np.int64, copy=False), len(distinct))
@@ -141,7 +145,7 @@ class Keys:
     def with_columns(
         self, indices: Positions, columns: Sequence[pa.Array], hash_of: Hash = xxhash64
     ) -> "Keys":
-        """The distinct pairs of a key with a namespace or sub key.
+        """Find the distinct pairs of a key with a namespace or sub key.
 
         Args:
             indices: The key of each row.
@@ -154,13 +158,13 @@ class Keys:
         arrays = [_plain(column) for column in columns]
         for array in arrays:
             if len(array) != len(indices):
-                message = f"{len(array)} values were given for {len(indices)} rows"
+                message = f"got {len(array)} values for {len(indices)} rows"
                 raise InvalidRequestError(message)
         hashed = [*(take_arrow(column, indices) for column in self.columns[self.width :]), *arrays]
         sort_keys = self.sort_keys.take(indices)
         sort_keys &= ~_LOW
         sort_keys |= hash_of(hashed) >> _U(64) - SUB_BITS
-        rows = grouped(sort_keys, [pa.array(indices), *arrays])
+        rows = group_rows(sort_keys, [pa.array(indices), *arrays])
         firsts = rows.firsts
         keys = indices.take(firsts)
         joined = [
@@ -170,7 +174,7 @@ class Keys:
         return Keys(sort_keys.take(firsts), joined, rows, self.width)
 
     def in_namespace(self, namespace: Sequence[pa.Scalar], hash_of: Hash = xxhash64) -> "Keys":
-        """The keys, each in the same namespace, in the same order."""
+        """Return the keys in one namespace, in the same order."""
         columns = [_plain(pa.repeat(value, 1)) for value in namespace]
         sort_keys = self.sort_keys & ~_LOW | hash_of(columns) >> _U(64) - SUB_BITS
         every = np.zeros(len(self), np.int64)
@@ -178,7 +182,7 @@ class Keys:
         return Keys(sort_keys, joined, self.rows, self.width)
 
     def check(self, key_groups: KeyGroupRange) -> None:
-        """Refuse keys of other key groups than those.
+        """Reject keys outside of the key groups.
 
         Raises:
             InvalidRequestError: A key belongs to another subtask.
@@ -189,21 +193,118 @@ class Keys:
             group = number >> _HASH_BITS
             if group not in key_groups:
                 message = (
-                    f"a key of key group {group} came to the subtask of key groups "
-                    f"{key_groups.start_key_group} to {key_groups.end_key_group}: the key was changed after "
-                    "its row was dealt, or its hash is not deterministic, or its row was dealt by another hash "
-                    "or max parallelism; deal rows by the same columns, of the same types, that are given as "
-                    "the key here"
+                    f"a key of key group {group} reached the subtask of key groups {key_groups.start_key_group} to "
+                    f"{key_groups.end_key_group}: the key was changed after partitioning, its expression is not "
+                    "deterministic, or rows were partitioned with another hash or max parallelism; partition rows "
+                    "by the columns that are the key here, with the same types"
                 )
                 raise InvalidRequestError(message)
 
 
+def key_columns(
+    given: Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table, key: pa.Schema
+) -> list[pa.Array]:
+    """Return the columns of a key, given as arrays in order, or as rows that have columns of these names.
+
+    Raises:
+        InvalidRequestError: A column is missing or duplicate, has another type, is not an Arrow array, or has more
+            values than an array can hold.
+    """
+    if isinstance(given, pa.RecordBatch | pa.Table):
+        columns = [_find_column(given, name) for name in key.names]
+    else:
+        columns = arrow_columns(given, f"the key's columns {describe_columns(key)}")
+    types = [column.type for column in columns]
+    if types != key.types and list(map(nullable_type, types)) != key.types:
+        listed = ", ".join(map(str, types)) or "no columns"
+        message = f"the key's columns must be {describe_columns(key)}, got {listed}"
+        raise InvalidRequestError(message)
+    return [
+        conform(combine_chunks(column), type)
+        for column, type in zip(columns, key.types, strict=True)
+    ]
+
+
+def arrow_columns(given: Iterable[Any], label: str) -> list[pa.Array | pa.ChunkedArray]:
+    """Return the columns of a list; `label` names them in errors.
+
+    Raises:
+        InvalidRequestError: The argument is not a list of Arrow arrays.
+    """
+    is_column = isinstance(given, _COLUMN)  # a single column, whose values would pass for columns
+    columns = list(given)
+    if is_column or not all(isinstance(column, _COLUMN) for column in columns):
+        types = ", ".join(sorted({type(column).__name__ for column in columns})) or "nothing"
+        message = f"{label} must be a list of Arrow arrays, got {type(given).__name__} of {types}"
+        raise InvalidRequestError(message)
+    return columns
+
+
+def _find_column(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
+    count = rows.schema.names.count(name)
+    if count != 1:
+        message = f"the batch has {count or 'no'} columns {name!r}; the key needs exactly one"
+        raise InvalidRequestError(message)
+    return rows.column(name)
+
+
+def rows_of_key(
+    table: RestoredTable,
+    key: Sequence[pa.Array],
+    max_parallelism: int,
+    spec: TableSpec | None = None,
+    migration: Migration | None = None,
+) -> Iterator[TableRows]:
+    """Read the rows of one key: one row, or one per namespace, map key or time of a timer.
+
+    Reads only the sort keys that the key can have; in a table of timers, which is sorted by time, the whole key group.
+
+    Args:
+        table: The table.
+        key: The key's columns, of one row each.
+        max_parallelism: Number of key groups of the job.
+        spec: As for `RestoredTable.rows`.
+        migration: As for `RestoredTable.rows`.
+
+    Raises:
+        StateMigrationError: The table can't be migrated to the specification.
+        CheckpointCorruptedError: A segment is corrupted.
+    """
+    keys = Keys.of(key, max_parallelism)
+    wanted = [from_arrow(column) for column in keys.columns]
+    first, end = _sort_key_range(table.spec, int(keys.sort_keys[0]))
+    for rows in table.between(first, end).rows(spec, migration):
+        ids = rows.identities.columns
+        columns = [from_arrow(column) for column in ids[: len(wanted)]]
+        every = np.arange(len(rows))
+        chosen = same_rows(columns, every, wanted, np.zeros(len(rows), np.int64)).nonzero()[0]
+        if len(chosen):
+            at = pa.array(chosen)
+            sort_keys = rows.identities.sort_keys[chosen]
+            yield TableRows(
+                Identities(sort_keys, tuple(column.take(at) for column in ids)),
+                tuple(column.take(at) for column in rows.values),
+                None if rows.times_ms is None else rows.times_ms[chosen],
+            )
+
+
+def _sort_key_range(spec: TableSpec, sort_key: int) -> tuple[int, int]:
+    """Return the bounds of the sort keys that rows of a key can have; the upper one is exclusive."""
+    bits = 0
+    if spec.kind == "timers":
+        bits = _HASH_BITS
+    elif len(spec.namespace) or len(spec.sub_key):
+        bits = int(SUB_BITS)
+    first = sort_key >> bits << bits
+    return first, first + (1 << bits)
+
+
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return plain_floats(whole(column))
+    return plain_floats(combine_chunks(column))
 
 
 def _groups(numbers: npt.NDArray[np.int32], max_parallelism: int) -> npt.NDArray[np.int64]:
-    """The key group of each hash: its remainder, which is never negative."""
+    """Compute the key group of each hash: its non-negative remainder."""
     wide = numbers.astype(np.int64)
     if max_parallelism & (max_parallelism - 1) == 0:
         wide &= max_parallelism - 1

@@ -1,4 +1,4 @@
-"""The states of a backend by name: each is made once of its descriptor, over a table."""
+"""The states of a backend by name, each created once from its descriptor."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from holdfast.backends.keyed.compatibility import (
     StateFunction,
     check_hashable,
     check_kind,
-    check_same,
+    check_settings_unchanged,
 )
 from holdfast.backends.keyed.keys import Hash
 from holdfast.backends.keyed.states import (
@@ -53,7 +53,7 @@ from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 
 TIMERS = "_timers/"
-"""Begins the names of timers, which no other state may have."""
+"""Prefix of the names of timers, reserved for them."""
 
 _CLOSED = "the backend is closed"
 _NO_COLUMNS = pa.schema([])
@@ -61,12 +61,12 @@ _State = TypeVar("_State", bound=CurrentKeyView[Any, Any])
 
 
 class KnownStates:
-    """The states of a subtask that were asked for, and what is asked for next.
+    """The requested states of a subtask.
 
     Args:
-        tables: Where rows lie.
+        tables: The tables of the states.
         key: The key's columns.
-        key_groups: The key groups that the subtask has.
+        key_groups: The key groups of the subtask.
         hash_of: The function that hashes namespaces and map keys.
         cursor: The current key.
 
@@ -92,32 +92,32 @@ class KnownStates:
         self._is_closed = False
 
     def __iter__(self) -> Iterator[CurrentKeyView[Any, Any]]:
-        """The states that were asked for."""
+        """Iterate over the requested states."""
         return (state for _, state in self._states.values())
 
     def names(self) -> frozenset[str]:
-        """Names of all states, restored ones included; timers are none."""
+        """Return the names of all states, including restored ones, without timers."""
         self.check_open()
         names = {*self._tables.specs(), *self._states}
         return frozenset(name for name in names if not name.startswith(TIMERS))
 
     def value_state(self, descriptor: ValueStateDescriptor, namespace: pa.Schema) -> ValueState:
-        """The value state of that name."""
+        """Return the value state of that name."""
         form = ValueForm(descriptor.name, descriptor.serializer)
         ttl, default = descriptor.ttl, descriptor.default
         if ttl is not None and ttl.ttl_ms is not None:
-            default = None  # as Flink has it
+            default = None  # as in Flink
 
         def make() -> ValueState:
             rows = self._rows("value", form, namespace, ttl)
             return ValueState(ValueColumns(rows, default), self._cursor)
 
-        shown = None if default is None else StateDefault.of(default, form.encode([default]))
-        asked = ("value", form.serializer, namespace, ttl, shown)
-        return self._state(descriptor.name, namespace, asked, make)
+        stored = None if default is None else StateDefault.of(default, form.encode([default]))
+        settings = ("value", form.serializer, namespace, ttl, stored)
+        return self._state(descriptor.name, namespace, settings, make)
 
     def list_state(self, descriptor: ListStateDescriptor, namespace: pa.Schema) -> KeyedListState:
-        """The list state of that name."""
+        """Return the list state of that name."""
         ttl = descriptor.ttl
         has_times = ttl is not None and ttl.ttl_ms is not None
         form = ListForm(descriptor.name, descriptor.serializer, has_times=has_times)
@@ -126,11 +126,11 @@ class KnownStates:
             rows = self._rows("list", form, namespace, ttl, folds=("concatenate",))
             return KeyedListState(ListColumns(rows, form, lambda: self.now_ms), self._cursor)
 
-        asked = ("list", form.serializer, namespace, ttl)
-        return self._state(descriptor.name, namespace, asked, make)
+        settings = ("list", form.serializer, namespace, ttl)
+        return self._state(descriptor.name, namespace, settings, make)
 
     def map_state(self, descriptor: MapStateDescriptor, namespace: pa.Schema) -> MapState:
-        """The map state of that name."""
+        """Return the map state of that name."""
         name = descriptor.name
         form = ValueForm(name, descriptor.value_serializer)
         serializer = descriptor.key_serializer
@@ -142,13 +142,13 @@ class KnownStates:
             key_form = ValueForm(name, serializer, subject="map keys")
             return MapState(MapColumns(rows, key_form), self._cursor)
 
-        asked = ("map", serializer, form.serializer, namespace, descriptor.ttl)
-        return self._state(name, namespace, asked, make)
+        settings = ("map", serializer, form.serializer, namespace, descriptor.ttl)
+        return self._state(name, namespace, settings, make)
 
     def reducing_state(
         self, descriptor: ReducingStateDescriptor, namespace: pa.Schema
     ) -> ReducingState:
-        """The reducing state of that name."""
+        """Return the reducing state of that name."""
         form = ValueForm(descriptor.name, descriptor.serializer)
         function = descriptor.function
         functions: tuple[KnownFunction, ...] = ()
@@ -167,13 +167,13 @@ class KnownStates:
             return ReducingState(columns, function, self._cursor)
 
         known = functions or StateFunction.of(function)
-        asked = ("reducing", known, form.serializer, namespace, descriptor.ttl)
-        return self._state(descriptor.name, namespace, asked, make)
+        settings = ("reducing", known, form.serializer, namespace, descriptor.ttl)
+        return self._state(descriptor.name, namespace, settings, make)
 
     def aggregating_state(
         self, descriptor: AggregatingStateDescriptor, namespace: pa.Schema
     ) -> AggregatingState:
-        """The aggregating state of that name."""
+        """Return the aggregating state of that name."""
         form = ValueForm(descriptor.name, descriptor.serializer)
         function = descriptor.function
         is_known = not isinstance(function, AggregateFunction)
@@ -187,11 +187,11 @@ class KnownStates:
             return AggregatingState(AverageColumns(rows), Average(descriptor.name), self._cursor)
 
         known = function if is_known else StateFunction.of(function)
-        asked = ("aggregating", known, form.serializer, namespace, descriptor.ttl)
-        return self._state(descriptor.name, namespace, asked, make)
+        settings = ("aggregating", known, form.serializer, namespace, descriptor.ttl)
+        return self._state(descriptor.name, namespace, settings, make)
 
     def timers(self, name: str, namespace: pa.Schema) -> TimerService:
-        """The timers of that name, which begins as those of timers do."""
+        """Return the timers of that name, which must begin with `TIMERS`."""
 
         def make() -> TimerService:
             spec = TableSpec(name, "timers", self._key, _NO_COLUMNS, namespace, TIME)
@@ -202,7 +202,7 @@ class KnownStates:
         return self._state(name, namespace, ("timers", namespace), make)
 
     def earliest_timer(self, prefix: str) -> int | None:
-        """The time of the earliest timer whose name begins so, whether it was asked for or not; None if none is left."""
+        """Return the earliest time of all timers with this prefix, requested or not; None without timers."""
         self.check_open()
         times = [
             self.timers(name, plain_schema(spec.namespace)).earliest()
@@ -212,15 +212,15 @@ class KnownStates:
         return min((time for time in times if time is not None), default=None)
 
     def drop(self, name: str) -> None:
-        """Remove a state and its table; timers are none."""
+        """Remove a state and its table; ignores timers."""
         if not name.startswith(TIMERS):
             _, state = self._states.pop(name, (None, None))
             if state is not None:
-                state.close(f"state {name!r} was dropped; ask the backend for it again")
+                state.close(f"state {name!r} was dropped; get it from the backend again")
             self._tables.drop(name)
 
-    def settle(self) -> None:
-        """Write back what was changed by the current key. Raises `InvalidRequestError`."""
+    def flush(self) -> None:
+        """Write back changes made by the current key. Raises `InvalidRequestError`."""
         self.check_open()
         for state in self:
             state.flush()
@@ -231,7 +231,7 @@ class KnownStates:
             raise InvalidRequestError(_CLOSED)
 
     def close(self) -> None:
-        """Forget all states; who has one still is refused."""
+        """Close all states: later calls of them raise `InvalidRequestError`."""
         self._is_closed = True
         for state in self:
             state.close(_CLOSED)
@@ -241,21 +241,23 @@ class KnownStates:
         self,
         name: str,
         namespace: pa.Schema,
-        asked: tuple[Any, ...],
+        settings: tuple[Any, ...],
         make: Callable[[], _State],
     ) -> _State:
-        """A state that was asked for before, or a new one."""
+        """Return the state of an earlier request, or a new one."""
         self.check_open()
         known = self._states.get(name)
         if known is not None:
             before, state = known
-            check_same(name, before, asked)
+            check_settings_unchanged(name, before, settings)
             return cast("_State", state)
-        if asked[0] != "timers" and name.startswith(TIMERS):
-            raise InvalidRequestError(f"state name {name!r} begins as those of timers do")
+        if settings[0] != "timers" and name.startswith(TIMERS):
+            raise InvalidRequestError(
+                f"state name {name!r} must not begin with {TIMERS!r}, which is reserved for timers"
+            )
         check_hashable(f"state {name!r}: the namespace", namespace)
         made = make()
-        self._states[name] = (asked, made)
+        self._states[name] = (settings, made)
         return made
 
     def _rows(
@@ -268,7 +270,7 @@ class KnownStates:
         sub_key: pa.Schema = _NO_COLUMNS,
         folds: tuple[Fold, ...] = (),
     ) -> ValueRows:
-        """The rows of a state with values, restored or new."""
+        """Return the rows of a state with values, restored or new."""
         spec = TableSpec(
             name=form.name,
             kind=kind,
@@ -286,7 +288,7 @@ class KnownStates:
             stored.is_struct == spec.is_struct
             and stored.values.equals(spec.values, check_metadata=True)
         ):
-            # Here it fails when the state is asked for, not when the first row is read.
+            # Fail when the state is requested, not when its first row is read.
             form.migrate(stored, [pa.array([], field.type) for field in stored.values])
         table = self._tables.table(spec, form.migrate, rewrite=rules.changes_names)
         return ValueRows(table, form, self._key_groups, self._hash_of, ttl)
@@ -294,7 +296,7 @@ class KnownStates:
     def _check_stored(
         self, spec: TableSpec, renamed: Mapping[str, str] = MappingProxyType({})
     ) -> TableSpec | None:
-        """The specification that the state was stored with; None if the state is new. Raises `StateMigrationError`."""
+        """Return the stored specification of a state; None for a new state. Raises `StateMigrationError`."""
         stored = self._tables.specs().get(spec.name)
         if stored is not None:
             check_kind(stored, spec, renamed)

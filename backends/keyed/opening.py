@@ -1,4 +1,4 @@
-"""Tables of a backend by its name, and handles of any backend in the form that all read. RocksDB is loaded when it is needed."""
+"""Backends of keyed state by name, and conversion of handles to segments. RocksDB is imported on demand."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
 
 BackendName = Literal["columnar", "heap", "rocksdb"]
-"""Backends of keyed state."""
+"""Names of the backends of keyed state."""
 
 BACKEND_NAMES: tuple[BackendName, ...] = get_args(BackendName)
 
@@ -32,23 +32,23 @@ def open_tables(
     rocksdb: RocksDBSettings | None = None,
     on_metrics: Callable[[Mapping[str, int]], None] | None = None,
 ) -> StateTables:
-    """The tables of a subtask.
+    """Open the tables of a subtask, new or restored.
 
     Args:
         key_groups: The key groups of the subtask.
-        handles: The stored state, whichever backend wrote it; no two handles have rows of one key group.
-        backend: Which backend.
-        directory: A directory for local copies of shared files; None keeps none.
-        workspace: Files and memory that a columnar backend keeps open from one batch to the next.
-        may_refer: Whether checkpoints may refer to the files that were restored.
-        rocksdb: How RocksDB uses memory, files and threads.
-        on_metrics: Is told with each snapshot what RocksDB says of itself, if its settings ask for it.
+        handles: The stored state, written by any backend; the handles' key groups must not overlap.
+        backend: The backend's name.
+        directory: A directory for local copies of shared files; None keeps no copies.
+        workspace: Files and memory that a columnar backend keeps open between batches.
+        may_refer: Whether checkpoints may refer to the restored files.
+        rocksdb: The settings of RocksDB.
+        on_metrics: Called with RocksDB's metrics at each snapshot, if its settings enable them.
 
     Raises:
         InvalidRequestError: RocksDB is not installed.
-        CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: Stored bytes are damaged.
-        UnsupportedFormatError: A newer Holdfast wrote it.
+        CheckpointNotFoundError: A file is missing.
+        CheckpointCorruptedError: Stored bytes are corrupted.
+        UnsupportedFormatError: The state was written by a newer Holdfast.
     """
     if backend == "rocksdb":
         with _rocksdict():
@@ -64,16 +64,16 @@ def open_tables(
             on_metrics=on_metrics,
         )
     try:
-        return _opened(key_groups, handles, backend, directory, workspace, may_refer=may_refer)
+        return _open(key_groups, handles, backend, directory, workspace, may_refer=may_refer)
     except UnsupportedFormatError as error:
         if error.kind != ROCKSDB:
             raise
     readable = readable_handles(handles, directory)
-    # What was written anew is in no checkpoint.
-    return _opened(key_groups, readable, backend, directory, workspace, may_refer=False)
+    # The converted files are not part of any checkpoint.
+    return _open(key_groups, readable, backend, directory, workspace, may_refer=False)
 
 
-def _opened(
+def _open(
     key_groups: KeyGroupRange,
     handles: Sequence[SegmentsStateHandle],
     backend: BackendName,
@@ -82,7 +82,7 @@ def _opened(
     *,
     may_refer: bool,
 ) -> StateTables:
-    """Tables whose handles are in segments."""
+    """Open tables that are stored in segments."""
     if backend == "heap":
         return HeapStateTables(key_groups, handles)
     return ColumnarStateTables(
@@ -93,18 +93,18 @@ def _opened(
 def readable_handles(
     handles: Sequence[SegmentsStateHandle], directory: str | None = None
 ) -> list[SegmentsStateHandle]:
-    """Handles to the same rows, in segments: what is in RocksDB's files is written anew, into files if it is large.
+    """Return handles to the same rows in segments; rows in RocksDB's files are converted.
 
     Args:
-        handles: Lead to the rows.
-        directory: Where these files are until nobody has their handle; None takes a temporary directory. They are of no
-            use on other hosts.
+        handles: The handles to convert.
+        directory: The directory of large converted segments, which are deleted with their handles; None uses a temporary
+            directory. Other hosts can't read them.
 
     Raises:
-        InvalidRequestError: RocksDB is not installed, and there is such a handle.
-        CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: Stored bytes are damaged.
-        UnsupportedFormatError: A newer Holdfast wrote it.
+        InvalidRequestError: A handle needs RocksDB, which is not installed.
+        CheckpointNotFoundError: A file is missing.
+        CheckpointCorruptedError: Stored bytes are corrupted.
+        UnsupportedFormatError: The state was written by a newer Holdfast.
     """
     readable: list[SegmentsStateHandle] = []
     for handle in handles:
@@ -124,24 +124,22 @@ def readable_handles(
 def write_canonical(
     handle: SegmentsStateHandle, factory: CheckpointStreamFactory, *, now_ms: int
 ) -> SegmentsStateHandle:
-    """Write the rows of a handle in the canonical form, which all backends read, without having all of them in memory.
+    """Write the rows of a handle in the canonical form, which all backends read, in bounded memory.
 
-    Each table becomes one run of a single segment: without rows that were changed or deleted since, whose time is
-    over, or of other key groups. Only where a state's type has changed, and rows in the old form are left, these are a run
-    of their own, as the job alone can make them what they are to be.
+    Each table becomes one run of a single segment, without overwritten, deleted and expired rows and those of other
+    key groups. Rows with an older type of the state become a separate run, because only the job can migrate them.
 
     Args:
-        handle: Leads to the rows, whichever backend wrote them. Rows in RocksDB's files are read from
-            copies of these in a temporary directory.
-        factory: Where the segment and its manifest go.
-        now_ms: The time by which rows expire, milliseconds.
+        handle: The stored rows, written by any backend. RocksDB's files are copied to a temporary directory.
+        factory: Creates the streams of the segment and its manifest.
+        now_ms: The present time in milliseconds, which decides which rows have expired.
 
     Raises:
-        InvalidRequestError: RocksDB is not installed, and the rows are in its files.
-        CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
-        UnsupportedFormatError: A newer Holdfast wrote it.
-        StorageUnavailableError: The store did not take it, or this host's disk has no room.
+        InvalidRequestError: The rows are in RocksDB's files, and RocksDB is not installed.
+        CheckpointNotFoundError: A file is missing.
+        CheckpointCorruptedError: Stored bytes are corrupted.
+        UnsupportedFormatError: The state was written by a newer Holdfast.
+        StorageUnavailableError: The store rejected the write, or this host's disk is full.
     """
     streams = SnapshotStreams(factory)
     try:
@@ -156,7 +154,7 @@ def write_canonical(
 
 @contextmanager
 def _rocksdict() -> Iterator[None]:
-    """Say what to install if it lacks."""
+    """Report how to install RocksDB if it is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,12 +1,12 @@
-"""The port between kinds of state and backends: tables of rows that are known by their identity.
+"""The interface between states and backends: tables of rows with an identity.
 
 A state is a table. A row's identity is its id columns: the key, then the namespace, then a sub key, which is
-a map's key or a timer's time. Rows with one identity are a history, newest first: a PUT ends it, a DELETE ends
-it without a value, an APPEND is an operand that is folded with what is older.
+a map's key or a timer's time. Rows with the same identity are a history, newest first: a PUT ends it, a DELETE ends
+it without a value, an APPEND is an operand that is folded with older rows.
 
     sort key    key group << 48 | 48 bits of the key's hash; with a namespace or sub key 24 bits of the key's
-                hash and 24 of theirs, so that all rows of a key lie together. Timers: see `timers`
-    identity    the id columns alone: two identities may have one sort key
+                hash and 24 of the other columns' hash, so that all rows of a key are adjacent. Timers: see `times`
+    identity    the id columns only: two identities can have the same sort key
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,18 +21,18 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import nullable_type
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import SnapshotPart
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.locations.storages import CheckpointStreamFactory
 
 SortKeys = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 StateKind = Literal["value", "list", "map", "reducing", "aggregating", "timers"]
 Fold = Literal["sum", "count", "min", "max", "any", "all", "concatenate", "hll_union"]
-"""How two operands become one; counts are added up like sums, `concatenate` is of lists, `hll_union` of sketches as bytes."""
+"""The combination of two operands. Counts are added like sums; `concatenate` takes lists, `hll_union` sketches as bytes."""
 
 
 class Operation(IntEnum):
-    """How a row changes the value of its identity. The numbers are stored and never change."""
+    """The effect of a row on the value of its identity. The numbers are stored and never change."""
 
     PUT = 0
     APPEND = 1
@@ -40,19 +40,18 @@ class Operation(IntEnum):
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Names and types, by which the columns of a key or namespace are known.
+    """Return the names and types that identify the columns of a key or namespace.
 
-    What else a schema says is left out, such as where nulls may be, or a file's own metadata: Spark infers that anew for
-    each query.
+    Nullability and metadata are dropped, because Spark infers them for each query.
     """
     return pa.schema([(field.name, nullable_type(field.type)) for field in schema])
 
 
-def _nothing() -> pa.Schema:
+def _empty_schema() -> pa.Schema:
     return pa.schema([])
 
 
-def _prefixed(prefix: str, fields: pa.Schema) -> list[pa.Field]:
+def _add_prefix(prefix: str, fields: pa.Schema) -> list[pa.Field]:
     return [field.with_name(f"{prefix}.{field.name}") for field in fields]
 
 
@@ -62,23 +61,23 @@ class TableSpec:
 
     Attributes:
         name: The state's name, unique in the operator.
-        kind: Which kind of state the rows are of.
+        kind: The kind of the state.
         key: The key's columns, by the names that the operator is keyed by.
-        namespace: The namespace's columns; none for states without.
-        sub_key: The column of a map's key, or of a timer's time; none for other kinds.
-        values: The columns of values, with what their serializers store of themselves. A struct that is a
-            state's value lies here as its fields.
-        folds: For each column of values, how operands combine; empty for tables that are only put.
-        ttl_ms: Milliseconds that a row lives after the time of its batch; None for ever.
-        is_struct: Whether the state's value is a struct of all columns of values, not a single column.
+        namespace: The namespace's columns; empty for states without namespaces.
+        sub_key: The column of a map's key, or of a timer's time; empty for other kinds.
+        values: The value columns, with the metadata of their serializers. A struct that is a state's value is
+            stored as its fields.
+        folds: For each value column, how operands are combined; empty for tables without appends.
+        ttl_ms: Milliseconds after the time of its batch at which a row expires; None if rows don't expire.
+        is_struct: Whether the state's value is a struct of all value columns, not a single column.
     """
 
     name: str
     kind: StateKind
     key: pa.Schema
     values: pa.Schema
-    namespace: pa.Schema = field(default_factory=_nothing)
-    sub_key: pa.Schema = field(default_factory=_nothing)
+    namespace: pa.Schema = field(default_factory=_empty_schema)
+    sub_key: pa.Schema = field(default_factory=_empty_schema)
     folds: tuple[Fold, ...] = ()
     ttl_ms: int | None = None
     is_struct: bool = False
@@ -90,18 +89,18 @@ class TableSpec:
 
     @cached_property
     def stored_fields(self) -> tuple[pa.Field, ...]:
-        """Id columns and columns of values, by names that no two of them share: what they are of comes before their own."""
-        values = _prefixed("value", self.values)
+        """The id columns and value columns, by unique names: each is prefixed with its part."""
+        values = _add_prefix("value", self.values)
         if len(values) == 1 and not self.is_struct:
             values = [values[0].with_name("value")]
         ids = ("key", self.key), ("namespace", self.namespace), ("sub", self.sub_key)
-        return (*(field for prefix, part in ids for field in _prefixed(prefix, part)), *values)
+        return (*(field for prefix, part in ids for field in _add_prefix(prefix, part)), *values)
 
     def equals(self, other: "TableSpec") -> bool:
-        """Whether both are stored alike: with what serializers store of themselves, which `==` leaves out."""
+        """Compare including the metadata of serializers, which `==` ignores."""
         return self == other and all(
-            mine.equals(its, check_metadata=True)
-            for mine, its in (
+            mine.equals(theirs, check_metadata=True)
+            for mine, theirs in (
                 (self.values, other.values),
                 (self.sub_key, other.sub_key),
                 (self.key, other.key),
@@ -115,7 +114,7 @@ class Identities:
     """Distinct identities, ascending by sort key.
 
     Attributes:
-        sort_keys: The sort key of each identity; equal ones lie side by side.
+        sort_keys: The sort key of each identity; equal ones are adjacent.
         columns: The id columns, in the order of `TableSpec.id_fields`; each as long as `sort_keys`.
     """
 
@@ -128,11 +127,11 @@ class Identities:
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows that a scan gives: one an identity, folded, ascending by sort key; none is deleted or expired.
+    """Rows of a scan: one per identity, folded, ascending by sort key, without deleted and expired ones.
 
     Attributes:
-        identities: The identities that the rows belong to.
-        values: The columns of values.
+        identities: The identities of the rows.
+        values: The value columns.
         times_ms: The time of each row's last change, milliseconds; None for tables without TTL.
     """
 
@@ -143,34 +142,40 @@ class TableRows:
     def __len__(self) -> int:
         return len(self.identities)
 
+    def migrate(self, stored: TableSpec, migration: "Migration | None") -> "TableRows":
+        """Return the rows with migrated values; the same rows without a migration."""
+        if migration is None:
+            return self
+        return TableRows(self.identities, migration(stored, self.values), self.times_ms)
+
 
 class Migration(Protocol):
-    """Migrates values that were stored with older types to the present types."""
+    """Migrates values from the types that they were stored with to the present types."""
 
     def __call__(self, stored: TableSpec, values: Sequence[pa.Array], /) -> tuple[pa.Array, ...]:
-        """The columns of values, of the new types. Raises `StateMigrationError` if there is no way."""
+        """Return the value columns of the new types. Raises `StateMigrationError` if the types are incompatible."""
         ...
 
 
 class StateTable(Protocol):
     """The rows of one state in one subtask. Used by one thread.
 
-    Sort keys are of the subtask's key groups; who calls has checked that.
+    Sort keys belong to the subtask's key groups; callers check that.
     """
 
     @property
     def spec(self) -> TableSpec:
-        """What the table holds."""
+        """The name, columns and types of the table."""
         ...
 
     def get(
         self, identities: Identities, *, include_expired: bool = False
     ) -> tuple[Flags, tuple[pa.Array, ...]]:
-        """Which identities have a row, and the folded values of each; null where there is none.
+        """Return which identities have a row, and the folded values of each; null for identities without a row.
 
         Args:
-            identities: The identities whose rows are read.
-            include_expired: Whether rows whose time is over count while they are still there.
+            identities: The identities to look up.
+            include_expired: Whether expired rows count until they are cleaned up.
 
         Raises:
             CheckpointCorruptedError: A row can't be read.
@@ -183,12 +188,11 @@ class StateTable(Protocol):
         values: Sequence[pa.Array],
         operation: Operation | npt.NDArray[np.uint8] = Operation.PUT,
     ) -> None:
-        """Add a row for each identity, newer than all that are there.
+        """Add a row for each identity, newer than all present rows.
 
         Args:
-            identities: The identities whose rows are written.
-            values: The columns of values, each as long as `identities`; for a DELETE their values
-                don't matter.
+            identities: The identities to write.
+            values: The value columns, each as long as `identities`; ignored for a DELETE.
             operation: The operation of all rows, or of each row.
         """
         ...
@@ -201,27 +205,27 @@ class StateTable(Protocol):
         endings: Flags | None = None,
         include_expired: bool = False,
     ) -> TableRows:
-        """The rows whose sort key is in one of the ranges `first[i] <= key < end[i]`, which ascend and don't overlap.
+        """Return the rows whose sort key is in a range `first[i] <= key < end[i]`; ranges ascend and don't overlap.
 
         Args:
-            first: Least sort key of each range.
-            end: Least sort key above each range.
-            endings: For each number of 16 bits whether rows count whose sort key ends in it; None if all do. Timers
-                lie by time, and a key's are told by this without a look at their ids.
-            include_expired: Whether rows whose time is over count while they are still there.
+            first: Inclusive lower bound of each range.
+            end: Exclusive upper bound of each range.
+            endings: A flag for each value of a sort key's lowest 16 bits, whether to return such rows; None returns
+                all. Timers are sorted by time, and this selects a key's timers without reading their ids.
+            include_expired: Whether expired rows count until they are cleaned up.
         """
         ...
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
-        """All rows, ascending by sort key, about `step_rows` at a time."""
+        """Iterate over all rows, ascending by sort key, about `step_rows` at a time."""
         ...
 
-    def forget_up_to(self, time_ms: int) -> None:
-        """Drop the rows of a table of timers whose time is at most this, without reading them."""
+    def delete_up_to(self, time_ms: int) -> None:
+        """Delete the timers of a table up to and including this time, without reading their values."""
         ...
 
     def earliest_time(self) -> int | None:
-        """The least time of a table of timers; None if there is no timer."""
+        """Return the earliest time of a table of timers; None if it is empty."""
         ...
 
 
@@ -229,7 +233,7 @@ class StateTables(Protocol):
     """All tables of one subtask: a backend.
 
     Source:
-        Flink, AbstractKeyedStateBackend, as far as it is about rows.
+        Flink, AbstractKeyedStateBackend.
     """
 
     @property
@@ -240,44 +244,44 @@ class StateTables(Protocol):
     def table(
         self, spec: TableSpec, migration: Migration | None = None, *, rewrite: bool = False
     ) -> StateTable:
-        """The table of a state: the restored one, or a new one.
+        """Return the table of a state, restored or new.
 
         Args:
-            spec: The table's columns and types from now on.
-            migration: For a restored table with other values.
-            rewrite: Whether the next snapshot has no values any more as they were stored, because another migration
-                could not read them. Else a backend may write them anew little by little.
+            spec: The table's present columns and types.
+            migration: Migrates the values of a restored table with other types.
+            rewrite: Whether the next snapshot must migrate all values, because a later migration couldn't read
+                the stored ones. Otherwise a backend may rewrite them gradually.
 
         Raises:
-            StateMigrationError: The restored table has another kind, other keys, or folds otherwise.
+            StateMigrationError: The restored table has another kind, other keys, or other folds.
         """
         ...
 
     def specs(self) -> Mapping[str, TableSpec]:
-        """Every table, by the state's name, including restored tables that nobody asked for."""
+        """Return the specification of every table by the state's name, including restored tables not yet requested."""
         ...
 
     def drop(self, name: str) -> None:
-        """Remove the table of a state, without reading it; nothing happens if there is none.
+        """Remove the table of a state, if it exists, without reading it.
 
-        Snapshots that were taken before have it still.
+        Earlier snapshots still include it.
         """
         ...
 
     def advance_time(self, now_ms: int) -> None:
-        """Set the time of the batch, milliseconds: it is the time of written rows, and rows expire by it."""
+        """Set the time of the batch in milliseconds: written rows get it, and rows expire by it."""
         ...
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
-        """Capture all rows; the part writes them, in any thread."""
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
+        """Capture all rows; the returned part writes them, in any thread."""
         ...
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint exists: later ones may refer to its files."""
+        """Handle a completed checkpoint: later ones may refer to its files."""
         ...
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint was given up: its files are gone, its rows are not."""
+        """Handle an aborted checkpoint: its files are deleted, its rows stay in the tables."""
         ...
 
     def close(self) -> None:

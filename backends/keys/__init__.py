@@ -1,11 +1,10 @@
-"""Keys: their hash, their key group, and which subtask has it.
+"""Keys: their hashes, key groups and subtasks.
 
-`spark_hash` is the hash: it takes keys to key groups, `key_groups` takes those to subtasks. Inside of a key group rows
-are sorted by `spark_xxhash64`. `column_hashes` is what both have in common. `flink_hash` is no part of that: it is for reading
-what Flink has written, and for writing what Flink is to read.
+`spark_hash` maps keys to key groups, and `key_groups` maps those to subtasks. Inside of a key group rows are sorted by
+`spark_xxhash64`. `column_hashes` is the common part of both hashes. `flink_hash` is only for exchange of state with Flink.
 """
 
-from holdfast.backends.keys.column_hashes import check_hashed
+from holdfast.backends.keys.column_hashes import check_key_type
 from holdfast.backends.keys.flink_hash import flink_key_groups, java_hash
 from holdfast.backends.keys.key_groups import (
     MAX_PARALLELISM,
@@ -22,7 +21,7 @@ __all__ = [
     "KEY_HASH",
     "MAX_PARALLELISM",
     "KeyGroupRange",
-    "check_hashed",
+    "check_key_type",
     "check_parallelism",
     "default_max_parallelism",
     "flink_key_groups",

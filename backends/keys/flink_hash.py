@@ -1,6 +1,6 @@
-"""The hash by which *Flink* takes keys to key groups, for state that Flink has written.
+"""The hash with which *Flink* maps keys to key groups, for exchange of state with Flink.
 
-Rows of Holdfast's own operators are dealt by `spark_hash` alone: a key has another group there than here.
+Rows of Holdfast's operators are partitioned by `spark_hash`, which maps keys to different groups.
 
 Source:
     Flink, KeyGroupRangeAssignment.assignToKeyGroup and MathUtils.murmurHash; Java, Object.hashCode.
@@ -21,17 +21,16 @@ _SIGN = 0x8000_0000
 
 
 def flink_key_group(key: object, max_parallelism: int) -> int:
-    """The key group that Flink has a key in.
+    """Return Flink's key group of a key.
 
     Raises:
-        InvalidRequestError: The key has another type than those of `java_hash`, or
-            `max_parallelism` is not between 1 and 32768.
+        InvalidRequestError: `java_hash` doesn't support the key's type, or `max_parallelism` is not between 1 and 32768.
     """
     return flink_key_group_of_hash(java_hash(key), max_parallelism)
 
 
 def flink_key_group_of_hash(key_hash: int, max_parallelism: int) -> int:
-    """The key group that Flink has keys in whose Java hash code is `key_hash`.
+    """Return Flink's key group of keys with this Java hash code.
 
     Raises:
         InvalidRequestError: `max_parallelism` is not between 1 and 32768.
@@ -41,23 +40,23 @@ def flink_key_group_of_hash(key_hash: int, max_parallelism: int) -> int:
 
 
 def java_hash(key: object) -> int:
-    """Java's hash code of a key.
+    """Compute Java's hash code of a key.
 
         bool    as Boolean
-        int     as Integer if it fits into 32 bits, else as Long
+        int     as Integer if it fits into 32 bits, otherwise as Long
         float   as Double; all NaNs are one key, 0.0 and -0.0 are two
         str     as String: over UTF-16 code units
         bytes   as Arrays.hashCode(byte[])
 
-    A column of Java longs needs `java_hash_of_long`: from 0 to 2**31 - 1 both agree, but a negative long
-    that fits into 32 bits has another hash than the int of that value. Never Python's own `hash`,
-    which differs between processes.
+    A column of Java longs needs `java_hash_of_long`: both agree from 0 to 2**31 - 1, but a negative long that
+    fits into 32 bits has another hash than the int of the same value. Python's `hash` is unsuitable, because it
+    differs between processes.
 
     Returns:
-        Signed, 32 bits.
+        A signed 32-bit integer.
 
     Raises:
-        InvalidRequestError: Another type, None included, or an int of more than 64 bits.
+        InvalidRequestError: The key has another type, including None, or is an int of more than 64 bits.
     """
     match key:
         case bool():
@@ -71,33 +70,33 @@ def java_hash(key: object) -> int:
         case bytes():
             return _polynomial(memoryview(key).cast("b"), 1)
         case _:
-            # The type alone is named: a key may be private.
+            # The message doesn't include the value, because a key can be private.
             message = (
-                f"a key of type {type(key).__name__} has no hash that is the same everywhere; use "
+                f"a key of type {type(key).__name__} has no hash that is equal in all processes; use "
                 "bool, int, float, str or bytes"
             )
             raise InvalidRequestError(message)
 
 
 def java_hash_of_long(key: int) -> int:
-    """Java's hash code of a Long: the lower half of its 64 bits xor the upper half.
+    """Compute Java's hash code of a Long: the lower half of its 64 bits xor the upper half.
 
     Returns:
-        Signed, 32 bits.
+        A signed 32-bit integer.
 
     Raises:
-        InvalidRequestError: It doesn't fit into 64 bits.
+        InvalidRequestError: The key doesn't fit into 64 bits.
     """
     if not -(1 << 63) <= key < 1 << 63:
         raise InvalidRequestError("an int key must fit into 64 bits")
-    return _signed(key ^ key >> 32)
+    return _to_signed(key ^ key >> 32)
 
 
 def flink_murmur(key_hash: int) -> int:
-    """Spread a 32-bit hash evenly: one round of MurmurHash3 with seed 0.
+    """Mix a 32-bit hash: one round of MurmurHash3 with seed 0.
 
     Args:
-        key_hash: Signed or unsigned; only its lower 32 bits count.
+        key_hash: A signed or unsigned integer; only its lower 32 bits are used.
 
     Returns:
         0 <= result < 2**31.
@@ -113,16 +112,16 @@ def flink_murmur(key_hash: int) -> int:
     h ^= h >> 13
     h = h * 0xC2B2AE35 & _MASK
     h ^= h >> 16
-    # As a signed number it would be negated; -2**31, which has no counterpart, becomes 0.
+    # Negative signed numbers are negated; -2**31, which can't be, becomes 0.
     return h if h < _SIGN else -h & ~_SIGN & _MASK
 
 
 def flink_key_groups(
     key_hashes: npt.NDArray[np.integer[Any]], max_parallelism: int
 ) -> npt.NDArray[np.int64]:
-    """The key groups that Flink has keys in, of many hash codes at once; see `flink_key_group_of_hash`."""
+    """Return Flink's key groups of an array of hash codes; see `flink_key_group_of_hash`."""
     check_parallelism(max_parallelism, 1)
-    h = key_hashes.astype(np.uint32) * np.uint32(0xCC9E2D51)  # numpy's arrays overflow as Java does
+    h = key_hashes.astype(np.uint32) * np.uint32(0xCC9E2D51)  # overflows as in Java
     h = (h << np.uint32(15) | h >> np.uint32(17)) * np.uint32(0x1B873593)
     h = (h << np.uint32(13) | h >> np.uint32(19)) * np.uint32(5) + np.uint32(0xE6546B64)
     h ^= np.uint32(4)
@@ -135,7 +134,7 @@ def flink_key_groups(
 
 
 def _java_hash_of_double(key: float) -> int:
-    # Java counts every NaN as this one.
+    # Java hashes every NaN as this one.
     bits = 0x7FF8 << 48 if math.isnan(key) else struct.unpack(">q", struct.pack(">d", key))[0]
     return java_hash_of_long(bits)
 
@@ -144,9 +143,9 @@ def _polynomial(numbers: memoryview, initial: int) -> int:
     h = initial
     for number in numbers:
         h = h * 31 + number & _MASK
-    return _signed(h)
+    return _to_signed(h)
 
 
-def _signed(number: int) -> int:
-    """The lower 32 bits, read as a signed number."""
+def _to_signed(number: int) -> int:
+    """Convert the lower 32 bits to a signed number."""
     return (number + _SIGN & _MASK) - _SIGN

@@ -1,7 +1,7 @@
-"""Key groups: the units by which keyed state is spread over subtasks. Pure functions.
+"""Key groups: the units of distribution of keyed state over subtasks. Pure functions.
 
-A key belongs to one of `max_parallelism` key groups, for as long as that number stays; a subtask
-owns a range of groups. The ranges are the same as Flink's. `spark_hash` takes keys to key groups.
+Each key belongs to one of `max_parallelism` key groups as long as that number doesn't change, and each subtask owns a
+range of groups. The ranges are the same as Flink's. `spark_hash` maps keys to key groups.
 
 Source:
     Flink, KeyGroupRangeAssignment and KeyGroupRange.
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from holdfast.errors import InvalidRequestError
 
 MAX_PARALLELISM = 1 << 15
-_LEAST_DEFAULT = 128
+_MIN_DEFAULT = 128
 
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupRange:
-    """Key groups that follow each other, in ascending order; both ends belong to it.
+    """A range of consecutive key groups, including both ends.
 
     Attributes:
         start_key_group: The first group, at least 0.
         end_key_group: The last group, at least the first.
 
     Raises:
-        InvalidRequestError: The ends are no range of at least one group.
+        InvalidRequestError: The range is empty or begins below 0.
     """
 
     start_key_group: int
@@ -35,8 +35,8 @@ class KeyGroupRange:
     def __post_init__(self) -> None:
         if not 0 <= self.start_key_group <= self.end_key_group:
             message = (
-                f"key groups {self.start_key_group} to {self.end_key_group} are no range: it needs "
-                "0 <= start <= end"
+                f"key groups {self.start_key_group} to {self.end_key_group} are not a valid range: "
+                "0 <= start <= end must hold"
             )
             raise InvalidRequestError(message)
 
@@ -45,7 +45,7 @@ class KeyGroupRange:
 
     def __contains__(self, key_group: object) -> bool:
         try:
-            number = operator.index(key_group)  # type: ignore[arg-type]  # NumPy's are numbers, too
+            number = operator.index(key_group)  # type: ignore[arg-type]  # also NumPy's integers
         except TypeError:
             return False
         return self.start_key_group <= number <= self.end_key_group
@@ -54,14 +54,14 @@ class KeyGroupRange:
         return iter(range(self.start_key_group, self.end_key_group + 1))
 
     def __getitem__(self, index: int) -> int:
-        """The group at that position, 0 <= index < length; never counted from the end."""
+        """Return the group at a position, 0 <= index < length; negative indices are not supported."""
         if not 0 <= index < len(self):
-            raise IndexError(f"{index} is no position in {len(self)} key groups")
+            raise IndexError(f"index {index} is out of range for {len(self)} key groups")
         return self.start_key_group + index
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """The number of key groups of a job that names none.
+    """Return the number of key groups of a job that doesn't specify it.
 
     Args:
         parallelism: Number of subtasks, at least 1.
@@ -73,11 +73,11 @@ def default_max_parallelism(parallelism: int) -> int:
         Flink, KeyGroupRangeAssignment.computeDefaultMaxParallelism.
     """
     wanted = parallelism + parallelism // 2
-    return min(max(1 << (wanted - 1).bit_length(), _LEAST_DEFAULT), MAX_PARALLELISM)
+    return min(max(1 << (wanted - 1).bit_length(), _MIN_DEFAULT), MAX_PARALLELISM)
 
 
 def check_parallelism(max_parallelism: int, parallelism: int) -> None:
-    """Refuse numbers that are out of bounds: 1 <= parallelism <= max_parallelism <= 32768.
+    """Reject numbers that are out of bounds: 1 <= parallelism <= max_parallelism <= 32768.
 
     Raises:
         InvalidRequestError: A number is out of bounds.
@@ -93,10 +93,9 @@ def check_parallelism(max_parallelism: int, parallelism: int) -> None:
 
 
 def key_group_range(max_parallelism: int, parallelism: int, operator_index: int) -> KeyGroupRange:
-    """The key groups that one subtask owns.
+    """Return the key groups that a subtask owns.
 
-    The subtasks' ranges follow each other, cover every group once, and differ by at most one
-    group in length.
+    The subtasks' ranges are contiguous, in order, cover every group once, and differ in length by at most one group.
 
     Args:
         max_parallelism: Number of key groups, 1 to 32768.
@@ -116,10 +115,10 @@ def key_group_range(max_parallelism: int, parallelism: int, operator_index: int)
 
 
 def operator_index_for_key_group(max_parallelism: int, parallelism: int, key_group: int) -> int:
-    """The subtask that owns a key group: the inverse of `key_group_range`.
+    """Return the subtask that owns a key group: the inverse of `key_group_range`.
 
     Raises:
-        InvalidRequestError: An argument is outside the bounds given there.
+        InvalidRequestError: An argument is outside its bounds.
     """
     check_parallelism(max_parallelism, parallelism)
     if not 0 <= key_group < max_parallelism:

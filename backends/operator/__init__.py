@@ -1,11 +1,11 @@
 """Managed operator state: list, union and broadcast states in columns.
 
-`operator_state` is the backend that `subtask/` restores and snapshots; `operator_snapshot` writes it, by `sections/`.
+`operator_state` is the backend that `subtask` restores and snapshots; `operator_snapshot` writes it in sections of a
+stream.
 """
 
 from holdfast.backends.operator.broadcast_state import BroadcastState
 from holdfast.backends.operator.list_state import ListState
-from holdfast.backends.operator.operator_snapshot import OperatorStatePart
 from holdfast.backends.operator.operator_state import OperatorStateBackend
 
-__all__ = ["BroadcastState", "ListState", "OperatorStateBackend", "OperatorStatePart"]
+__all__ = ["BroadcastState", "ListState", "OperatorStateBackend"]

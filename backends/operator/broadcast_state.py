@@ -7,22 +7,22 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import MisfitError, dictionary_key
+from holdfast.backends.arrow import IncompatibleValueError, dictionary_key
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 
 Columns = tuple[list[pa.Array], list[pa.Array]]
-"""Keys and values, one row an entry."""
+"""Keys and values, one row for each entry."""
 
 
 class BroadcastState:
-    """A map with the same entries in every subtask; for rules and other data to look up.
+    """A map with the same entries in every subtask, for rules and other data to look up.
 
-    Whoever uses it has to change it in the same way in every subtask. After a restore each subtask has the
-    entries of one of the old subtasks.
+    User code has to change it in the same way in every subtask. After a restore each subtask has the entries of one of the
+    old subtasks.
 
-    Entries are values: `get` returns another object than the one that was put, unless it can't change,
-    and changing either doesn't change the state.
+    Entries are values: `get` returns a copy of a mutable object that was put, and a change of either doesn't change the
+    state.
 
     Source:
         Flink, BroadcastState and HeapBroadcastState.
@@ -38,32 +38,33 @@ class BroadcastState:
         self._name = name
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
-        # Keys that Arrow decodes can't be changed by who sees them; others can, and are kept encoded, too.
+        # User code can't change keys that Arrow decodes. Others are also kept encoded.
         self._has_live_keys = key_serializer.makes_objects
-        # Among Arrow's values only NaN is unlike its copy.
-        self._may_be_unlike = self._has_live_keys or types.is_floating(key_serializer.storage_type)
+        # Among Arrow's values only NaN differs from its copy.
+        self._may_differ = self._has_live_keys or types.is_floating(key_serializer.storage_type)
         self._dictionary_key = (
-            None if self._may_be_unlike else dictionary_key(key_serializer.storage_type)
+            None if self._may_differ else dictionary_key(key_serializer.storage_type)
         )
-        # By keys as they are when decoded, the values encoded, or pairs of both encoded if keys are
-        # live; not made before somebody looks.
+        # By decoded key: the encoded value, or the encoded key and value if keys are live. Made for the first look-up.
         self._entries: dict[Any, Any] | None = None if stored else {}
-        self._later: _Later | None = None  # of the last snapshot, if nothing has changed since
-        self._stored = stored  # if nothing has changed since
+        self._captured: _CapturedEntries | None = (
+            None  # by the last snapshot, without a change since
+        )
+        self._stored = stored  # without a change since
 
     @property
     def name(self) -> str:
-        """The name that the state is registered by."""
+        """The name of the state."""
         return self._name
 
     @property
     def key_serializer(self) -> Serializer:
-        """How keys are stored."""
+        """The serializer of the keys."""
         return self._key_serializer
 
     @property
     def value_serializer(self) -> Serializer:
-        """How values are stored."""
+        """The serializer of the values."""
         return self._value_serializer
 
     def __len__(self) -> int:
@@ -71,7 +72,7 @@ class BroadcastState:
         return len(self._map())
 
     def __iter__(self) -> Iterator[Any]:
-        """The keys, in the order in which they were put."""
+        """Iterate over the keys, in the order in which they were put."""
         if self._has_live_keys:
             decode = self._key_serializer.decode_one
             return (decode(key) for key, _ in self._map().values())
@@ -81,78 +82,80 @@ class BroadcastState:
         return self.contains(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or the default. Raises `InvalidRequestError` where Python has no object for the value."""
+        """Return the value of a key, or the default. Raises `InvalidRequestError` if Python has no object for the value."""
         entries = self._map()
         try:
-            stored = entries.get(self._decoded(self._key_serializer.encode_one(key)))
-        except MisfitError:  # no entry can have it
+            stored = entries.get(self._lookup_key(self._key_serializer.encode_one(key)))
+        except IncompatibleValueError:  # no entry can have it
             return default
         if stored is None:
             return default
         return self._value(stored[1] if self._has_live_keys else stored)
 
     def contains(self, key: Any) -> bool:
-        """Whether the key has a value."""
+        """Return whether the key has a value."""
         try:
-            return self._decoded(self._key_serializer.encode_one(key)) in self._map()
-        except MisfitError:
+            return self._lookup_key(self._key_serializer.encode_one(key)) in self._map()
+        except IncompatibleValueError:
             return False
 
     def put(self, key: Any, value: Any) -> None:
         """Give the key this value.
 
         Raises:
-            InvalidRequestError: Key or value is None or of another type, or the key is none that can
-                be looked up; nothing is changed then.
+            InvalidRequestError: Key or value is `None`, or of another type, or the key can't be looked up. The state stays
+                unchanged.
         """
         try:
             encoded_key = self._key_serializer.encode_one(key)
-            key = self._decoded(encoded_key)
-            if self._may_be_unlike:
+            key = self._lookup_key(encoded_key)
+            if self._may_differ:
                 self._check_copy(encoded_key, key)
             encoded = self._value_serializer.encode_one(value)
-        except MisfitError as error:
-            raise self._refused(error) from None
+        except IncompatibleValueError as error:
+            raise self._error_for(error) from None
         self._map()[key] = (encoded_key, encoded) if self._has_live_keys else encoded
-        self._changed()
+        self._forget_columns()
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Give each key its value.
 
         Raises:
-            InvalidRequestError: A key or value is None or of another type; nothing is changed then.
+            InvalidRequestError: A key or value is `None`, or of another type. The state stays unchanged.
         """
         if not isinstance(entries, Mapping):
-            raise self._refused(MisfitError(f"{type(entries).__name__} is no mapping"))
+            raise self._error_for(
+                IncompatibleValueError(f"{type(entries).__name__} is not a mapping")
+            )
         keys, values = list(entries.keys()), list(entries.values())
         try:
             encoded_keys = keys
-            if not self._key_serializer.are_native(keys):
+            if not self._key_serializer.all_native(keys):
                 encoded_keys = [self._key_serializer.encode_one(key) for key in keys]
-                keys = [self._decoded(key) for key in encoded_keys]
-            if self._may_be_unlike:
+                keys = [self._lookup_key(key) for key in encoded_keys]
+            if self._may_differ:
                 for encoded_key, key in zip(encoded_keys, keys, strict=True):
                     self._check_copy(encoded_key, key)
-            if not self._value_serializer.are_native(values):
+            if not self._value_serializer.all_native(values):
                 values = [self._value_serializer.encode_one(value) for value in values]
-        except MisfitError as error:
-            raise self._refused(error) from None
+        except IncompatibleValueError as error:
+            raise self._error_for(error) from None
         self._map().update(self._entries_of(keys, encoded_keys, values))
-        self._changed()
+        self._forget_columns()
 
     def remove(self, key: Any) -> None:
         """Remove the key, if it is there."""
         if self.contains(key):
-            del self._map()[self._decoded(self._key_serializer.encode_one(key))]
-            self._changed()
+            del self._map()[self._lookup_key(self._key_serializer.encode_one(key))]
+            self._forget_columns()
 
     def clear(self) -> None:
         """Remove all entries."""
         self._entries = {}
-        self._changed()
+        self._forget_columns()
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """Keys with their values. Raises what `get` does."""
+        """Iterate over the keys with their values. Raises what `get` does."""
         decode = self._value
         if self._has_live_keys:
             decode_key = self._key_serializer.decode_one
@@ -160,20 +163,20 @@ class BroadcastState:
         return ((key, decode(value)) for key, value in self._map().items())
 
     def immutable_entries(self) -> Mapping[Any, Any]:
-        """A view of the map that can't change it."""
+        """Return a read-only view of the map."""
         return _View(self)
 
-    def captured(self) -> Callable[[], Columns]:
-        """Capture the entries as they are now for a snapshot, which makes columns of them later.
+    def capture(self) -> Callable[[], Columns]:
+        """Capture the current entries for a snapshot, which makes columns of them later.
 
         Must not be called while data is processed. The captured entries don't change.
         """
         if self._stored is not None:
             stored = self._stored
             return lambda: stored
-        if self._later is None:
-            self._later = _Later(self._map().copy(), self._columns)
-        return self._later
+        if self._captured is None:
+            self._captured = _CapturedEntries(self._map().copy(), self._columns)
+        return self._captured
 
     def _value(self, encoded: Any) -> Any:
         try:
@@ -181,33 +184,33 @@ class BroadcastState:
         except InvalidRequestError as error:
             raise InvalidRequestError(f"broadcast state {self._name!r}: {error.args[0]}") from error
 
-    def _changed(self) -> None:
-        self._stored = self._later = None
+    def _forget_columns(self) -> None:
+        self._stored = self._captured = None
 
-    def _decoded(self, encoded_key: Any) -> Any:
-        """The key as it is looked up."""
+    def _lookup_key(self, encoded_key: Any) -> Any:
+        """Return the key of the dictionary of entries."""
         try:
             key = self._key_serializer.decode_one(encoded_key)
         except InvalidRequestError as error:
-            raise MisfitError(error.args[0]) from None
+            raise IncompatibleValueError(error.args[0]) from None
         if self._dictionary_key is not None:
             key = self._dictionary_key(key)
         try:
             hash(key)
         except TypeError:
             message = f"a key of type {type(key).__name__} can't be looked up"
-            raise MisfitError(message) from None
+            raise IncompatibleValueError(message) from None
         return key
 
     def _check_copy(self, encoded_key: Any, key: Any) -> None:
-        """Refuse a key that would not be found by one that is read or made again."""
-        copy = self._decoded(encoded_key)
+        """Refuse a key that an equal key would not find."""
+        copy = self._lookup_key(encoded_key)
         if copy != key or hash(copy) != hash(key):
             message = (
-                f"a key of type {type(key).__name__} is unlike its own copy, and could not be looked "
+                f"a key of type {type(key).__name__} differs from its own copy, and could not be looked "
                 "up; use keys that are equal by value, and not NaN"
             )
-            raise MisfitError(message)
+            raise IncompatibleValueError(message)
 
     def _map(self) -> dict[Any, Any]:
         if self._entries is None:
@@ -240,7 +243,7 @@ class BroadcastState:
         keys = self._key_serializer.encode(list(entries))
         return keys, self._value_serializer.column_of(list(entries.values()))
 
-    def _refused(self, error: MisfitError) -> InvalidRequestError:
+    def _error_for(self, error: IncompatibleValueError) -> InvalidRequestError:
         types = f"{self._key_serializer.name} to {self._value_serializer.name}"
         message = f"entries don't fit broadcast state {self._name!r} of type {types}: {error}"
         return InvalidRequestError(message)
@@ -262,8 +265,8 @@ class _View(Mapping[Any, Any]):
         return len(self._state)
 
 
-class _Later:
-    """The columns of some entries, made once, by whoever asks first."""
+class _CapturedEntries:
+    """The columns of some entries, which the first caller makes."""
 
     def __init__(
         self, entries: dict[Any, Any], columns_of: Callable[[dict[Any, Any]], Columns]

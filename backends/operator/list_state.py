@@ -6,27 +6,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError, children_of
+from holdfast.backends.arrow import Elements, IncompatibleValueError, children_of
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 
-_MOST_PENDING = 1 << 13
-"""So few single elements that they are still in the processor's cache when their columns are made."""
+_MAX_PENDING = 1 << 13
+"""Up to this number, single elements are still in the processor's cache when their columns are made."""
 
-_MOST_PARTS = 8
-"""So many that chunks of single elements are worth their overhead."""
+_MAX_PARTS = 8
+"""From this number on, a chunk of columns of single elements is worth its overhead."""
 
 
 class ListState:
-    """A list of elements of one type, spread over subtasks when a job is rescaled.
+    """A list of elements of one type, which is redistributed over subtasks when a job is rescaled.
 
-    Elements are values: `get` returns other objects than those that were added, and changing either
-    doesn't change the state. Chunks are never changed, only replaced, so a snapshot shares them with the
-    running state.
+    Elements are values: `get` returns copies of the added objects, and a change of either doesn't change the state.
+    Chunks are never changed, only replaced, so a snapshot shares them with the running state.
 
     Source:
-        Flink, ListState and PartitionableListState. Here a `None` inside `add_all` or `update`
-        is found before anything is changed.
+        Flink, ListState and PartitionableListState. Here `add_all` and `update` find a `None` before they change anything.
     """
 
     def __init__(self, name: str, serializer: Serializer, chunks: Iterable[pa.Array] = ()) -> None:
@@ -34,23 +32,23 @@ class ListState:
         self._serializer = serializer
         self._type = serializer.storage_type
         self._chunks: list[pa.Array] = list(chunks)
-        # Single elements, then columns of them, until somebody needs them in a chunk.
+        # Single elements, then columns of them, until a chunk of them is needed.
         self._pending: list[Any] = []
         self._parts: list[pa.Array] = []
 
     @property
     def name(self) -> str:
-        """The name that the state is registered by."""
+        """The name of the state."""
         return self._name
 
     @property
     def type(self) -> pa.DataType:
-        """Arrow type of an element, or of its bytes if elements are no Arrow data."""
+        """Arrow type of an element, or of its bytes if elements are stored as bytes."""
         return self._type
 
     @property
     def serializer(self) -> Serializer:
-        """How elements are stored."""
+        """The serializer of the elements."""
         return self._serializer
 
     def __len__(self) -> int:
@@ -58,16 +56,16 @@ class ListState:
         return sum(map(len, self._chunks + self._parts)) + len(self._pending)
 
     def __iter__(self) -> Iterator[Any]:
-        """The elements as Python objects, in order."""
+        """Iterate over the elements as Python objects, in order."""
         return iter(self.get())
 
     def get(self) -> list[Any]:
-        """All elements as Python objects; an empty list if there are none.
+        """Return all elements as Python objects.
 
         Raises:
             InvalidRequestError: Python has no object for an element, such as a date in the year
-                10000; `to_arrow` has it.
-            CheckpointCorruptedError: Stored bytes are no element of the type.
+                10000; `to_arrow` returns it.
+            CheckpointCorruptedError: Stored bytes are not an element of the type.
         """
         try:
             return self._serializer.decode(self.to_arrow())
@@ -75,18 +73,18 @@ class ListState:
             raise InvalidRequestError(f"list state {self._name!r}: {error.args[0]}") from error
 
     def to_arrow(self) -> pa.ChunkedArray:
-        """All elements, without a copy; as bytes, if elements are no Arrow data."""
+        """Return all elements without a copy; as bytes, if elements are stored as bytes."""
         self._chunk_pending()
         return pa.chunked_array(self._chunks, type=self._type)
 
     def to_table(self) -> pa.Table:
-        """All elements as rows, without a copy.
+        """Return all elements as rows, without a copy.
 
         Raises:
             InvalidRequestError: The elements are not structs.
         """
         if not pa.types.is_struct(self._type):
-            message = f"state {self._name!r} has elements of type {self._type}, which are no rows"
+            message = f"state {self._name!r} has elements of type {self._type}; only structs are rows, use to_arrow"
             raise InvalidRequestError(message)
         self._chunk_pending()
         schema = pa.schema(list(self._type))
@@ -99,22 +97,22 @@ class ListState:
         """Append one element.
 
         Raises:
-            InvalidRequestError: The element is None or of another type; the state is unchanged then.
+            InvalidRequestError: The element is `None`, or of another type. The state stays unchanged.
         """
         try:
             self._pending.append(self._serializer.encode_one(value))
-            if len(self._pending) >= _MOST_PENDING:
+            if len(self._pending) >= _MAX_PENDING:
                 self._encode_pending()
-                if len(self._parts) >= _MOST_PARTS:
+                if len(self._parts) >= _MAX_PARTS:
                     self._chunk_pending()
-        except MisfitError as error:
-            raise self._refused(error) from None
+        except IncompatibleValueError as error:
+            raise self._error_for(error) from None
 
     def add_all(self, values: Elements) -> None:
         """Append elements.
 
         Raises:
-            InvalidRequestError: An element is None or of another type; the state is unchanged then.
+            InvalidRequestError: An element is `None`, or of another type. The state stays unchanged.
         """
         chunks = self._as_chunks(values)
         self._chunk_pending()
@@ -124,7 +122,7 @@ class ListState:
         """Replace all elements; empty `values` clear the state.
 
         Raises:
-            InvalidRequestError: An element is None or of another type; the state is unchanged then.
+            InvalidRequestError: An element is `None`, or of another type. The state stays unchanged.
         """
         chunks = self._as_chunks(values)
         self.clear()
@@ -137,7 +135,7 @@ class ListState:
         self._parts = []
 
     def chunks(self) -> tuple[pa.Array, ...]:
-        """The elements as they are held; what a snapshot shares."""
+        """Return the chunks of the elements, which a snapshot shares."""
         self._chunk_pending()
         return tuple(self._chunks)
 
@@ -149,7 +147,7 @@ class ListState:
     def _chunk_pending(self) -> None:
         self._encode_pending()
         if len(self._parts) > 1:
-            with suppress(pa.ArrowInvalid):  # together they are too large for an array
+            with suppress(pa.ArrowInvalid):  # too large for one array
                 self._parts = [pa.concat_arrays(self._parts)]
         self._chunks += self._parts
         self._parts = []
@@ -157,10 +155,10 @@ class ListState:
     def _as_chunks(self, values: Elements) -> list[pa.Array]:
         try:
             return self._serializer.encode(values)
-        except MisfitError as error:
-            raise self._refused(error) from None
+        except IncompatibleValueError as error:
+            raise self._error_for(error) from None
 
-    def _refused(self, error: MisfitError) -> InvalidRequestError:
+    def _error_for(self, error: IncompatibleValueError) -> InvalidRequestError:
         message = (
             f"elements don't fit list state {self._name!r} of type {self._serializer.name}: {error}"
         )

@@ -1,12 +1,17 @@
-"""The states that a snapshot of operator state has captured, and how they are written."""
+"""The strategy for snapshots of operator state, and the states that it captures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.backends.sections import Compression, WrittenState, WrittenStates
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
+from holdfast.backends.snapshot import (
+    Compression,
+    SnapshotResult,
+    SnapshotStreams,
+    WrittenState,
+    WrittenStates,
+)
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
@@ -14,12 +19,12 @@ from holdfast.locations.storages import CheckpointedStateScope
 
 @dataclass(frozen=True, slots=True)
 class CapturedState:
-    """One state as it was when the snapshot was taken; the chunks are shared, not copied.
+    """One state at the time of the snapshot; the chunks are shared, not copied.
 
     Attributes:
-        mode: How its elements are spread.
-        schema: How its columns are stored.
-        columns: Returns the chunks of each column, which may have to be made first.
+        mode: The way in which elements are redistributed.
+        schema: The stored columns.
+        columns: Returns the chunks of each column; it may have to make them first.
     """
 
     mode: OperatorStateMode
@@ -27,20 +32,20 @@ class CapturedState:
     columns: Callable[[], Sequence[Sequence[pa.Array]]]
 
     def rows(self) -> pa.Table:
-        """The elements or entries as a table."""
+        """Return the elements or entries as a table."""
         chunks = zip(self.columns(), self.schema, strict=True)
         arrays = [pa.chunked_array(column, field.type) for column, field in chunks]
         return pa.table(arrays, self.schema)
 
 
 class CapturedStates:
-    """All states of a backend, by name: a part for each way in which a state is stored."""
+    """All states of a backend, by name: a part for each form in which a state is stored."""
 
     def __init__(self, states: dict[str, list[CapturedState]]) -> None:
         self.states = states
 
     def release(self) -> None:
-        """Let go of the chunks."""
+        """Release the chunks."""
         self.states = {}
 
 
@@ -48,12 +53,12 @@ class CapturedStates:
 class OperatorStateSnapshotStrategy:
     """Writes all states into one stream, one section each.
 
-    Where a state is stored in several ways, because not all subtasks had asked for its new type, the first
-    way goes into the first stream, the second into a second stream, and so on.
+    If a state is stored in several forms, because not all subtasks have declared its new type, the first form is in the
+    first stream, the second one in a second stream, and so on.
 
     Attributes:
         capture: Captures the current state of all lists and maps.
-        compression: How sections are compressed.
+        compression: The compression of sections; None for none.
     """
 
     capture: Callable[[], dict[str, list[CapturedState]]]
@@ -62,9 +67,7 @@ class OperatorStateSnapshotStrategy:
     def sync_prepare_resources(self, checkpoint_id: int) -> CapturedStates:  # noqa: ARG002  # the port's
         return CapturedStates(self.capture())
 
-    def async_snapshot(
-        self, resources: CapturedStates, streams: SnapshotStreams
-    ) -> SnapshotResult[OperatorStateHandle]:
+    def async_snapshot(self, resources: CapturedStates, streams: SnapshotStreams) -> SnapshotResult:
         handles: list[OperatorStateHandle] = []
         written = None
         for number in range(max(map(len, resources.states.values()), default=0)):
@@ -80,30 +83,7 @@ class OperatorStateSnapshotStrategy:
                 handle = streams.finish(stream)
             if handle is not None:
                 handles.append(OperatorStateHandle(states, handle))
-        # Compressed, nobody could tell them from others without compressing them again.
-        is_told_apart = len(handles) == 1 and self.compression is None
-        return SnapshotResult(tuple(handles), written=written if is_told_apart else None)
-
-
-class OperatorStatePart:
-    """Managed operator state as part of a subtask's snapshot.
-
-    Args:
-        snapshot: The asynchronous part of the backend's snapshot.
-
-    Attributes:
-        written: After `run`, the states in memory, as they were written; None if there are none, or
-            if nobody could tell later whether it is so.
-    """
-
-    def __init__(self, snapshot: AsyncSnapshot[OperatorStateHandle]) -> None:
-        self._snapshot = snapshot
-        self.written: WrittenStates | None = None
-
-    def run(self) -> StoredSubtask:
-        result = self._snapshot.run()
-        self.written = result.written
-        return StoredSubtask(managed_operator=result.handles)
-
-    def cancel(self) -> None:
-        self._snapshot.cancel()
+        # Compressed state could only be compared with a file by compressing it again.
+        is_comparable = len(handles) == 1 and self.compression is None
+        state = StoredSubtask(managed_operator=tuple(handles))
+        return SnapshotResult(state, written if is_comparable else None)

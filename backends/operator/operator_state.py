@@ -8,7 +8,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import compacted
+from holdfast.backends.arrow import compact_chunks
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.operator.broadcast_state import BroadcastState
 from holdfast.backends.operator.list_state import ListState
@@ -16,23 +16,23 @@ from holdfast.backends.operator.operator_snapshot import (
     CapturedState,
     OperatorStateSnapshotStrategy,
 )
-from holdfast.backends.sections import (
-    LIST_COLUMNS,
-    MAP_COLUMNS,
-    Compression,
-    WrittenStates,
-    are_alike,
-    location_of,
-    read_section,
-    section_of,
-)
 from holdfast.backends.serializers import (
     Outcome,
     Serializer,
     migrated_column,
-    stored_in,
+    stored_serializer,
 )
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
+from holdfast.backends.snapshot import (
+    LIST_COLUMNS,
+    MAP_COLUMNS,
+    AsyncSnapshot,
+    Compression,
+    WrittenStates,
+    has_same_form,
+    location_of,
+    read_section,
+    section_of,
+)
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -46,7 +46,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of a state that are stored in one way."""
+    """Rows of a state that are stored in one form."""
 
     parts: tuple[pa.Table, ...]  # one of each handle
     shared_bytes: int  # size of the memory that they are part of
@@ -57,7 +57,7 @@ class _Rows:
 
     def columns(self) -> list[pa.ChunkedArray]:
         rows = pa.concat_tables(self.parts)
-        return [compacted(column, shared_bytes=self.shared_bytes) for column in rows.columns]
+        return [compact_chunks(column, shared_bytes=self.shared_bytes) for column in rows.columns]
 
     def chunks(self) -> list[list[pa.Array]]:
         return [column.chunks for column in self.columns()]
@@ -68,62 +68,64 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A state as it was restored, until somebody asks for it."""
+    """A restored state, until the function declares it."""
 
     mode: OperatorStateMode
     runs: list[_Rows]  # in the order of their elements; only lists have several
-    carried: list[_Rows]  # without copies of what other subtasks store
+    own_runs: list[_Rows]  # without copies of the parts that other subtasks store
 
-    def ways(self, name: str) -> list[_Rows]:
-        """The rows to store if nobody asks for the state; rows that are stored in the same way are together."""
-        ways: list[_Rows] = []
-        for run in self.carried:
-            known = (i for i, way in enumerate(ways) if are_alike(way.schema, run.schema, name))
+    def forms(self, name: str) -> list[_Rows]:
+        """Return the rows to store if the state is not declared, with rows of the same form together."""
+        forms: list[_Rows] = []
+        for run in self.own_runs:
+            known = (
+                i for i, form in enumerate(forms) if has_same_form(form.schema, run.schema, name)
+            )
             index = next(known, None)
             if index is None:
-                ways.append(run)
+                forms.append(run)
             else:
-                ways[index] = ways[index].and_then(run)
-        return ways
+                forms[index] = forms[index].and_then(run)
+        return forms
 
 
 class OperatorStateBackend:
     """Keeps a subtask's operator states, restores and snapshots them.
 
-    Restored states are there at once, under their names. A state that nobody asks for is carried on into the
-    next snapshot; of a union list state, which every subtask was given, each subtask carries on the part that
-    belongs to it. Subtasks may have stored a list in different ways, because not all of them had asked for its
-    new type: then each part is migrated by its own type when somebody asks, and stays as it is until then.
+    Restored states exist under their names from the start. A state that the function does not declare is stored again with
+    the next snapshot; of a union list state, which every subtask has got, each subtask stores its own part. Subtasks may
+    have stored a list in different forms, because not all of them have declared its new type: then each part is migrated
+    from its own type when the function declares the state, and stays unchanged until then.
 
     Source:
-        Flink, DefaultOperatorStateBackend. Here one name is one state: a list and a broadcast state
-        of the same name are refused, which overwrite each other there.
+        Flink, DefaultOperatorStateBackend. Here one name is one state: a list and a broadcast state of the same name are
+        refused; there they overwrite each other.
     """
 
     def __init__(self) -> None:
         self._stored: dict[str, _Stored] = {}
         self._lists: dict[str, tuple[OperatorStateMode, ListState]] = {}
         self._maps: dict[str, BroadcastState] = {}
-        self._snapshots: weakref.WeakSet[AsyncSnapshot[OperatorStateHandle]] = weakref.WeakSet()
+        self._snapshots: weakref.WeakSet[AsyncSnapshot] = weakref.WeakSet()
         self._is_closed = False
 
     @classmethod
     def restore(cls, handles: Iterable[OperatorStateHandle]) -> "OperatorStateBackend":
-        """A backend with the states behind the handles; empty if there are no handles.
+        """Restore a backend from handles; without handles it is empty.
 
         The same name in several handles is one state: elements of lists are appended in order,
-        entries of maps replace those of the handles before.
+        entries of maps replace those of earlier handles.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
             CheckpointCorruptedError: Stored bytes are damaged.
-            StateMigrationError: In two handles a state is of two kinds, or a map of two types.
+            StateMigrationError: Two handles have a state as different kinds, or a map with different types.
         """
         backend = cls()
         for handle in handles:
             location = location_of(handle.stream)
             with handle.stream.open_input_stream() as stream:
-                # In the order in which they were written: the stream is read front to back.
+                # In the order of the stream, which is then read front to back.
                 in_order = sorted(handle.states.items(), key=lambda item: item[1].offset)
                 for name, partitions in in_order:
                     try:
@@ -137,8 +139,8 @@ class OperatorStateBackend:
         return backend
 
     @classmethod
-    def of_written(cls, states: WrittenStates) -> "OperatorStateBackend":
-        """A backend as `restore` would make it from the file that these states were written to."""
+    def from_written(cls, states: WrittenStates) -> "OperatorStateBackend":
+        """Return the backend that `restore` would make from the file of these states."""
         backend = cls()
         for name, state in states.items():
             rows = _Rows((state.rows,), state.memory_bytes)
@@ -146,32 +148,32 @@ class OperatorStateBackend:
         return backend
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """The list state of that name; the same object each time. A new state begins empty.
+        """Return the list state of that name; the same object each time. A new state is empty.
 
         When the job is restored with another parallelism its elements are spread evenly over
         the subtasks (`SPLIT_DISTRIBUTE`).
 
         Raises:
-            StateMigrationError: The state was stored, or asked for before, with a type that can't become
+            StateMigrationError: The state was stored, or declared before, with a type that can't become
                 this one.
             InvalidRequestError: A state of another kind has the name.
         """
         return self._list(descriptor, OperatorStateMode.SPLIT_DISTRIBUTE)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """The union list state of that name: whenever the job is restored, each subtask gets all elements.
+        """Return the union list state of that name: whenever the job is restored, each subtask gets all elements.
 
-        All else is as for `get_list_state`. A subtask that has not asked for the state when its first snapshot
-        after a restore is taken carries on its own part alone; whoever asks later gets that part, until the job
-        is restored again.
+        Everything else is as for `get_list_state`. A subtask that has not declared the state by the time of its first
+        snapshot after a restore stores only its own part. If it declares the state later, it gets that part, until the
+        job is restored again.
         """
         return self._list(descriptor, OperatorStateMode.UNION)
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
-        """The broadcast state of that name; the same object each time. A new state begins empty.
+        """Return the broadcast state of that name; the same object each time. A new state is empty.
 
         Raises:
-            StateMigrationError: The state was stored, or asked for before, with types that can't become
+            StateMigrationError: The state was stored, or declared before, with types that can't become
                 these.
             InvalidRequestError: A state of another kind has the name.
         """
@@ -191,12 +193,12 @@ class OperatorStateBackend:
         return state
 
     def registered_state_names(self) -> frozenset[str]:
-        """Names of the list and union list states, restored ones included."""
+        """Return the names of the list and union list states, with restored ones."""
         stored = (name for name, state in self._stored.items() if not _is_map(state))
         return frozenset((*self._lists, *stored))
 
     def registered_broadcast_state_names(self) -> frozenset[str]:
-        """Names of the broadcast states, restored ones included."""
+        """Return the names of the broadcast states, with restored ones."""
         stored = (name for name, state in self._stored.items() if _is_map(state))
         return frozenset((*self._maps, *stored))
 
@@ -206,40 +208,39 @@ class OperatorStateBackend:
         *,
         compression: Compression | None = None,
         checkpoint_id: int = 0,
-    ) -> AsyncSnapshot[OperatorStateHandle]:
-        """The synchronous part of a snapshot: takes what is there now.
+    ) -> AsyncSnapshot:
+        """Take the synchronous part of a snapshot: capture the current states.
 
-        It takes time for each chunk of a list, each element that was added singly since the last
-        snapshot, and each entry of a broadcast state that has changed; none for their bytes.
+        Its time grows with the chunks of lists, the elements that were added singly since the last snapshot, and the
+        entries of broadcast states that have changed, not with their bytes.
 
         Args:
-            factory: Where the asynchronous part will write.
-            compression: How sections are compressed; None for not at all.
+            factory: The checkpoint's location, which the asynchronous part writes to.
+            compression: The compression of sections; None for none.
             checkpoint_id: The checkpoint that the snapshot is for.
 
         Returns:
-            The asynchronous part. Later changes of the states don't show in it.
+            The asynchronous part. It is independent of later changes of the states.
 
         Raises:
             InvalidRequestError: The backend is closed.
         """
         if self._is_closed:
             raise InvalidRequestError("the backend is closed")
-        strategy = OperatorStateSnapshotStrategy(self._captured, compression)
+        strategy = OperatorStateSnapshotStrategy(self._capture, compression)
         resources = strategy.sync_prepare_resources(checkpoint_id)
-        streams = SnapshotStreams(factory)
-        snapshot = AsyncSnapshot(strategy, resources, streams)
+        snapshot = AsyncSnapshot.of(strategy, resources, factory)
         self._snapshots.add(snapshot)
         return snapshot
 
     def close(self) -> None:
-        """Cancel snapshots that are under way, and take none any more."""
+        """Cancel snapshots that are in progress, and refuse further ones."""
         self._is_closed = True
         for snapshot in list(self._snapshots):
             snapshot.cancel()
 
     def dispose(self) -> None:
-        """Close it, and forget all states."""
+        """Close the backend, and forget all states."""
         self.close()
         self._stored.clear()
         self._lists.clear()
@@ -268,13 +269,13 @@ class OperatorStateBackend:
         elif name in self._maps:
             known = OperatorStateMode.BROADCAST
         if known is not None and known is not mode:
-            message = f"state {name!r} is a {_KINDS[known]}, but is asked for as a {_KINDS[mode]}"
+            message = f"state {name!r} is a {_KINDS[known]}, but is requested as a {_KINDS[mode]}"
             raise InvalidRequestError(message)
 
     def _columns(
         self, name: str, names: tuple[str, ...], serializers: tuple[Serializer, ...]
     ) -> list[list[pa.Array]]:
-        """The stored columns of a state, as the serializers want them; empty columns if nothing was stored."""
+        """Return the stored columns of a state, migrated to the serializers' types; empty columns for a new state."""
         chunks: list[list[pa.Array]] = [[] for _ in names]
         runs = self._stored[name].runs if name in self._stored else ()
         for rows in runs:
@@ -283,10 +284,12 @@ class OperatorStateBackend:
                 chunks[i] += migrated_column(name, field, stored, serializer).chunks
         return chunks
 
-    def _captured(self) -> dict[str, list[CapturedState]]:
-        """All states in the order in which they came to be, restored ones first."""
+    def _capture(self) -> dict[str, list[CapturedState]]:
+        """Capture all states in the order of their creation, restored ones first."""
         captured = {
-            name: [CapturedState(state.mode, rows.schema, rows.chunks) for rows in state.ways(name)]
+            name: [
+                CapturedState(state.mode, rows.schema, rows.chunks) for rows in state.forms(name)
+            ]
             for name, state in self._stored.items()
         }
         for name, (mode, state) in self._lists.items():
@@ -294,9 +297,7 @@ class OperatorStateBackend:
             captured[name] = [CapturedState(mode, schema, partial(tuple, (state.chunks(),)))]
         for name, entries in self._maps.items():
             schema = _schema(MAP_COLUMNS, (entries.key_serializer, entries.value_serializer))
-            captured[name] = [
-                CapturedState(OperatorStateMode.BROADCAST, schema, entries.captured())
-            ]
+            captured[name] = [CapturedState(OperatorStateMode.BROADCAST, schema, entries.capture())]
         return captured
 
     def _restore(
@@ -311,7 +312,7 @@ class OperatorStateBackend:
         )
         is_map = tuple(rows.column_names) == MAP_COLUMNS
         if is_map != (partitions.mode is OperatorStateMode.BROADCAST):
-            message = f"state {name!r} is no {_KINDS[partitions.mode]}: it has {rows.column_names}"
+            message = f"state {name!r} is not a {_KINDS[partitions.mode]}: it has columns {rows.column_names}"
             raise CheckpointCorruptedError(message, location)
         run = _Rows((rows,), section.size)
         known = self._stored.setdefault(name, _Stored(partitions.mode, [], []))
@@ -322,39 +323,39 @@ class OperatorStateBackend:
             )
             raise StateMigrationError(message)
         last = known.runs[-1].schema if known.runs else None
-        is_like_the_last = last is not None and are_alike(last, rows.schema, name)
-        if known.runs and is_map and not is_like_the_last:
+        has_last_form = last is not None and has_same_form(last, rows.schema, name)
+        if known.runs and is_map and not has_last_form:
             message = (
                 f"state {name!r} is stored as {_types(name, known.runs[0].schema)} by one subtask "
                 f"and as {_types(name, rows.schema)} by another one"
             )
             raise StateMigrationError(message)
-        if is_like_the_last:
+        if has_last_form:
             known.runs[-1] = known.runs[-1].and_then(run)
         else:
             known.runs.append(run)
         if not partitions.is_copy:
-            known.carried.append(run)
+            known.own_runs.append(run)
 
 
 def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Serializer) -> None:
-    """Refuse keys that were different as they were stored, and would be the same now."""
+    """Refuse keys that were different when they were stored, and are equal after the migration."""
     field = stored.schema.field(0)
-    how = stored_in(field, name)
-    if serializer.compatibility(how, field.type).outcome is Outcome.AS_IS:
+    before = stored_serializer(field, name)
+    if serializer.compatibility(before, field.type).outcome is Outcome.AS_IS:
         return
-    left = iter(serializer.decode(pa.chunked_array(keys, serializer.storage_type)))
+    migrated = iter(serializer.decode(pa.chunked_array(keys, serializer.storage_type)))
     try:
-        # Handles share keys; in each of them a key is there once.
-        different = all(len(set(islice(left, len(rows)))) == len(rows) for rows in stored.parts)
-        reason = "keys that were different would be the same, and lose their values"
+        # Handles share keys; each of them has a key once.
+        different = all(len(set(islice(migrated, len(rows)))) == len(rows) for rows in stored.parts)
+        reason = "keys that were different would be equal, and lose their values"
     except TypeError:
-        different, reason = False, "such keys can't be looked up"
+        different, reason = False, "keys of that type can't be looked up"
     if not different:
         message = (
-            f"state {name!r} is stored with keys of type {how.name}, but type {serializer.name} is "
-            f"asked for: {reason}; ask for it as it is stored, and put what is wanted of it into a "
-            "state of another name"
+            f"state {name!r} is stored with keys of type {before.name} and declared with keys of type "
+            f"{serializer.name}: {reason}; declare the stored type, and copy the entries to a state of "
+            "another name"
         )
         raise StateMigrationError(message)
 
@@ -362,7 +363,7 @@ def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Seri
 def _check_lasting(descriptor: ListStateDescriptor | MapStateDescriptor) -> None:
     if descriptor.ttl is not None:
         message = (
-            f"state {descriptor.name!r} has a time to live, which only keyed state can have; take a descriptor "
+            f"state {descriptor.name!r} has a time to live, which only keyed state can have; use a descriptor "
             "without `ttl`"
         )
         raise InvalidRequestError(message)
@@ -372,7 +373,7 @@ def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializ
     for earlier, other in zip(known, wanted, strict=True):
         if earlier != other:
             message = (
-                f"state {name!r} was asked for as {earlier.name} before, and as {other.name} now"
+                f"state {name!r} was first requested as {earlier.name}, and now as {other.name}"
             )
             raise StateMigrationError(message)
 
@@ -388,4 +389,4 @@ def _is_map(stored: _Stored) -> bool:
 
 
 def _types(name: str, schema: pa.Schema) -> str:
-    return " to ".join(stored_in(field, name).name for field in schema)
+    return " to ".join(stored_serializer(field, name).name for field in schema)

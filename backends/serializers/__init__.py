@@ -1,33 +1,48 @@
-"""Serializers: how elements of a state become Arrow columns, and how those are read later.
+"""Serializers: they write the elements of a state as Arrow columns, and read the columns later.
 
-`serializer_choice` picks the serializer of a type; `compatibility` says what becomes of stored data when a type changes.
-A new kind of element is a module here and a line in `serializer_choice`. Start with `serializer`.
+`serializer` is their interface, with the description that is stored and whether a changed type can read it.
+`serializer_choice` picks the serializer of a type, `arrow_migration` changes columns from one type to another.
+
+    Arrow types                            arrow_serializer
+    classes and collections of msgspec     object_serializer, whose columns `column_choice` picks
+    types that Arrow has no column for     bytes_serializers: MessagePack, or pickle if the user names it
+
+Start with `serializer`.
 """
 
-from holdfast.backends.serializers.arrow_migration import ANY_FIELD, NoWayError, Rules, change_of
+from holdfast.backends.serializers.arrow_migration import (
+    ANY_FIELD,
+    IncompatibleTypeError,
+    Rules,
+    change_of,
+)
 from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
-from holdfast.backends.serializers.column_migration import migrated_column
-from holdfast.backends.serializers.compatibility import Outcome
-from holdfast.backends.serializers.message_pack import packed
-from holdfast.backends.serializers.pickled import Pickled
-from holdfast.backends.serializers.serializer import Serializer
+from holdfast.backends.serializers.bytes_serializers import Pickled, json_text, pack_elements
+from holdfast.backends.serializers.serializer import (
+    Kind,
+    Outcome,
+    Serializer,
+    StoredSerializer,
+    migrated_column,
+    stored_serializer,
+)
 from holdfast.backends.serializers.serializer_choice import ElementType, serializer_of
-from holdfast.backends.serializers.stored_form import Kind, StoredSerializer, stored_in
 
 __all__ = [
     "ANY_FIELD",
     "ArrowSerializer",
     "ElementType",
+    "IncompatibleTypeError",
     "Kind",
-    "NoWayError",
     "Outcome",
     "Pickled",
     "Rules",
     "Serializer",
     "StoredSerializer",
     "change_of",
+    "json_text",
     "migrated_column",
-    "packed",
+    "pack_elements",
     "serializer_of",
-    "stored_in",
+    "stored_serializer",
 ]

@@ -1,7 +1,7 @@
-"""The way from one Arrow type to another one that can hold all of its values.
+"""Migrations of columns from one Arrow type to another one that can hold all of its values.
 
-The types alone decide, before any data is read: a migration that depends on the values would work today
-and fail tomorrow.
+Only the types decide, before any data is read: a migration that depends on the values would work today and fail
+tomorrow.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -25,19 +25,19 @@ from holdfast.backends.arrow import (
 
 Change = Callable[[pa.Array], pa.Array]
 Default = Callable[[int], pa.Array]
-"""Makes an array of so many defaults."""
+"""Makes an array of defaults, given their number."""
 
 _IsKind = Callable[[pa.DataType], bool]
 
 _MANTISSA_BITS = {16: 11, 32: 24, 64: 53}
 
 
-class NoWayError(Exception):
-    """A type can't be made another one; the message says what is in the way."""
+class IncompatibleTypeError(Exception):
+    """Values of a type can't become values of another one; the message has the reason."""
 
 
 ANY_FIELD = "*"
-"""In `Rules.dropped`: any field that is gone, unless another one is new in the same struct."""
+"""In `Rules.dropped`: any field that the wanted type lacks, unless another one is new in the same struct."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +48,25 @@ class Rules:
         defaults: Values of fields that are not in the stored type, by path, such as `lines[].price`.
         renamed: The stored names of fields, by the path of each field in the wanted type.
         dropped: Paths of stored fields whose values may be lost, or `ANY_FIELD`; None for keys of maps, which keep all.
-        by_value: Whether numbers may become others that hold the values that are there, though not all.
-        are_rows: Whether it is somebody's rows that are changed: these say of their fields that they may be
-            missing, whether they are or not. Who changes them looks for what is missing.
+        by_value: Whether integers may become floats that hold the stored values, but not all values.
+        from_rows: Whether the stored type is that of a user's rows. Their fields are nullable whether there are nulls or
+            not, and the caller checks the values.
     """
 
     defaults: Mapping[str, Default] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: Collection[str] | None = ()
     by_value: bool = False
-    are_rows: bool = False
+    from_rows: bool = False
 
     @property
     def changes_names(self) -> bool:
-        """Whether a name may stand for other values in the wanted type than in the stored one."""
+        """Return whether a name may mean other values in the wanted type than in the stored one."""
         return bool(self.renamed or self.dropped)
 
-    def may_be(self, stored: pa.Field, wanted: pa.Field) -> bool:
-        """Whether what is missing may be missing in the wanted field, too."""
-        return wanted.nullable or not stored.nullable or self.are_rows
+    def allows_nulls(self, stored: pa.Field, wanted: pa.Field) -> bool:
+        """Return whether the nulls of the stored field are allowed in the wanted field."""
+        return wanted.nullable or not stored.nullable or self.from_rows
 
 
 _STRICT = Rules()
@@ -75,33 +75,33 @@ _STRICT = Rules()
 def change_of(
     stored: pa.DataType, wanted: pa.DataType, rules: Rules = _STRICT, at: str = ""
 ) -> Change:
-    """A function that makes arrays of the wanted type of arrays of the stored type.
+    """Return the function that converts arrays of the stored type to arrays of the wanted type.
 
     Args:
         stored: Type of the arrays.
-        wanted: Type that they are to have.
+        wanted: Type of the converted arrays.
         rules: Further migrations that are allowed.
-        at: Where in the outermost type these two are, for errors.
+        at: Path of both types in the outermost type, for errors.
 
     Raises:
-        NoWayError: Some values of the stored type are none of the wanted type.
+        IncompatibleTypeError: Some values of the stored type are not values of the wanted type.
 
-    The returned function raises a `MisfitError` if a stored value does not fit the wanted type.
+    The returned function raises `IncompatibleValueError` if a stored value can't be converted.
     """
     if stored.equals(wanted):
         return lambda array: array
     if types.is_struct(stored) and types.is_struct(wanted):
         return _struct_change(stored, wanted, rules, at)
-    if (types.is_map(stored) and types.is_map(wanted)) or _are_lists(stored, wanted):
+    if (types.is_map(stored) and types.is_map(wanted)) or _is_list_widening(stored, wanted):
         return _inner_change(stored, wanted, rules, at)
     if not _holds_all(stored, wanted):
-        if rules.are_rows or (
+        if rules.from_rows or (
             rules.by_value and types.is_integer(stored) and types.is_floating(wanted)
         ):
             return lambda array: cast(array, wanted)
-        message = f"{at or 'it'} was {stored}, and a {wanted} does not hold all of those"
-        raise NoWayError(message)
-    # Arrow casts fewer dictionaries than what is in them.
+        message = f"{at or 'it'} was {stored}, and {wanted} can't hold every {stored}"
+        raise IncompatibleTypeError(message)
+    # Arrow casts fewer dictionaries than plain values.
     return lambda array: (plain_array(array) if types.is_dictionary(stored) else array).cast(wanted)
 
 
@@ -109,8 +109,8 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
     for struct in (stored, wanted):
         names = [field.name for field in struct]
         if len(set(names)) < len(names):
-            message = f"{at or 'it'} has two fields of one name"
-            raise NoWayError(message)
+            message = f"{at or 'it'} has two fields with the same name"
+            raise IncompatibleTypeError(message)
     sources = {
         each.name: _stored_name(stored, each.name, path, rules)
         for each, path in zip(wanted, paths_in(wanted, at), strict=True)
@@ -122,63 +122,65 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
     for each, path in zip(wanted, paths_in(wanted, at), strict=True):
         index = stored.get_field_index(sources[each.name])
         if index < 0:
-            if rules.are_rows and path not in rules.defaults:
+            if rules.from_rows and path not in rules.defaults:
                 message = f"rows have no field {path!r}"
-                raise NoWayError(message)
+                raise IncompatibleTypeError(message)
             changes.append(_addition(each, rules, path))
             continue
         before = stored.field(index)
-        if not rules.may_be(before, each):
-            message = f"{path} could be missing, and now must not"
-            raise NoWayError(message)
+        if not rules.allows_nulls(before, each):
+            message = f"{path} was nullable, and now must not be null"
+            raise IncompatibleTypeError(message)
         changes.append(_field_change(index, change_of(before.type, each.type, rules, path)))
 
     return lambda array: with_children(array, [change(array) for change in changes], wanted)
 
 
 def _stored_name(stored: pa.StructType, name: str, path: str, rules: Rules) -> str:
-    """The name that a wanted field has in the stored type; its own name if it is new."""
+    """Return the stored name of a wanted field; its own name if it is new."""
     before = rules.renamed.get(path, name)
     if before == name or stored.get_field_index(before) < 0:  # the rename is done
         return name
     if stored.get_field_index(name) >= 0:
-        message = f"{path} is said to be {before!r} by another name, and both are stored"
-        raise NoWayError(message)
+        message = f"{path} is declared as the renamed {before!r}, and both are stored"
+        raise IncompatibleTypeError(message)
     return before
 
 
 def gone_message(gone: list[str], new: list[str], dropped: Collection[str] | None) -> str:
-    """Why stored fields can't be left out, and the way out.
+    """Return the reason why stored fields can't be left out, and the way out.
 
     Args:
-        gone: The paths of stored fields that the wanted type does not have.
+        gone: The paths of stored fields that the wanted type lacks.
         new: The paths of fields that are not stored.
-        dropped: What `Rules.dropped` says.
+        dropped: The paths that `Rules.dropped` has.
     """
-    what = f"fields {gone} are gone and {new} are new" if new else f"fields {gone} are gone"
+    change = f"fields {gone} are gone and {new} are new" if new else f"fields {gone} are gone"
     if dropped is None:
-        return f"{what}; keys of a map keep all of their fields under their names"
+        return f"{change}; keys of a map keep all of their fields under their names"
     if ANY_FIELD in dropped:
-        return f"{what}; add {new} in a run of its own, copy the values, and remove {gone} later"
+        return f"{change}; add {new} in a separate run, copy the values, and remove {gone} later"
     if not new:
-        return f"{what}; declare the state with dropped={gone} to lose their values"
+        return f"{change}; declare the state with dropped={gone} to lose their values"
     before = gone[0].rpartition(".")[2]
     return (
-        f"{what}; declare the state with renamed={{{new[0]!r}: {before!r}}} if the same values have a new name, "
+        f"{change}; declare the state with renamed={{{new[0]!r}: {before!r}}} if the same values have a new name, "
         f"or with dropped={gone} to lose the stored values"
     )
 
 
 def _check_dropped(gone: list[str], new: list[str], rules: Rules, at: str) -> None:
-    """Refuse to lose the values of fields without being told to. Raises `NoWayError`."""
+    """Refuse to lose the values of fields that are not declared as dropped. Raises `IncompatibleTypeError`."""
     dropped = rules.dropped or ()
-    left = [path for name in gone if (path := path_below(at, name)) not in dropped]
-    if not left or (ANY_FIELD in dropped and not new):
+    lost = [path for name in gone if (path := path_below(at, name)) not in dropped]
+    if not lost or (ANY_FIELD in dropped and not new):
         return
-    if rules.are_rows:
-        message = f"rows have fields {left}, which the type does not have"
-        raise NoWayError(message)
-    raise NoWayError(gone_message(left, [path_below(at, name) for name in new], rules.dropped))
+    if rules.from_rows:
+        message = f"rows have fields {lost}, which the type does not have"
+        raise IncompatibleTypeError(message)
+    raise IncompatibleTypeError(
+        gone_message(lost, [path_below(at, name) for name in new], rules.dropped)
+    )
 
 
 def _field_change(index: int, change: Change) -> Callable[[pa.StructArray], pa.Array]:
@@ -190,13 +192,13 @@ def _addition(added: pa.Field, rules: Rules, path: str) -> Callable[[pa.StructAr
     if default is not None:
         return lambda array: default(len(array))
     if not added.nullable:
-        message = f"{path} is new, and neither may it be missing nor has it a default"
-        raise NoWayError(message)
+        message = f"{path} is new; let it be nullable, or give it a default"
+        raise IncompatibleTypeError(message)
     return lambda array: pa.nulls(len(array), added.type)
 
 
-def _are_lists(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether both are lists, and the wanted ones have room for the items of all stored ones."""
+def _is_list_widening(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether both are lists, and the wanted type can hold the items of every stored list."""
     if not (is_list(stored) and is_list(wanted)) or types.is_fixed_size_list(wanted):
         return False
     return types.is_large_list(wanted) or not types.is_large_list(stored)
@@ -207,9 +209,9 @@ def _inner_change(stored: pa.DataType, wanted: pa.DataType, rules: Rules, at: st
     for before, now, path in zip(
         fields_of(stored), fields_of(wanted), paths_in(wanted, at), strict=True
     ):
-        if not rules.may_be(before, now):
-            message = f"{path} could be missing, and now must not"
-            raise NoWayError(message)
+        if not rules.allows_nulls(before, now):
+            message = f"{path} was nullable, and now must not be null"
+            raise IncompatibleTypeError(message)
         changes.append(change_of(before.type, now.type, rules, path))
     return lambda array: with_children(
         array,
@@ -219,7 +221,7 @@ def _inner_change(stored: pa.DataType, wanted: pa.DataType, rules: Rules, at: st
 
 
 def _holds_all(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether each value of a simple type is a value of the other type, too."""
+    """Return whether every value of a simple type is also a value of the other type."""
     if types.is_dictionary(stored):
         stored = stored.value_type
     return (

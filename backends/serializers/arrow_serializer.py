@@ -1,4 +1,4 @@
-"""Elements of an Arrow type: they are what is in the column."""
+"""Elements of an Arrow type, which are the values of the column."""
 
 import builtins
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from holdfast.backends.arrow import (
     chunks_of,
     fields_of,
     is_valid_text,
+    leaf_rule,
     no_object_error,
     plain_type,
     quick_type,
@@ -22,43 +23,39 @@ from holdfast.backends.arrow import (
 )
 from holdfast.backends.serializers.arrow_migration import (
     Change,
-    NoWayError,
+    IncompatibleTypeError,
     Rules,
     change_of,
 )
-from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
-from holdfast.backends.serializers.serializer import Serializer
-from holdfast.backends.serializers.stored_form import StoredSerializer
+from holdfast.backends.serializers.serializer import (
+    AS_IS,
+    Compatibility,
+    Outcome,
+    Serializer,
+    StoredSerializer,
+)
 from holdfast.errors import InvalidRequestError
 
 _2_63 = 1 << 63
 
-_NATIVE: dict[pa.DataType, builtins.type] = {
-    pa.string(): str,
-    pa.large_string(): str,
-    pa.binary(): bytes,
-    pa.large_binary(): bytes,
-    pa.int64(): int,
-    pa.float64(): float,
-    pa.bool_(): bool,
-}
-"""Arrow types whose values are just those of an immutable Python type."""
-
 
 class ArrowSerializer(Serializer):
-    """Stores Arrow data as it is.
+    """Stores Arrow data unchanged.
 
     Args:
         type: Type of an element.
-        rules: How stored elements of another type become these.
+        rules: Migrations from other stored types that are allowed.
     """
 
     def __init__(self, type: pa.DataType, rules: Rules) -> None:
         self._type = type
         self.rules = rules
-        self._native = _NATIVE.get(type)
+        # The immutable Python type whose objects are the values, one for one; None if no type is. Some dates have no object.
+        is_native = self.quick is not None and self.quick.convert is None
+        is_native = is_native and not pa.types.is_temporal(type)
+        self._native = self.quick.kind if self.quick is not None and is_native else None
         self._is_nested = bool(fields_of(plain_type(type)))
-        self._may_be_changed = any(map(_may_be_changed, types_in(type)))
+        self._may_differ = any(leaf_rule(part).may_differ(part) for part in types_in(type))
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -88,7 +85,7 @@ class ArrowSerializer(Serializer):
         return StoredSerializer("arrow", str(self._type))
 
     def field(self, name: str) -> pa.Field:
-        return pa.field(name, self._type)  # its type says all
+        return pa.field(name, self._type)  # the type is the description
 
     def encode(self, values: Elements) -> list[pa.Array]:
         if type(values) is list and set(map(type, values)) == {self._native}:
@@ -102,7 +99,7 @@ class ArrowSerializer(Serializer):
         return self._of_natives(values) if is_native else None
 
     def _of_natives(self, values: list[Any]) -> list[pa.Array] | None:
-        """Arrow takes values of the native type as they are, or refuses them: no check is needed."""
+        """Encode values of the native type. Arrow stores them unchanged, or refuses them: no check is needed."""
         with suppress(pa.ArrowException, OverflowError, ValueError):
             column = pa.array(values, self._type)
             return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -115,21 +112,21 @@ class ArrowSerializer(Serializer):
         if self._native is None:
             return scalar_of(value, self._type)
         if type(value) is self._native and _arrow_takes(value):
-            return value  # a hundred times faster, and a column of nothing but these is, too
+            return value  # a hundred times faster, also for the column later
         return scalar_of(value, self._type).as_py()
 
-    def copied(self, element: Any) -> Any:
-        return _copied(element)
+    def copy(self, element: Any) -> Any:
+        return _copy(element)
 
     def decode_one(self, encoded: Any) -> Any:
         if self._native is not None:
             return encoded
         element = self._objects(encoded.as_py)
-        if self._may_be_changed:
+        if self._may_differ:
             self._check_kept([element], pa.chunked_array([pa.repeat(encoded, 1)]))
         return element
 
-    def are_native(self, values: list[Any]) -> bool:
+    def all_native(self, values: list[Any]) -> bool:
         return set(map(type, values)) == {self._native} and _arrow_takes_all(values, self._native)
 
     def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
@@ -137,7 +134,7 @@ class ArrowSerializer(Serializer):
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         if self._native in (int, float) and not column.null_count:
-            # numpy makes all objects in one go.
+            # numpy makes all objects at once.
             chunks = [chunk.to_numpy().tolist() for chunk in column.chunks]
             return (
                 chunks[0]
@@ -145,7 +142,7 @@ class ArrowSerializer(Serializer):
                 else [element for chunk in chunks for element in chunk]
             )
         objects: list[Any] = self._objects(column.to_pylist)
-        if self._may_be_changed:
+        if self._may_differ:
             self._check_kept(objects, column)
         return objects
 
@@ -162,12 +159,12 @@ class ArrowSerializer(Serializer):
             raise self._no_object(type(error).__name__) from None
 
     def _check_kept(self, objects: list[Any], column: pa.ChunkedArray) -> None:
-        """Refuse objects that Arrow has made of other times, such as NaT of the least one, or of hours after midnight."""
+        """Refuse objects of other times than the column's, such as NaT for the smallest one, or a time of more than a day."""
         if not pa.chunked_array([pa.array(objects, self._type)]).equals(column):
             raise self._no_object("its time of day has nanoseconds, or a time is out of bounds")
 
-    def _no_object(self, why: str) -> InvalidRequestError:
-        return no_object_error("an element", self._type, why)
+    def _no_object(self, reason: str) -> InvalidRequestError:
+        return no_object_error("an element", self._type, reason)
 
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
         if stored.kind != "arrow":
@@ -176,39 +173,32 @@ class ArrowSerializer(Serializer):
             return AS_IS
         try:
             change = change_of(storage_type, self._type, self.rules)
-        except NoWayError as error:
+        except IncompatibleTypeError as error:
             return Compatibility.incompatible(str(error))
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))
 
 
-def _may_be_changed(type: pa.DataType) -> bool:
-    """Whether Arrow has objects for the type that stand for other times without an error."""
-    return bool(
-        pa.types.is_time(type) or (pa.types.is_temporal(type) and getattr(type, "unit", "") == "ns")
-    )
-
-
-def _copied(element: Any) -> Any:
-    """A copy of what Arrow's lists, structs and maps are in Python."""
+def _copy(element: Any) -> Any:
+    """Copy the Python object of an Arrow list, struct or map."""
     kind = type(element)
     if kind is list:
-        return [_copied(item) for item in element]
+        return [_copy(item) for item in element]
     if kind is dict:
-        return {name: _copied(item) for name, item in element.items()}
+        return {name: _copy(item) for name, item in element.items()}
     if kind is tuple:
-        return tuple(_copied(item) for item in element)
+        return tuple(_copy(item) for item in element)
     return element
 
 
 def _arrow_takes_all(values: list[Any], native: builtins.type | None) -> bool:
-    """Whether Arrow takes all of many values of a native type; sooner than asking for each."""
+    """Return whether Arrow takes all values of a native type; faster than a check of each."""
     if native is int:
         return _arrow_takes(min(values)) and _arrow_takes(max(values))
     return native is not str or _arrow_takes("".join(values))
 
 
 def _arrow_takes(value: Any) -> bool:
-    """Whether Arrow has room for the value; for a few values of native types it has none."""
+    """Return whether Arrow can store the value; a few values of native types it can't."""
     if type(value) is int:
         return -_2_63 <= value < _2_63
     return type(value) is not str or is_valid_text(value)

@@ -1,6 +1,7 @@
-"""Objects of one type as msgspec knows them: checked, and copied through MessagePack."""
+"""Objects of one type that msgspec knows: checked, and copied through MessagePack."""
 
 import builtins
+import json
 from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any, is_typeddict
@@ -8,7 +9,7 @@ from typing import Any, is_typeddict
 import msgspec
 import msgspec.inspect
 
-from holdfast.backends.arrow import MisfitError, value_of
+from holdfast.backends.arrow import IncompatibleValueError
 from holdfast.backends.serializers.type_forms import (
     classes_in,
     form_of,
@@ -30,7 +31,7 @@ class Objects:
         type: A type that msgspec knows: a Struct, a dataclass, `dict[str, int]`, ….
 
     Raises:
-        InvalidRequestError: msgspec takes no such type.
+        InvalidRequestError: msgspec doesn't know the type.
     """
 
     def __init__(self, type: Any) -> None:
@@ -40,11 +41,11 @@ class Objects:
             if isinstance(type, builtins.type)
             else str(type)
         )
-        # Any is a class since Python 3.11, and a TypedDict is one that nothing is an instance of.
+        # Any is a class since Python 3.11, and a TypedDict is a class without instances.
         is_class = isinstance(type, builtins.type) and type is not Any and not is_typeddict(type)
         self._class = type if is_class else None
         if type is None:
-            raise InvalidRequestError("None is no type of elements")
+            raise InvalidRequestError("None is not a valid type of elements")
         try:
             self._decode = message_pack_decoder(type).decode
             self._decode_list = message_pack_decoder(list[type]).decode
@@ -53,7 +54,7 @@ class Objects:
             classes = classes_in(self.described)
         except (TypeError, ValueError, LookupError, NameError, RecursionError) as error:
             message = (
-                f"{self.name} is no type of elements ({error}); use an Arrow type, a msgspec "
+                f"{self.name} is not a valid type of elements ({error}); use an Arrow type, a msgspec "
                 "struct or a dataclass, or Pickled(...)"
             )
             raise InvalidRequestError(message) from error
@@ -61,25 +62,25 @@ class Objects:
         self.fields = sorted({field.encode_name for each in classes for field in each.fields})
         self.leaves_out_defaults = any(map(leaves_out_defaults, classes))
 
-    def checked(self, value: Any) -> bytes:
-        """One object as MessagePack. Raises `MisfitError`, also for None."""
+    def encode(self, value: Any) -> bytes:
+        """Encode an object as MessagePack. Raises `IncompatibleValueError`, also for None."""
         if value is None or (self._class is not None and type(value) is not self._class):
             raise self._no_object(type(value))
         try:
             encoded: bytes = _encode(value)
             copy = self._decode(encoded)
-            # msgspec may write what it can't read: it does not look at fields' types, and
-            # leaves out what a field's type has not, such as the fields of a subclass.
+            # msgspec may write values that it can't read: it ignores the fields' types when it writes, and
+            # drops parts that a type lacks, such as the fields of a subclass, when it reads.
             again = _encode(copy)
             is_kept = again == encoded or _is_same(again, encoded) or _is_like(copy, value)
         except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
-            raise self._misfit(error) from None
+            raise self._incompatible(error) from None
         if not is_kept:
-            raise self._unlike()
+            raise self._lossy()
         return encoded
 
     def copies(self, values: list[Any]) -> list[Any]:
-        """Copies of many objects. Raises `MisfitError`, also for None."""
+        """Copy many objects. Raises `IncompatibleValueError`, also for None."""
         for other in set(map(type, values)) - {self._class}:
             if self._class is not None or other is type(None):
                 raise self._no_object(other)
@@ -88,73 +89,73 @@ class Objects:
             copies: list[Any] = self._decode_list(encoded)
             is_kept = _encode(copies) == encoded or all(map(_is_kept, copies, values))
         except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
-            raise self._misfit(error) from None
+            raise self._incompatible(error) from None
         if not is_kept:
-            raise self._unlike()
+            raise self._lossy()
         return copies
 
     def check(self, read: Callable[[Any], list[Any]], stored: Any) -> None:
-        """Check that all that a function reads from what is stored are objects. Raises `MisfitError`."""
+        """Check that a function reads only valid objects from stored data. Raises `IncompatibleValueError`."""
         try:
             objects = read(stored)
         except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
-            raise self._misfit(error) from None
+            raise self._incompatible(error) from None
         self.copies(objects)
 
-    def migrated(
+    def migrate(
         self, encoded: bytes, fields: Collection[str], dropped: Collection[str] | None
     ) -> list[Any]:
-        """Objects of what another type has written: an array of MessagePack.
+        """Read the objects of another type as objects of this one.
 
         Args:
-            encoded: The array.
+            encoded: The objects, an array of MessagePack.
             fields: Names of the other type's fields.
-            dropped: Paths of those whose values may be lost; None for keys of a map, which keep all.
+            dropped: Paths of fields whose values may be lost; None for keys of a map, which keep all.
 
         Raises:
-            MisfitError: An object is none of this type, or would lose something else.
+            IncompatibleValueError: An object is not of this type, or would lose other values.
         """
         try:
             objects: list[Any] = self._decode_list(encoded)
-            # MessagePack tells fields by their names alone. Those of this type may be left out as defaults.
+            # In MessagePack a field is only a name. Fields of this type may be left out as defaults.
             left_out = {path.rpartition(".")[2] for path in dropped or ()} | {*self.fields}
-            lost = _lost(_plain(encoded), _plain(_encode(objects)), left_out, fields)
+            lost = _lost_part(_plain(encoded), _plain(_encode(objects)), left_out, fields)
         except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
-            raise self._misfit(error) from None
+            raise self._incompatible(error) from None
         if lost in fields and dropped is not None:
             lost = f"field {lost!r}; declare the state with dropped=[{lost!r}] to lose its values"
         if lost:
-            raise MisfitError(f"{self.name} has no room for {lost}")
+            raise IncompatibleValueError(f"{self.name} can't hold {lost}")
         return objects
 
     def of_json(self, text: str) -> Any:
-        """An object of its JSON text. Raises `MisfitError`."""
+        """Make an object of its JSON text. Raises `IncompatibleValueError`."""
         if self._is_untyped:
             message = (
-                f"parts of {self.name} have no type (Any), or are dicts with keys of several types; what they "
-                "are can't be told from the JSON text that they are read as"
+                f"parts of {self.name} have no type (Any), or are dicts with keys of several types, and the JSON "
+                "text that they are read as has no types"
             )
-            raise MisfitError(message)
+            raise IncompatibleValueError(message)
         try:
-            return value_of(text, self.type)
+            return msgspec.convert(json.loads(text), self.type, str_keys=True)
         except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
-            raise self._misfit(error) from None
+            raise self._incompatible(error) from None
 
     def read(self, encoded: bytes) -> Any:
-        """An object of its MessagePack. Raises the same as `read_with`."""
+        """Make an object of its MessagePack. Raises the same as `read_with`."""
         return self.read_with(self._decode, encoded)
 
     def read_list(self, encoded: bytes) -> list[Any]:
-        """Objects of an array of MessagePack. Raises the same as `read_with`."""
+        """Make the objects of an array of MessagePack. Raises the same as `read_with`."""
         objects: list[Any] = self.read_with(self._decode_list, encoded)
         return objects
 
     def read_with(self, decode: Callable[[Any], Any], stored: Any) -> Any:
-        """The result of applying a function to the stored bytes.
+        """Apply a function to stored bytes.
 
         Raises:
             InvalidRequestError: The objects are nested too deeply for the stack.
-            CheckpointCorruptedError: The stored bytes are no object of this type.
+            CheckpointCorruptedError: The stored bytes are not of this type.
         """
         try:
             return decode(stored)
@@ -162,8 +163,8 @@ class Objects:
             message = (
                 f"elements of {self.name} are nested too deeply to be read here; use "
                 "flatter ones, or read them with fewer calls on the stack, on Python 3.11 also with "
-                "a higher sys.setrecursionlimit, else with a Python that allows as much depth as "
-                "the one that wrote them"
+                "a higher sys.setrecursionlimit, else with a Python that allows the depth that the "
+                "writer's allowed"
             )
             raise InvalidRequestError(message) from None
         except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
@@ -171,25 +172,24 @@ class Objects:
             message = f"elements can't be read as {self.name}{place_of(error)}"
             raise CheckpointCorruptedError(message) from None
 
-    def _no_object(self, other: builtins.type) -> MisfitError:
+    def _no_object(self, other: builtins.type) -> IncompatibleValueError:
         if other is type(None):
-            return MisfitError("None is no element")
-        return MisfitError(f"{other.__name__} is no {self.name}")
+            return IncompatibleValueError("None is not a valid element")
+        return IncompatibleValueError(f"{other.__name__} is not a {self.name}")
 
-    def _misfit(self, error: Exception) -> MisfitError:
+    def _incompatible(self, error: Exception) -> IncompatibleValueError:
         raise_shortage(error)
-        return MisfitError(f"not every value is a {self.name}{place_of(error)}")
+        return IncompatibleValueError(f"not every value is a {self.name}{place_of(error)}")
 
-    def _unlike(self) -> MisfitError:
-        return MisfitError(
-            f"a value would come back as another one, because {self.name} has no "
-            "room for fields of a subclass, for other keys, types or numbers that are inside "
-            "of it; let the type say what is there"
+    def _lossy(self) -> IncompatibleValueError:
+        return IncompatibleValueError(
+            f"a value would come back changed, because {self.name} can't hold a part of it, such as "
+            "fields of a subclass, other keys, types or numbers; declare these parts in the type"
         )
 
 
 def place_of(error: Exception) -> str:
-    """Where in an element decoding failed. The rest of the text may hold data."""
+    """Return the place in an element at which decoding failed. The rest of the message may contain data."""
     _, at, place = str(error).rpartition(" - at ")
     return f" (at {place})" if at and isinstance(error, msgspec.MsgspecError) else ""
 
@@ -200,7 +200,7 @@ def _is_kept(copy: Any, value: Any) -> bool:
 
 
 def _is_same(encoded: bytes, other: bytes) -> bool:
-    """Whether two encodings are of the same value, although their bytes differ: as of 1 and 1.0."""
+    """Return whether two different encodings have the same value, such as those of 1 and 1.0."""
     try:
         return bool(_plain(encoded) == _plain(other))
     except msgspec.MsgspecError:  # keys that are objects
@@ -208,16 +208,16 @@ def _is_same(encoded: bytes, other: bytes) -> bool:
 
 
 def _is_like(decoded: Any, value: Any) -> bool:
-    """Whether two values are the same, whatever the order of sets, or how NaN and decimals are written."""
+    """Return whether two values are the same, in any order of sets, and in any form of NaN and decimals."""
     try:
         first, other = _plain(_encode_sorted(decoded)), _plain(_encode_sorted(value))
     except (msgspec.MsgspecError, TypeError):  # keys that are objects, or have no order
         return bool(decoded == value)
-    return _are_equal(first, other)
+    return _is_equal(first, other)
 
 
-def _lost(before: Any, now: Any, left_out: Collection[str], fields: Collection[str]) -> str:
-    """The part of one value that another value lacks; empty if nothing is lacking.
+def _lost_part(before: Any, now: Any, left_out: Collection[str], fields: Collection[str]) -> str:
+    """Return the part of one value that another value lacks; empty if it has all.
 
     Args:
         before: A value.
@@ -229,7 +229,7 @@ def _lost(before: Any, now: Any, left_out: Collection[str], fields: Collection[s
         for key, value in before.items():
             if key not in now and key not in left_out:
                 return str(key) if key in fields else "a key of a dict"
-            lost = _lost(value, now[key], left_out, fields) if key in now else ""
+            lost = _lost_part(value, now[key], left_out, fields) if key in now else ""
             if lost:
                 return lost
         return ""
@@ -238,18 +238,18 @@ def _lost(before: Any, now: Any, left_out: Collection[str], fields: Collection[s
             return "an item"
         pairs = zip(before, now, strict=False)
         return next(
-            filter(None, (_lost(value, other, left_out, fields) for value, other in pairs)), ""
+            filter(None, (_lost_part(value, other, left_out, fields) for value, other in pairs)), ""
         )
-    return "" if _are_equal(before, now) or _are_equal(now, before) else "a value"
+    return "" if _is_equal(before, now) or _is_equal(now, before) else "a value"
 
 
-def _are_equal(value: Any, other: Any) -> bool:
+def _is_equal(value: Any, other: Any) -> bool:
     if isinstance(value, dict) and isinstance(other, dict):
         return value.keys() == other.keys() and all(
-            _are_equal(value[key], other[key]) for key in value
+            _is_equal(value[key], other[key]) for key in value
         )
     if isinstance(value, list | tuple) and isinstance(other, list | tuple):
-        return len(value) == len(other) and all(map(_are_equal, value, other))
+        return len(value) == len(other) and all(map(_is_equal, value, other))
     if isinstance(value, str) and isinstance(other, int | float):
-        return Decimal(value) == Decimal(str(other))  # a number in the place of a Decimal
+        return Decimal(value) == Decimal(str(other))  # a number in place of a Decimal
     return bool(value == other or (value != value and other != other))  # noqa: PLR0124  # NaN

@@ -2,27 +2,115 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError, QuickType
-from holdfast.backends.serializers.arrow_migration import Rules
-from holdfast.backends.serializers.compatibility import Compatibility
-from holdfast.backends.serializers.stored_form import StoredSerializer, column
-from holdfast.errors import InvalidRequestError
+from holdfast.backends.arrow import Elements, IncompatibleValueError, QuickType
+from holdfast.backends.serializers.arrow_migration import IncompatibleTypeError, Rules
+from holdfast.common import message_pack_decoder, raise_shortage
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
+
+Kind = Literal["arrow", "messagepack", "pickle"]
+
+
+class StoredSerializer(msgspec.Struct, frozen=True):
+    """The serializer that wrote stored elements, so that a later program can decide whether it can read them.
+
+    Attributes:
+        kind: `arrow`: the column has the elements themselves. `messagepack`, `pickle`: it has the bytes of each.
+        name: Type of the elements, for people.
+        form: The same text for types that read and write the same values; empty for Arrow types and for pickles.
+        fields: Names of the fields of the classes that elements consist of.
+        leaves_out_defaults: Whether MessagePack lacks fields that had their default.
+    """
+
+    kind: Kind
+    name: str
+    form: str = ""
+    fields: list[str] = []
+    leaves_out_defaults: bool = False
+
+
+_DECODER = message_pack_decoder(StoredSerializer)
+
+
+def stored_serializer(field: pa.Field, state: str) -> StoredSerializer:
+    """Read the serializer of a stored column.
+
+    Raises:
+        CheckpointCorruptedError: The column's description of its serializer can't be read.
+    """
+    content = (field.metadata or {}).get(_KEY)
+    if content is None:
+        return StoredSerializer("arrow", str(field.type))
+    try:
+        return _DECODER.decode(content)
+    except msgspec.MsgspecError as error:
+        message = f"state {state!r} has no readable description of its serializer ({error})"
+        raise CheckpointCorruptedError(message) from error
+
+
+def described_field(name: str, storage_type: pa.DataType, stored: StoredSerializer) -> pa.Field:
+    """Return a column with the description of its serializer, which its type lacks."""
+    return pa.field(name, storage_type, metadata={_KEY: msgspec.msgpack.encode(stored)})
+
+
+_KEY = b"holdfast.serializer"
+
+
+class Outcome(Enum):
+    """Return whether elements that were stored can be read as the wanted type.
+
+    Source:
+        Flink, TypeSerializerSchemaCompatibility.Type; a type that is only reconfigured there is `AS_IS` here.
+    """
+
+    AS_IS = "as it is"
+    AFTER_MIGRATION = "after migration"
+    INCOMPATIBLE = "incompatible"
+
+
+def _keep(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """An outcome with its reason, or with the migration.
+
+    Attributes:
+        outcome: Whether elements can be read.
+        reason: The reason for people if they can't; empty if they can.
+        migrate: Converts a stored column to the wanted type. Raises `CheckpointCorruptedError`, and Arrow's own errors.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    migrate: Callable[[pa.ChunkedArray], pa.ChunkedArray] = _keep
+
+    @classmethod
+    def incompatible(cls, reason: str) -> "Compatibility":
+        """Return the outcome for elements that can't be read."""
+        return cls(Outcome.INCOMPATIBLE, reason)
+
+
+AS_IS = Compatibility(Outcome.AS_IS)
 
 
 class Serializer(ABC):
-    """Makes an Arrow column of elements and elements of it, many at a time.
+    """Writes elements as an Arrow column and reads them, many at a time.
 
-    A column no longer depends on the objects that it was made of.
+    A column shares nothing with the objects that were written.
 
     Attributes:
-        rules: How elements that were stored with another type become these.
+        rules: Migrations from other stored types that are allowed.
 
     Source:
-        Flink, TypeSerializer, which does so one element at a time.
+        Flink, TypeSerializer, which has one element at a time.
     """
 
     rules: Rules = Rules()
@@ -38,11 +126,11 @@ class Serializer(ABC):
         """The description of this serializer that is stored with the elements."""
 
     def field(self, name: str) -> pa.Field:
-        """A column of elements, which says how they were written."""
-        return column(name, self.storage_type, self.stored)
+        """Return the field of a column of elements, with the description of this serializer."""
+        return described_field(name, self.storage_type, self.stored)
 
     def __eq__(self, other: object) -> bool:
-        """Whether they store elements in the same way."""
+        """Return whether both store elements in the same form."""
         return (
             isinstance(other, Serializer)
             and self.stored == other.stored
@@ -54,53 +142,50 @@ class Serializer(ABC):
 
     @property
     def makes_objects(self) -> bool:
-        """Whether elements are objects that whoever sees them could change."""
+        """Return whether user code could change elements, as they are objects."""
         return True
 
     @property
     def name(self) -> str:
-        """The elements' type, for people."""
+        """Type of the elements, for people."""
         return self.stored.name
 
     @abstractmethod
     def encode(self, values: Elements) -> list[pa.Array]:
-        """The elements as parts of a column. Raises `MisfitError`, also for an element of None."""
+        """Encode elements as parts of a column. Raises `IncompatibleValueError`, also for None."""
 
-    def encode_with_nulls(self, values: list[Any]) -> list[pa.Array] | None:  # noqa: ARG002  # see there
-        """The values as `encode` makes a column of them, with a null for each None.
+    def encode_with_nulls(self, values: list[Any]) -> list[pa.Array] | None:  # noqa: ARG002  # others need it
+        """Encode values as `encode` does, with a null for each None.
 
-        None if that takes more than one look at each: then only `encode` can say what is wrong with the others.
+        Returns None if that needs more than one look at each value: then `encode` has to find the wrong ones.
         """
         return None
 
     @abstractmethod
     def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
-        """Elements as they are shown to whoever reads a checkpoint, as parts of a column. Raises `MisfitError`."""
+        """Encode elements in the form in which `read_state` returns them. Raises `IncompatibleValueError`."""
 
     @abstractmethod
     def encode_one(self, value: Any) -> Any:
-        """The value of which `pa.array` makes one row. Raises `MisfitError`, also for None."""
+        """Convert an element to the value that `pa.array` takes as one row. Raises `IncompatibleValueError`, also for None."""
 
     @abstractmethod
     def decode_one(self, encoded: Any) -> Any:
-        """The element that `encode_one` was given; a new object, unless it can't change.
-
-        Raises the same as `decode`.
-        """
+        """Convert the value back to the element; a new object, unless it is immutable. Raises the same as `decode`."""
 
     @property
     def quick(self) -> QuickType | None:
-        """Objects for which `own` has a quicker way; None if there are none."""
+        """The objects that `canonical` needs no column for; None if all need one."""
         return None
 
     @property
     def is_immutable(self) -> bool:
-        """Whether no decoded element can be changed."""
+        """Return whether no decoded element can be changed."""
         return False
 
     @property
     def quick_copy(self) -> Callable[[Any], Any] | None:
-        """The function that copies decoded elements which have nothing inside that can be changed; None if they have."""
+        """The function that copies decoded elements whose parts are immutable; None if some parts are not."""
         return None
 
     @property
@@ -108,43 +193,70 @@ class Serializer(ABC):
         """The function that returns what dictionaries have in place of an element that can't be hashed; None if elements can be."""
         return None
 
-    def own(self, value: Any) -> Any:
-        """The element that the column would give back for a value; it shares nothing with the value that can change.
+    def canonical(self, value: Any) -> Any:
+        """Return the element that the column would give back for a value, without anything mutable of the value.
 
-        Raises `MisfitError`, also for None, and where Python has no object for the element.
+        Raises `IncompatibleValueError`, also for None, and if Python has no object for the element.
         """
         encoded = self.encode_one(value)
         try:
             return self.decode_one(encoded)
         except InvalidRequestError as error:
-            raise MisfitError(error.args[0]) from None
+            raise IncompatibleValueError(error.args[0]) from None
 
-    def copied(self, element: Any) -> Any:
-        """A copy of a decoded element; the same object if it can't change."""
-        return self.own(element)
+    def copy(self, element: Any) -> Any:
+        """Copy a decoded element; returns the same object if it is immutable."""
+        return self.canonical(element)
 
-    def are_native(self, values: list[Any]) -> bool:  # noqa: ARG002  # others have no such types
-        """Whether they are elements, and for each `encode_one` and `decode_one` are the identity."""
+    def all_native(self, values: list[Any]) -> bool:  # noqa: ARG002  # others have no such types
+        """Return whether all values are elements that `encode_one` and `decode_one` return unchanged."""
         return False
 
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
-        """The column of what `encode_one` has returned."""
+        """Make a column of results of `encode_one`."""
         column = pa.array(encoded, self.storage_type)
-        # Arrow makes several of more than 2 GiB of strings.
+        # Arrow makes several chunks of more than 2 GiB of strings.
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         return [chunk for chunk in chunks if len(chunk)]
 
     @abstractmethod
     def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
-        """The rows of a column, each as `encode_one` would return it."""
+        """Convert the rows of a column to results of `encode_one`."""
 
     @abstractmethod
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
-        """The elements of a column as Python objects; new ones each time.
+        """Decode the elements of a column to new Python objects.
 
-        Raises `CheckpointCorruptedError`; `InvalidRequestError` where there is no such object.
+        Raises `CheckpointCorruptedError`, and `InvalidRequestError` if Python has no object for an element.
         """
 
     @abstractmethod
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
-        """Whether elements that were stored like this, in a column of that type, can be read."""
+        """Decide whether elements can be read that another serializer has stored in a column of that type."""
+
+
+def migrated_column(
+    name: str, field: pa.Field, stored: pa.ChunkedArray, serializer: Serializer
+) -> pa.ChunkedArray:
+    """Convert a stored column to the type of a serializer.
+
+    Raises:
+        StateMigrationError: The column can't be converted.
+        CheckpointCorruptedError: The description of its serializer can't be read.
+    """
+    before = stored_serializer(field, name)
+    compatibility = serializer.compatibility(before, field.type)
+    reason = compatibility.reason
+    if compatibility.outcome is not Outcome.INCOMPATIBLE:
+        try:
+            return compatibility.migrate(stored)
+        except pa.ArrowException as error:
+            raise_shortage(error)
+            reason = "Arrow can't convert the values"
+        except IncompatibleTypeError as error:  # of the values
+            reason = str(error)
+    message = (
+        f"state {name!r} is stored with type {before.name} and declared with type {serializer.name}: "
+        f"{reason}"
+    )
+    raise StateMigrationError(message)

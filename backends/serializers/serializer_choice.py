@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import (
-    MisfitError,
+    IncompatibleValueError,
     fields_of,
     path_below,
     paths_in,
@@ -18,14 +18,14 @@ from holdfast.backends.arrow import (
 )
 from holdfast.backends.serializers.arrow_migration import Default, Rules
 from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
+from holdfast.backends.serializers.bytes_serializers import Pickled, PickleSerializer
 from holdfast.backends.serializers.object_serializer import ObjectSerializer, serializer_of_objects
-from holdfast.backends.serializers.pickled import Pickled, PickleSerializer
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.errors import InvalidRequestError
 
 ElementType: TypeAlias = Any
-"""An Arrow type; an Arrow schema, for rows; `str`, `bytes`, `int` (64 bits), `float` or `bool`, which
-are stored as Arrow's; a msgspec Struct, a dataclass or another type that msgspec knows; or `Pickled`."""
+"""An Arrow type; an Arrow schema, for rows; `str`, `bytes`, `int` (64 bits), `float` or `bool`, which have Arrow types;
+a msgspec Struct, a dataclass or another type that msgspec knows; or `Pickled`."""
 
 _NATIVE = {
     str: pa.string(),
@@ -45,17 +45,17 @@ def serializer_of(
     renamed: Mapping[str, str] | None = None,
     dropped: Collection[str] | None = (),
 ) -> Serializer:
-    """The serializer of a type.
+    """Return the serializer of a type.
 
     Args:
-        type: The elements' type.
+        type: The type of the elements.
         defaults: Values for fields of an Arrow struct in elements that were stored without them.
         renamed: The stored names of fields, by the path of each field, such as `lines[].price`.
         dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
 
     Raises:
-        InvalidRequestError: The type is none that elements can have, or a default doesn't fit its
-            field, or the type contradicts `renamed` or `dropped`.
+        InvalidRequestError: Elements can't have the type, or a default doesn't fit its field, or the type contradicts
+            `renamed` or `dropped`.
     """
     defaults, renamed = defaults or {}, renamed or {}
     if isinstance(type, Serializer):
@@ -67,14 +67,14 @@ def serializer_of(
             raise InvalidRequestError(
                 "pickled elements have no fields that could be renamed or dropped"
             )
-        return _without(defaults, PickleSerializer(type))
+        return _without_defaults(defaults, PickleSerializer(type))
     elif not isinstance(type, pa.DataType):
         native = _NATIVE.get(type) if isinstance(type, builtins.type) else None
         if native is None:
             serializer = serializer_of_objects(type, renamed, dropped)
             if isinstance(serializer, ObjectSerializer):
                 _check_names(serializer.storage_type, renamed, dropped or ())
-            return _without(defaults, serializer)
+            return _without_defaults(defaults, serializer)
         type = native
     _check_storable(type)
     _check_names(type, renamed, dropped or ())
@@ -82,19 +82,21 @@ def serializer_of(
 
 
 def _check_names(type: pa.DataType, renamed: Mapping[str, str], dropped: Collection[str]) -> None:
-    """Refuse changes that don't go with the type. A change that was made is repeated without effect, so no name is both old and new."""
+    """Refuse changes that contradict the type. A change may be declared again after it was made, so no name is both old and new."""
     if isinstance(dropped, str):
-        raise InvalidRequestError(f"dropped is {dropped!r}; it must be a list of names")
+        raise InvalidRequestError(f"dropped must be a list of names, got {dropped!r}")
     paths = set(_paths(type, ""))
     stored = [path_below(path.rpartition(".")[0], before) for path, before in renamed.items()]
     if len(set(stored)) < len(stored):
-        raise InvalidRequestError(f"renamed is {renamed!r}; no two fields can have had one name")
+        raise InvalidRequestError(
+            f"renamed is {renamed!r}; two fields can't have had the same name"
+        )
     for (path, before), sibling in zip(renamed.items(), stored, strict=True):
         if path not in paths:
             raise InvalidRequestError(f"renamed has {path!r}, which is not a field of {type}")
         if sibling in paths:
             message = (
-                f"renamed says that {path!r} was {before!r} before, but {sibling!r} is a field of {type}; give the "
+                f"renamed has {before!r} as the old name of {path!r}, but {sibling!r} is a field of {type}; give the "
                 "new field another name"
             )
             raise InvalidRequestError(message)
@@ -104,44 +106,44 @@ def _check_names(type: pa.DataType, renamed: Mapping[str, str], dropped: Collect
 
 
 def _paths(type: pa.DataType, at: str) -> Iterator[str]:
-    """The paths of all fields inside of a type."""
+    """Iterate over the paths of all fields inside a type."""
     for field, path in zip(fields_of(type), paths_in(type, at), strict=True):
         yield path
         yield from _paths(field.type, path)
 
 
 def _check_storable(type: pa.DataType) -> None:
-    """Refuse types of which not every value that is accepted can be stored."""
+    """Refuse types with values that Arrow accepts and can't store."""
     for part in types_in(type):
         if pa.types.is_run_end_encoded(part) or pa.types.is_union(part):
             raise InvalidRequestError(
-                f"{part} is no type of elements; take the type that is inside of it"
+                f"{part} is not a valid type of elements; use the type inside it"
             )
         if pa.types.is_dictionary(part) and part.index_type.bit_width < _INDEX_BITS:
-            message = f"{part} has room for few values only; take an index of 32 bits"
+            message = f"{part} can hold only a few values; use an index of 32 bits"
             raise InvalidRequestError(message)
 
 
-def _without(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:
+def _without_defaults(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:
     if defaults:
-        message = "defaults are for Arrow's structs; let the class have them"
+        message = "only Arrow structs take defaults; set them in the class"
         raise InvalidRequestError(message)
     return serializer
 
 
 def _defaults(defaults: Mapping[str, Any], struct: pa.DataType) -> dict[str, Default]:
-    made: dict[str, Default] = {}
+    factories: dict[str, Default] = {}
     for name, value in defaults.items():
         index = struct.get_field_index(name) if pa.types.is_struct(struct) else -1
         if index < 0:
-            raise InvalidRequestError(f"{name!r} has a default, but is no field of {struct}")
+            raise InvalidRequestError(f"{name!r} has a default, but is not a field of {struct}")
         try:
-            made[name] = partial(_repeated, scalar_of(value, struct.field(index).type))
-        except MisfitError as error:
+            factories[name] = partial(_repeat, scalar_of(value, struct.field(index).type))
+        except IncompatibleValueError as error:
             raise InvalidRequestError(f"default of field {name!r}: {error}") from error
-    return made
+    return factories
 
 
-def _repeated(scalar: pa.Scalar, rows: int) -> pa.Array:
-    # `pa.repeat` itself makes no empty array of lists.
+def _repeat(scalar: pa.Scalar, rows: int) -> pa.Array:
+    # `pa.repeat` itself can't make an empty array of lists.
     return pa.repeat(scalar, 1).take(pa.array(np.zeros(rows, np.int64)))

@@ -1,5 +1,7 @@
-"""Columns of what becomes a struct in Arrow: classes, tuples of a certain length, and dicts whose keys are named."""
+"""Columns of objects that are structs in Arrow: classes, tuples of a fixed length, and typed dicts."""
 
+import dataclasses
+import inspect as signatures
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
@@ -11,9 +13,12 @@ import pyarrow as pa
 from msgspec import inspect
 
 from holdfast.backends.arrow import NotQuickError, QuickType, children_of
-from holdfast.backends.serializers.constructors import constructor_of
-from holdfast.backends.serializers.leaf_columns import TagColumn
-from holdfast.backends.serializers.object_column import ObjectColumn, UnlikeError
+from holdfast.backends.serializers.columns import (
+    NoColumnError,
+    ObjectColumn,
+    TagColumn,
+    UnlikeError,
+)
 
 
 class StructColumn(ObjectColumn):
@@ -30,11 +35,11 @@ class StructColumn(ObjectColumn):
 
     @abstractmethod
     def _values(self, objects: list[Any]) -> Iterable[list[Any]]:
-        """The fields' values, field by field."""
+        """Return the values of each field, field by field."""
 
     @abstractmethod
-    def _made(self, values: list[list[Any]]) -> Iterable[Any]:
-        """The objects, of their fields' values."""
+    def _make_all(self, values: list[list[Any]]) -> Iterable[Any]:
+        """Make the objects of the values of each field."""
 
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
         if not checked:
@@ -56,15 +61,15 @@ class StructColumn(ObjectColumn):
     def read(self, array: pa.Array) -> list[Any]:
         arrays = children_of(array.drop_null())
         values = [part.read(inner) for part, inner in zip(self.parts, arrays, strict=True)]
-        made = self._made(values)
+        objects = self._make_all(values)
         if not array.null_count:
-            return list(made)
-        made = iter(made)
-        return [next(made) if is_valid else None for is_valid in array.is_valid().to_pylist()]
+            return list(objects)
+        present = iter(objects)
+        return [next(present) if is_valid else None for is_valid in array.is_valid().to_pylist()]
 
 
 class TupleColumn(StructColumn):
-    """Tuples of a certain length, with items of certain types."""
+    """Tuples of a fixed length, with a type for each item."""
 
     def __init__(self, items: Iterable[ObjectColumn]) -> None:
         super().__init__(tuple, {f"_{number}": item for number, item in enumerate(items, 1)})
@@ -74,25 +79,25 @@ class TupleColumn(StructColumn):
             raise UnlikeError
         return map(list, zip(*objects, strict=True)) if objects else [[] for _ in self.parts]
 
-    def _made(self, values: list[list[Any]]) -> Iterable[Any]:
+    def _make_all(self, values: list[list[Any]]) -> Iterable[Any]:
         return zip(*values, strict=True)
 
 
 class TypedDictColumn(StructColumn):
-    """Dicts with certain keys, some of which may not be there."""
+    """Dicts with known keys, which may be optional."""
 
     def __init__(
         self, described: inspect.TypedDictType, columns: Mapping[str, ObjectColumn]
     ) -> None:
         super().__init__(dict, columns)
-        self.kinds = frozenset()  # msgspec has to look at the keys
+        self.kinds = frozenset()  # msgspec has to check the keys
         self._names = list(columns)
         self._optional = {field.name for field in described.fields if not field.required}
 
     def _values(self, objects: list[Any]) -> Iterable[list[Any]]:
         return ([row.get(name) for row in objects] for name in self._names)
 
-    def _made(self, values: list[list[Any]]) -> Iterable[Any]:
+    def _make_all(self, values: list[list[Any]]) -> Iterable[Any]:
         rows = (dict(zip(self._names, row, strict=True)) for row in zip(*values, strict=True))
         if not self._optional:
             return rows
@@ -111,7 +116,7 @@ class ClassColumn(StructColumn):
 
     Args:
         described: The class, as `msgspec.inspect.type_info` describes it.
-        columns: Columns of its fields, by the names under which these are stored.
+        columns: Columns of its fields, by the stored names.
     """
 
     def __init__(self, described: Any, columns: Mapping[str, ObjectColumn]) -> None:
@@ -121,7 +126,7 @@ class ClassColumn(StructColumn):
         super().__init__(cls, {**columns, **tag})
         self.has_classes = True
         if hasattr(cls, "__post_init__"):
-            self.kinds = frozenset()  # what it makes of the fields shows only once it has
+            self.kinds = frozenset()  # its effect on the fields is known only after the call
         self._class = cls
         self._make = constructor_of(described)
         self._names = [field.name for field in described.fields]
@@ -135,7 +140,7 @@ class ClassColumn(StructColumn):
         types = [column.row_type for column in self._columns]
         if self.kinds and not any(self._unset) and None not in types:
             names = (f"_{number}" for number in range(len(types)))
-            # The garbage collector need not look at rows: nothing in a row can lead back to it.
+            # The garbage collector need not track rows: no value in a row can refer back to it.
             self.row_type = self._row_class = msgspec.defstruct(
                 "Row", list(zip(names, types, strict=True)), array_like=True, frozen=True, gc=False
             )
@@ -144,7 +149,7 @@ class ClassColumn(StructColumn):
             self._make_quick()
 
     def _make_quick(self) -> None:
-        """Take objects as they are, or copy them, if their fields have objects of their own classes."""
+        """Accept frozen objects unchanged, and copy others, if every field has an object of its column's class."""
         kinds = [
             column.kinds | {NoneType} if column.may_be_none else column.kinds
             for column in self._columns
@@ -174,12 +179,12 @@ class ClassColumn(StructColumn):
             row[index] = column.row(row[index])
         return row
 
-    def of_row(self, row: Any) -> Any:
+    def from_row(self, row: Any) -> Any:
         if row is None:
             return None
         values = msgspec.structs.astuple(row)
         return self._make(
-            *[column.of_row(part) for column, part in zip(self._columns, values, strict=True)]
+            *[column.from_row(part) for column, part in zip(self._columns, values, strict=True)]
         )
 
     def _values(self, objects: list[Any]) -> Iterable[list[Any]]:
@@ -187,15 +192,15 @@ class ClassColumn(StructColumn):
         names = self._row_class.__struct_fields__ if is_rows else self._names
         for name, may_be_unset in zip(names, self._unset, strict=True):
             values = list(map(attrgetter(name), objects))
-            yield _replaced(values, msgspec.UNSET, None) if may_be_unset else values
+            yield _replace(values, msgspec.UNSET, None) if may_be_unset else values
         if self._tag is not None:
             yield [self._tag] * len(objects)
 
-    def _made(self, values: list[list[Any]]) -> Iterable[Any]:
+    def _make_all(self, values: list[list[Any]]) -> Iterable[Any]:
         return map(
             self._make,
             *(
-                _replaced(part, None, msgspec.UNSET) if may_be_unset else part
+                _replace(part, None, msgspec.UNSET) if may_be_unset else part
                 for part, may_be_unset in zip(
                     values, self._unset, strict=False
                 )  # a tag is left out
@@ -204,20 +209,67 @@ class ClassColumn(StructColumn):
 
 
 def _is_frozen(cls: Any) -> bool:
-    """Whether the fields of a class's objects can't be set."""
+    """Return whether the fields of an object of the class can't be set."""
     settings = getattr(cls, "__dataclass_params__", None) or getattr(cls, "__struct_config__", None)
     return issubclass(cls, tuple) or bool(settings and settings.frozen)
 
 
-def _replaced(values: list[Any], old: Any, new: Any) -> list[Any]:
+def _replace(values: list[Any], old: Any, new: Any) -> list[Any]:
     return [new if value is old else value for value in values]
 
 
 def _values_of(described: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Returns the function that gives the values of an object's fields."""
+    """Return the function that returns the values of an object's fields."""
     names = [field.name for field in described.fields]
     if isinstance(described, inspect.StructType):
         return msgspec.structs.astuple
     if len(names) == 1:
         return lambda value: (getattr(value, names[0]),)
     return attrgetter(*names)
+
+
+def constructor_of(described: Any) -> Callable[..., Any]:
+    """Return the constructor that msgspec would use for a class, which takes the fields' values in their order.
+
+    It never calls the user's own constructor.
+
+    Args:
+        described: The class, as `msgspec.inspect.type_info` describes it.
+
+    Raises:
+        NoColumnError: The class is an attrs class.
+    """
+    cls: Any = get_origin(described.cls) or described.cls
+    names = [field.name for field in described.fields]
+    if not isinstance(described, inspect.DataclassType):
+        parameters = signatures.signature(cls).parameters
+        kinds = {parameter.kind for parameter in parameters.values()}
+        if kinds == {signatures.Parameter.POSITIONAL_OR_KEYWORD} and list(parameters) == names:
+            return cls  # type: ignore[no-any-return]
+        return lambda *values: cls(**dict(zip(names, values, strict=True)))
+    if not hasattr(cls, "__dataclass_fields__"):
+        raise NoColumnError("an attrs class")
+    if _has_plain_constructor(cls, names):
+        return cls  # type: ignore[no-any-return]
+
+    def make(*values: Any) -> Any:
+        made = cls.__new__(cls)
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(made, name, value)
+        if hasattr(made, "__post_init__"):
+            made.__post_init__()
+        return made
+
+    return make
+
+
+def _has_plain_constructor(cls: Any, names: list[str]) -> bool:
+    """Return whether a dataclass has the constructor that `dataclass` makes, with the fields in order."""
+    init = vars(cls).get("__init__")
+    return (
+        init is not None
+        and init.__code__.co_filename == "<string>"
+        and "__dataclass_params__" in vars(cls)
+        and list(signatures.signature(cls).parameters) == names
+        and not any(field.kw_only for field in dataclasses.fields(cls))
+    )

@@ -1,7 +1,7 @@
-"""A text for each type that msgspec knows: the same text for types that read and write the same values.
+"""Forms of the types that msgspec knows: texts that are equal for types that read and write the same values.
 
-The text is compared, never read. Names of classes and modules are left out, so that a class may move; so are defaults,
-except where msgspec does not write them.
+Forms are compared, never parsed. They lack the names of classes and modules, so that a class may move, and defaults,
+except of classes that are written without their defaults.
 """
 
 from collections.abc import Iterator
@@ -19,17 +19,17 @@ CLASSES = (
     inspect.NamedTupleType,
     inspect.TypedDictType,
 )
-"""The types by which msgspec describes classes that have fields."""
+"""The descriptions that msgspec has for classes with fields."""
 
 _LEFT_OUT = {"cls", "fields", "extra_json_schema", "extra"}
 
 
 def form_of(described: Any, outer: tuple[type, ...] = ()) -> str:
-    """The form of a type.
+    """Return the form of a type.
 
     Args:
         described: The type, as `msgspec.inspect.type_info` describes it.
-        outer: Classes that the type is a part of.
+        outer: Classes that contain the type.
 
     Raises:
         TypeError: msgspec does not know the type.
@@ -50,7 +50,7 @@ def form_of(described: Any, outer: tuple[type, ...] = ()) -> str:
 
 
 def classes_in(described: Any) -> list[Any]:
-    """The classes that a type is made of, as msgspec describes them.
+    """Return the classes in a type, as msgspec describes them.
 
     Raises:
         InvalidRequestError: A struct was pickled by value, without its fields.
@@ -59,7 +59,7 @@ def classes_in(described: Any) -> list[Any]:
 
 
 def has_untyped(described: Any) -> bool:
-    """Whether JSON text does not tell what some parts of a type are."""
+    """Return whether JSON text is ambiguous for some parts of a type."""
     untyped = (inspect.AnyType, inspect.RawType, inspect.ExtType)
     return any(
         isinstance(part, untyped)
@@ -69,7 +69,7 @@ def has_untyped(described: Any) -> bool:
 
 
 def _all_parts(described: Any) -> Iterator[inspect.Type]:
-    """All types that a type is made of, each class once."""
+    """Iterate over all types in a type, each class once."""
     classes = set()
     parts = [described]
     while parts:
@@ -88,7 +88,7 @@ def _all_parts(described: Any) -> Iterator[inspect.Type]:
 
 
 def leaves_out_defaults(described: Any) -> bool:
-    """Whether objects of a class are written without fields that have their default."""
+    """Return whether objects of a class are written without fields that have their default."""
     cls = getattr(
         described, "cls", None
     )  # for a generic class: the class that was given parameters
@@ -103,7 +103,7 @@ def _parts(described: inspect.Type, outer: tuple[type, ...]) -> list[str]:
         if name not in _LEFT_OUT and (value := getattr(described, name)) is not None
     ]
     if isinstance(described, CLASSES):
-        if described.cls in outer:  # the type refers to itself
+        if described.cls in outer:  # the type is recursive
             return [*parts, f"{len(outer) - outer.index(described.cls)} up"]
         parts += [form_of(field, (*outer, described.cls)) for field in described.fields]
         if leaves_out_defaults(described):
@@ -113,19 +113,19 @@ def _parts(described: inspect.Type, outer: tuple[type, ...]) -> list[str]:
 
 def _default(field: inspect.Field) -> str:
     if field.default_factory is not msgspec.NODEFAULT:
-        # msgspec leaves out what these make, if it is empty, and nothing that another factory makes.
+        # msgspec leaves out the empty results of these, and no result of another factory.
         is_left_out = field.default_factory in (list, dict, set)
         return field.default_factory.__name__ if is_left_out else ""
     if field.default in (msgspec.NODEFAULT, msgspec.UNSET):
         return ""
     try:
         return repr(msgspec.to_builtins(field.default, order="deterministic"))
-    except TypeError:  # keys that have no order
+    except TypeError:  # keys without an order
         return repr(msgspec.to_builtins(field.default))
 
 
 def _check_fields(described: Any) -> None:
-    """Refuse a struct that was pickled by value: its fields are gone, and its values would be.
+    """Refuse a struct that was pickled by value: it has lost its fields, and their values would be lost.
 
     Raises:
         InvalidRequestError: The struct was pickled by value.
@@ -138,8 +138,8 @@ def _check_fields(described: Any) -> None:
         for name, hint in get_annotations(base).items():
             if name not in fields and "ClassVar" not in str(hint):
                 message = (
-                    f"struct {cls.__name__} has lost its field {name!r} on the way here, because it is "
-                    "defined in the file that was started; define it in a module that executors can "
-                    "import, or make it a dataclass"
+                    f"struct {cls.__name__} lost its field {name!r} when it was sent to this process, because it "
+                    "is defined in the main script; define it in a module that executors can import, or make it "
+                    "a dataclass"
                 )
                 raise InvalidRequestError(message)

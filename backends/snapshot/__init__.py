@@ -1,22 +1,57 @@
-"""Snapshots of any kind of state: captured at once, written when somebody runs them.
+"""Snapshots of a subtask's state, and the forms in which operator state and raw state are stored.
 
-A subtask's snapshot is a list of `parts`, one for each kind of state; `subtask/` runs or cancels all of them.
-`async_snapshot` makes a part of what a backend says in a strategy, and opens `snapshot_streams` for it;
-`operator/` has the strategy of operator state. Start with `parts`.
+`async_snapshot` captures state and writes it later, by a strategy that each backend has. Managed operator state is
+written as `section`s of a stream, which are Arrow IPC files; `written_states` keeps them in memory for the next batch.
+`raw_state` has the streams of state in a form that a function chooses itself. Start with `async_snapshot`.
 """
 
 from holdfast.backends.snapshot.async_snapshot import (
     AsyncSnapshot,
     SnapshotResult,
+    SnapshotStreams,
 )
-from holdfast.backends.snapshot.parts import SnapshotPart, WrittenPart, discard
-from holdfast.backends.snapshot.snapshot_streams import SnapshotStreams
+from holdfast.backends.snapshot.raw_state import (
+    KeyedStateCheckpointOutputStream,
+    KeyGroupStatePartitionStream,
+    OperatorStateCheckpointOutputStream,
+    StatePartitionStream,
+    raw_key_groups,
+    raw_operator_partitions,
+)
+from holdfast.backends.snapshot.section import (
+    LIST_COLUMNS,
+    MAP_COLUMNS,
+    Compression,
+    blocks_and_rows,
+    has_same_form,
+    location_of,
+    read_blocks,
+    read_schema,
+    read_section,
+    section_of,
+)
+from holdfast.backends.snapshot.written_states import WrittenState, WrittenStates
 
 __all__ = [
+    "LIST_COLUMNS",
+    "MAP_COLUMNS",
     "AsyncSnapshot",
-    "SnapshotPart",
+    "Compression",
+    "KeyGroupStatePartitionStream",
+    "KeyedStateCheckpointOutputStream",
+    "OperatorStateCheckpointOutputStream",
     "SnapshotResult",
     "SnapshotStreams",
-    "WrittenPart",
-    "discard",
+    "StatePartitionStream",
+    "WrittenState",
+    "WrittenStates",
+    "blocks_and_rows",
+    "has_same_form",
+    "location_of",
+    "raw_key_groups",
+    "raw_operator_partitions",
+    "read_blocks",
+    "read_schema",
+    "read_section",
+    "section_of",
 ]

@@ -1,39 +1,54 @@
-"""A snapshot of one kind of state: captured at once, written when somebody runs it.
+"""Asynchronous snapshots: state is captured while no data is processed, and written later, in any thread.
 
-strategy.sync_prepare_resources    captures the current state, while no data is processed
-AsyncSnapshot.run                  lets strategy.async_snapshot write it, in any thread
-AsyncSnapshot.cancel               gives the snapshot up, before or while it is written
+    strategy.sync_prepare_resources    captures the current state
+    AsyncSnapshot.run                  calls strategy.async_snapshot, which writes it
+    AsyncSnapshot.cancel               releases the captured state and deletes the files that were written
+
+A subtask has one snapshot of all its state: `AsyncSnapshot.combine` joins those of raw state, of keyed state and of
+operator state.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from holdfast.backends.sections import WrittenStates
-from holdfast.backends.snapshot.snapshot_streams import SnapshotStreams
+from holdfast.backends.snapshot.written_states import WrittenStates
+from holdfast.common import collect_failures
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.locations.handles import StateHandle
-
-_Handle = TypeVar("_Handle", bound=StateHandle)
-_Handle_co = TypeVar("_Handle_co", bound=StateHandle, covariant=True)
+from holdfast.locations.handles import StateHandle, StreamStateHandle
+from holdfast.locations.metadata import StoredSubtask
+from holdfast.locations.storages import (
+    CheckpointedStateScope,
+    CheckpointStateOutputStream,
+    CheckpointStreamFactory,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotResult(Generic[_Handle_co]):
-    """The result of a snapshot of one kind of state.
+class SnapshotResult:
+    """The state that a snapshot has written.
 
     Attributes:
-        handles: The handles that the coordinator stores; empty if there was no state.
-        written: The operator state that the handles lead to, in memory; None if it could not be
-            compared with the files later.
+        state: The handles that the coordinator stores; without any if there was no state.
+        task_local: The operator state that the handles refer to, in memory; None if it could not be compared with the
+            files later.
+
+    Source:
+        Flink, SnapshotResult.
     """
 
-    handles: tuple[_Handle_co, ...] = ()
-    written: WrittenStates | None = field(default=None, compare=False, repr=False, kw_only=True)
+    state: StoredSubtask = field(default_factory=StoredSubtask)
+    task_local: WrittenStates | None = field(default=None, compare=False, repr=False)
+
+    def together_with(self, other: "SnapshotResult") -> "SnapshotResult":
+        """Return the state of both results."""
+        return SnapshotResult(
+            self.state.together_with(other.state), self.task_local or other.task_local
+        )
 
 
 class SnapshotResources(Protocol):
@@ -47,82 +62,182 @@ class SnapshotResources(Protocol):
 _Resources = TypeVar("_Resources", bound=SnapshotResources)
 
 
-class SnapshotStrategy(Protocol[_Resources, _Handle_co]):
-    """How a backend takes its snapshots.
+class SnapshotStrategy(Protocol[_Resources]):
+    """The way in which a backend takes its snapshots.
 
     Source:
         Flink, SnapshotStrategy.
     """
 
     def sync_prepare_resources(self, checkpoint_id: int) -> _Resources:
-        """Capture the current state. It has to be quick: no data may be processed meanwhile."""
+        """Capture the current state. No data is processed in the meantime, so it must be quick."""
         ...
 
-    def async_snapshot(
-        self, resources: _Resources, streams: SnapshotStreams
-    ) -> SnapshotResult[_Handle_co]:
-        """Write the captured state, in any thread. Changes no state."""
+    def async_snapshot(self, resources: _Resources, streams: "SnapshotStreams") -> SnapshotResult:
+        """Write the captured state, in any thread, without a change of the backend's state."""
         ...
 
 
-class AsyncSnapshot(Generic[_Handle]):
-    """The asynchronous part of a snapshot: `run` it once, in any thread, or `cancel` it.
+class SnapshotStreams:
+    """The streams of one snapshot. It discards those that its result does not refer to.
 
-    Whatever happens, the captured state is released once, and each file that was begun is either
-    in the result or deleted.
-
-    Source:
-        Flink, SnapshotStrategyRunner and AsyncSnapshotCallable.
+    Args:
+        factory: Opens streams in the checkpoint's location.
     """
 
-    def __init__(
-        self,
-        strategy: SnapshotStrategy[_Resources, _Handle],
-        resources: _Resources,
-        streams: SnapshotStreams,
-    ) -> None:
-        self._write: Callable[[Any, SnapshotStreams], SnapshotResult[_Handle]] = (
-            strategy.async_snapshot
-        )
-        self._resources: SnapshotResources | None = resources
-        self._streams = streams
+    def __init__(self, factory: CheckpointStreamFactory) -> None:
+        self._factory = factory
         self._lock = threading.Lock()
-        self._started = False
-        self._cancelled = False
+        self._is_closed = False
+        self._open: list[CheckpointStateOutputStream] = []
+        self._finished: list[StateHandle | StreamStateHandle] = []
 
-    def run(self) -> SnapshotResult[_Handle]:
+    def open(self, scope: CheckpointedStateScope) -> CheckpointStateOutputStream:
+        """Open a stream for state of this checkpoint only (exclusive), or of later ones too (shared).
+
+        Raises:
+            CancelledError: The snapshot was cancelled.
+            StorageUnavailableError: The store did not take it.
+        """
+        stream = self._factory.create_checkpoint_state_output_stream(scope)
+        with self._lock:
+            if not self._is_closed:
+                self._open.append(stream)
+                return stream
+        stream.close()
+        raise CancelledError
+
+    def finish(self, stream: CheckpointStateOutputStream) -> StreamStateHandle | None:
+        """Close a stream successfully; None if nothing was written."""
+        handle = stream.close_and_get_handle()
+        self.adopt(handle)
+        return handle
+
+    def adopt(self, handle: StateHandle | StreamStateHandle | None) -> None:
+        """Delete the handle's state, too, if the snapshot fails."""
+        if handle is not None:
+            self._finished.append(handle)
+
+    def close(self) -> None:
+        """Discard the streams that are open. Never raises."""
+        with self._lock:
+            self._is_closed = True
+            streams, self._open = self._open, []
+        for stream in streams:
+            stream.close()
+
+    def discard(self) -> None:
+        """Discard the streams that are open, and delete the finished ones, as far as possible. Never raises."""
+        self.close()
+        collect_failures(lambda handle: handle.discard_state(), self._finished)
+
+
+class _Step(NamedTuple):
+    """The captured state of one backend, and how to write it."""
+
+    write: Callable[[Any, SnapshotStreams], SnapshotResult]
+    resources: SnapshotResources
+    streams: SnapshotStreams
+
+
+class AsyncSnapshot:
+    """The asynchronous part of a snapshot: `run` it once, in any thread, or `cancel` it.
+
+    In every case the captured state is released once, and each file is either in the result or deleted.
+
+    Source:
+        Flink, SnapshotStrategyRunner, AsyncSnapshotCallable and OperatorSnapshotFutures.
+    """
+
+    def __init__(self, steps: Iterable[_Step], parts: Iterable["AsyncSnapshot"] = ()) -> None:
+        self._steps = list(steps)
+        self._parts = tuple(
+            parts
+        )  # kept alive: a backend that closes cancels its part, and so the whole
+        self._streams = [step.streams for step in self._steps]
+        self._lock = threading.Lock()
+        self._is_started = False
+        self._is_cancelled = False
+
+    @classmethod
+    def of(
+        cls,
+        strategy: SnapshotStrategy[_Resources],
+        resources: _Resources,
+        factory: CheckpointStreamFactory,
+    ) -> Self:
+        """Return the snapshot that writes what a strategy has captured into a checkpoint's location."""
+        return cls([_Step(strategy.async_snapshot, resources, SnapshotStreams(factory))])
+
+    @classmethod
+    def from_written(cls, state: StoredSubtask, streams: SnapshotStreams) -> Self:
+        """Return a snapshot whose state is already in files, which these streams have finished."""
+        return cls([_Step(lambda _, __: SnapshotResult(state), _NoResources(), streams)])
+
+    @classmethod
+    def combine(cls, snapshots: Iterable["AsyncSnapshot"]) -> Self:
+        """Return one snapshot in place of several: either all of their state is in its result, or nothing is left."""
+        parts = tuple(snapshots)
+        steps = [step for part in parts for step in part._start()]  # noqa: SLF001  # its own class
+        return cls(steps, parts)
+
+    def run(self) -> SnapshotResult:
         """Write the captured state.
 
         Raises:
-            concurrent.futures.CancelledError: `cancel` came before or meanwhile.
+            concurrent.futures.CancelledError: `cancel` was called before or in the meantime.
             InvalidRequestError: The snapshot ran before.
             StorageUnavailableError: The store did not take it.
         """
-        with self._lock:
-            if self._started:
-                raise InvalidRequestError("a snapshot runs once")
-            if self._cancelled:
-                raise CancelledError
-            self._started = True
-            resources, self._resources = self._resources, None
-        assert resources is not None  # only `cancel` and an earlier run take them away
+        steps = self._start()
+        result = SnapshotResult()
         try:
-            result = self._write(resources, self._streams)
+            for step in steps:
+                result = result.together_with(self._write(step))
         except BaseException as error:
-            self._streams.discard()
-            if self._cancelled and isinstance(error, (CheckpointError, pa.ArrowException)):
+            for streams in self._streams:
+                streams.discard()
+            if self._is_cancelled and isinstance(error, (CheckpointError, pa.ArrowException)):
                 raise CancelledError from error
             raise
         finally:
-            resources.release()
-        self._streams.close()
+            for step in steps:
+                step.resources.release()
+        for streams in self._streams:
+            streams.close()
         return result
 
     def cancel(self) -> None:
-        """Give the snapshot up: release the captured state, delete what was written. Never raises."""
+        """Release the captured state and delete the files that were written.
+
+        Does nothing once `run` has returned. Never raises.
+        """
         with self._lock:
-            self._cancelled = True
-            resources, self._resources = self._resources, None
-        if resources is not None:
-            resources.release()
-        self._streams.close()  # does nothing if the snapshot was finished just now
+            self._is_cancelled = True
+            steps, self._steps = self._steps, []
+        for step in steps:
+            step.resources.release()
+            step.streams.discard()
+        for streams in self._streams:
+            streams.close()
+
+    def _write(self, step: _Step) -> SnapshotResult:
+        if self._is_cancelled:
+            raise CancelledError
+        return step.write(step.resources, step.streams)
+
+    def _start(self) -> list[_Step]:
+        """Take the steps, which only the first caller gets."""
+        with self._lock:
+            if self._is_started:
+                raise InvalidRequestError("a snapshot runs once")
+            if self._is_cancelled:
+                raise CancelledError
+            self._is_started = True
+            steps, self._steps = self._steps, []
+        return steps
+
+
+class _NoResources:
+    def release(self) -> None:
+        pass

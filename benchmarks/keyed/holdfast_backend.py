@@ -176,7 +176,7 @@ class Holdfast:
             location = self._access.initialize_location_for_checkpoint(self._checkpoint_id)
         parts = [backend.snapshot(self._checkpoint_id, location) for backend in self._backends]
         phases.end("capture")
-        states = [part.run() for part in parts]
+        states = [part.run().state for part in parts]
         phases.end("store")
         for backend in self._backends:
             backend.notify_checkpoint_complete(self._checkpoint_id)

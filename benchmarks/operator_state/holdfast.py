@@ -161,10 +161,10 @@ _STATES = {
 }
 
 
-def _written(result: SnapshotResult[OperatorStateHandle]) -> OperatorStateHandle:
-    if not result.handles:
+def _written(result: SnapshotResult) -> OperatorStateHandle:
+    if not result.state.managed_operator:
         raise LeftOutError("it has stored nothing")
-    return result.handles[0]
+    return result.state.managed_operator[0]
 
 
 def _loaded(completed: CompletedCheckpoint) -> OperatorStateHandle:

@@ -44,7 +44,7 @@ from infra.common import (  # found by the line above
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 
-PACKAGES = ("holdfast", "pyspark_holdfast", "pyspark_holdfast_wake")
+PACKAGES = ("holdfast", "pyspark_holdfast", "pyspark_holdfast_ticks")
 
 CORES = "1"
 MEMORY = "1g"

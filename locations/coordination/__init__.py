@@ -1,95 +1,97 @@
-"""What becomes of checkpoints: they are completed, retained, found, copied, verified and swept.
+"""The life of checkpoints: they are completed, retained, found, copied, verified, claimed and swept.
 
-`checkpoints` completes and loads, `shared_streams` fills in what tasks did not write again, `completed_store`
-retains, `sweeping` deletes what crashes left; `claiming` makes a checkpoint that of another job, and `claims` deletes
-it when that needs it no more. All go through storages, and through the handles of a checkpoint. Start with `checkpoints`.
+`commit` completes a checkpoint, `checkpoints` reads and finds them, `completed_store` retains the newest ones, `sweeping`
+deletes files that crashes have left. `shared_streams` resolves placeholders of streams that tasks did not write again.
+With `claims` a job takes over a checkpoint of another job, and deletes it once it is no longer needed. All of them use
+storages, and the handles of a checkpoint. Start with `commit`.
 """
 
 from holdfast.locations.coordination.checkpoint_files import (
     CheckpointSize,
+    VerifiedFile,
     files_of,
     size_of,
+    verify,
     without_place,
 )
 from holdfast.locations.coordination.checkpoints import (
-    complete_checkpoint,
-    latest_checkpoint,
-    load_checkpoints,
-    load_latest_checkpoint,
-)
-from holdfast.locations.coordination.claiming import (
-    CLAIMED,
-    check_claimable,
-    check_not_claimed,
-    check_still_there,
-    claim_checkpoint,
-    claimant_of,
-    withdraw_claim,
-)
-from holdfast.locations.coordination.claims import Claims
-from holdfast.locations.coordination.cleaner import CheckpointsCleaner
-from holdfast.locations.coordination.completed_store import CompletedCheckpointStore
-from holdfast.locations.coordination.copying import (
-    chunks,
-    copy_checkpoint,
-    disposed_on_failure,
-    stored,
-    with_copies,
-)
-from holdfast.locations.coordination.finding import (
     FoundCheckpoint,
     find_checkpoint,
     find_checkpoints,
     is_gone,
     is_savepoint,
+    latest_checkpoint,
+    load_checkpoints,
+    load_latest_checkpoint,
+)
+from holdfast.locations.coordination.claims import (
+    CLAIMED,
+    ClaimedCheckpoints,
+    check_claimable,
+    check_not_claimed,
+    check_not_revoked,
+    claim_checkpoint,
+    read_claim,
+    withdraw_claim,
+)
+from holdfast.locations.coordination.commit import complete_checkpoint, revoke_late_checkpoint
+from holdfast.locations.coordination.completed_store import (
+    CheckpointsCleaner,
+    CompletedCheckpointStore,
+    SharedStateRegistry,
+)
+from holdfast.locations.coordination.copying import (
+    chunks,
+    copy_checkpoint,
+    copy_files,
+    copy_stream,
+    dispose_on_error,
 )
 from holdfast.locations.coordination.job_history import (
+    IncompleteCheckpoint,
     JobHistory,
-    Uncommitted,
-    Unreadable,
+    UnreadableCheckpoint,
     job_histories,
 )
-from holdfast.locations.coordination.shared_state import SharedStateRegistry
 from holdfast.locations.coordination.shared_streams import (
-    are_own,
     outlives_checkpoint,
+    owns_shared_files,
     without_placeholders,
 )
 from holdfast.locations.coordination.sweeping import (
     GRACE_S,
-    LEAST_GRACE_S,
+    MIN_GRACE_S,
     SweepReport,
     jobs_with_savepoints,
     sweep,
     sweep_savepoints,
 )
-from holdfast.locations.coordination.verification import VerifiedFile, verify
 
 __all__ = [
     "CLAIMED",
     "GRACE_S",
-    "LEAST_GRACE_S",
+    "MIN_GRACE_S",
     "CheckpointSize",
     "CheckpointsCleaner",
-    "Claims",
+    "ClaimedCheckpoints",
     "CompletedCheckpointStore",
     "FoundCheckpoint",
+    "IncompleteCheckpoint",
     "JobHistory",
     "SharedStateRegistry",
     "SweepReport",
-    "Uncommitted",
-    "Unreadable",
+    "UnreadableCheckpoint",
     "VerifiedFile",
-    "are_own",
     "check_claimable",
     "check_not_claimed",
-    "check_still_there",
+    "check_not_revoked",
     "chunks",
     "claim_checkpoint",
-    "claimant_of",
     "complete_checkpoint",
     "copy_checkpoint",
-    "disposed_on_failure",
+    "copy_files",
+    "copy_stream",
+    "dispose_on_error",
     "files_of",
     "find_checkpoint",
     "find_checkpoints",
@@ -101,12 +103,13 @@ __all__ = [
     "load_checkpoints",
     "load_latest_checkpoint",
     "outlives_checkpoint",
+    "owns_shared_files",
+    "read_claim",
+    "revoke_late_checkpoint",
     "size_of",
-    "stored",
     "sweep",
     "sweep_savepoints",
     "verify",
-    "with_copies",
     "withdraw_claim",
     "without_place",
     "without_placeholders",

@@ -1,98 +1,75 @@
-"""Completed checkpoints as values: publish one, read one, find the latest."""
+"""Completed checkpoints and savepoints: read those of a job, and find them below a directory. Jobs may be running."""
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
 from os import PathLike
-from typing import Protocol
 
-from holdfast.common import uripath
-from holdfast.errors import (
-    CheckpointConflictError,
-    CheckpointError,
-    CheckpointNotFoundError,
-    InvalidRequestError,
-    OutcomeUnknownError,
-)
-from holdfast.locations.coordination.claiming import take_back
-from holdfast.locations.metadata import CheckpointMetadata, encode_metadata
+from holdfast.common import map_in_parallel, uripath
+from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.storages import (
-    CheckpointStorageLocation,
+    CHECKPOINT,
+    JOB_ID,
+    CheckpointStorageAccess,
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
     FileSystemCheckpointStorage,
-    JobOwnership,
-    find_stray_file,
+    JobDirectory,
+    find_metadata,
+    is_checkpoint,
+    list_each,
     load_checkpoint,
-    misplaced,
+    resolve_pointer,
+    without_marker,
 )
-from holdfast.redaction import shown
 
-_log = logging.getLogger(__name__)
+_MAX_ATTEMPTS = 100
 
-_MOST_ATTEMPTS = 100
-
-
-class CompletedView(Protocol):
-    """Lists a job's completed checkpoints."""
-
-    def completed_checkpoints(self) -> Mapping[int, CompletedCheckpointStorageLocation]:
-        """By id, oldest first."""
-        ...
+_LEVELS = 3
+"""Levels from the given directory to the directories of jobs: one with all checkpoints or savepoints of a job in it,
+and one that separates checkpoints from savepoints, may be in between."""
 
 
-def complete_checkpoint(
-    location: CheckpointStorageLocation,
-    metadata: CheckpointMetadata,
-    ownership: JobOwnership | None = None,
-) -> CompletedCheckpoint:
-    """Publish the metadata of a pending checkpoint; from then on it exists.
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoint:
+    """A completed checkpoint or savepoint that was found below a directory.
 
-    Args:
-        location: The place of the checkpoint.
-        metadata: The content of its `_metadata`.
-        ownership: The driver's claim to the job; None for a savepoint, which nobody else writes.
-
-    Raises:
-        CheckpointConflictError: The checkpoint exists already, written by somebody else, or another driver
-            owns the job by now.
-        OutcomeUnknownError: The store did not say, or it was written and not all could be seen to
-            after that; delete nothing.
-        StorageUnavailableError: The checkpoint was not written.
-        CheckpointNotFoundError: Its directory was deleted; it was not written.
-        InvalidRequestError: The location is that of another checkpoint or job, or a file is in a place where the
-            checkpoint can't have one; it was not written.
+    Attributes:
+        pointer: URI of its directory.
+        outcome: The checkpoint, or the error of reading its metadata.
     """
-    difference = misplaced(metadata, location.external_pointer)
-    if difference is not None:
-        raise InvalidRequestError(difference, location.external_pointer)
-    stray = find_stray_file(metadata, location.external_pointer)
-    if stray is not None:
-        message = f"checkpoint leads to {shown(stray)!a}, where it can't have a file"
-        raise InvalidRequestError(message, location.external_pointer)
-    if ownership is not None:
-        ownership.check()
-    content = encode_metadata(metadata, location.external_pointer)
-    with location.create_metadata_output_stream() as stream:
-        stream.write(content)
-        try:
-            completed = stream.close_and_finalize_checkpoint()
-        except CheckpointNotFoundError:
-            if ownership is not None:
-                ownership.check()  # the job may have gone on, and cleaned up behind itself
-            raise
-    if ownership is not None:
-        _check_still_owned(ownership, metadata, completed)
-    return CompletedCheckpoint(metadata, completed, len(content))
+
+    pointer: str
+    outcome: CompletedCheckpoint | CheckpointError
+
+    @property
+    def checkpoint(self) -> CompletedCheckpoint | None:
+        """The checkpoint with its metadata; None if it can't be read."""
+        return self.outcome if isinstance(self.outcome, CompletedCheckpoint) else None
+
+    @property
+    def failure(self) -> CheckpointError | None:
+        """The error of reading its metadata; None if it can be read."""
+        return self.outcome if isinstance(self.outcome, CheckpointError) else None
+
+    @property
+    def is_savepoint(self) -> bool:
+        """True for a savepoint, which belongs to the user and not to a job."""
+        return is_savepoint(self.pointer)
 
 
-def load_latest_checkpoint(access: CompletedView) -> CompletedCheckpoint | None:
-    """A job's completed checkpoint with the highest id, or None.
+def is_savepoint(pointer: str) -> bool:
+    """Return whether a directory with `_metadata` in it is a savepoint."""
+    return not is_checkpoint(pointer)
 
-    A damaged one is an error, not passed over: an older one would silently bring back older
-    state.
+
+def load_latest_checkpoint(
+    access: CheckpointStorageAccess | JobDirectory,
+) -> CompletedCheckpoint | None:
+    """Return a job's completed checkpoint with the highest id, or None.
+
+    A damaged one is an error and not skipped: an older one would silently restore older state.
     """
-    for _ in range(_MOST_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         completed = access.completed_checkpoints()
         if not completed:
             return None
@@ -100,39 +77,39 @@ def load_latest_checkpoint(access: CompletedView) -> CompletedCheckpoint | None:
         try:
             return load_checkpoint(location)
         except CheckpointNotFoundError:
-            continue  # the job has completed a newer one, and deleted this
-    raise _vanishing(location)
+            continue  # the job has completed a newer one and deleted this one
+    raise _vanishing_error(location.external_pointer)
 
 
-def load_checkpoints(access: CompletedView) -> list[CompletedCheckpoint]:
-    """All completed checkpoints of a job, oldest first; the job may be running."""
+def load_checkpoints(access: CheckpointStorageAccess | JobDirectory) -> list[CompletedCheckpoint]:
+    """Return all completed checkpoints of a job, oldest first."""
     loaded: dict[int, CompletedCheckpoint] = {}
-    for _ in range(_MOST_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         completed = access.completed_checkpoints()
         try:
-            # What is deleted soon comes last: whatever was read until then needn't be again.
+            # The ones that are deleted next are read last, so that most have been read by then.
             for checkpoint_id in sorted(completed.keys() - loaded.keys(), reverse=True):
                 loaded[checkpoint_id] = load_checkpoint(completed[checkpoint_id])
         except CheckpointNotFoundError:
-            continue  # the job has deleted it; a newer one may have taken its shared files over
+            continue  # deleted by the job; a newer one may refer to its shared files
         return [loaded[checkpoint_id] for checkpoint_id in completed]
-    raise _vanishing(completed[max(completed)])
+    raise _vanishing_error(completed[max(completed)].external_pointer)
 
 
 def latest_checkpoint(
     directory: str | PathLike[str], job_id: str | None = None
 ) -> CompletedCheckpoint | None:
-    """The completed checkpoint with the highest id below a checkpoint directory, verified.
+    """Return the completed checkpoint with the highest id below a checkpoint directory, verified.
 
     Args:
-        directory: URI, or a `pathlib.Path`, of the directory that jobs have their directories in.
-        job_id: The job; may be left out where there is only one.
+        directory: URI, or a `pathlib.Path`, of the directory with the directories of jobs.
+        job_id: The job; optional if there is only one.
 
     Returns:
         None if there is no completed checkpoint.
 
     Raises:
-        InvalidRequestError: There are several jobs, and none is named.
+        InvalidRequestError: There are several jobs, and no `job_id` is given.
         CheckpointCorruptedError: The latest is damaged; an older one is not used instead.
     """
     storage = FileSystemCheckpointStorage(uripath.text(directory))
@@ -147,42 +124,148 @@ def latest_checkpoint(
     return load_latest_checkpoint(storage.create_checkpoint_storage(job_id))
 
 
-def _check_still_owned(
-    ownership: JobOwnership,
-    metadata: CheckpointMetadata,
-    completed: CompletedCheckpointStorageLocation,
-) -> None:
-    """Take back a checkpoint that was committed too late, unless the job goes on from it."""
+def find_checkpoints(directory: str | PathLike[str]) -> list[FoundCheckpoint]:
+    """Return all completed checkpoints and savepoints below a directory.
+
+    Args:
+        directory: URI of a checkpoint directory, of the directory of a job, of one with savepoints, of one with
+            such directories in it, or of a checkpoint or savepoint itself.
+
+    Returns:
+        Sorted by job, oldest first within a job. Checkpoints that a job deletes in the meantime are omitted.
+
+    Raises:
+        InvalidRequestError: The URI is not valid for such a directory.
+        StorageUnavailableError: The store can't be read.
+    """
+    uri = _directory(directory)
+    jobs: list[JobDirectory] = []
+    checkpoints = map_in_parallel(load_if_complete, list(_locations(uri, jobs)))
+    results = [checkpoint for checkpoint in checkpoints if checkpoint is not None]
+    for checkpoints_of_job in map_in_parallel(find_in_job, jobs):
+        results += checkpoints_of_job
+    return sorted(results, key=_order)
+
+
+def find_in_job(job: JobDirectory) -> list[FoundCheckpoint]:
+    """Return all completed checkpoints of a job; the newest is never missed.
+
+    Raises:
+        CheckpointNotFoundError: The job completes and deletes them faster than they are read.
+    """
+    known: dict[int, FoundCheckpoint | None] = {}
+    for _ in range(_MAX_ATTEMPTS):
+        completed = job.completed_checkpoints()
+        new = [number for number in completed if number not in known]
+        read = map_in_parallel(load_if_complete, [completed[number] for number in new])
+        known.update(zip(new, read, strict=True))
+        if not completed or known[max(completed)] is not None:
+            results = (known[number] for number in completed)
+            return [checkpoint for checkpoint in results if checkpoint is not None]
+    raise _vanishing_error(job.uri)
+
+
+def find_checkpoint(pointer: str | PathLike[str]) -> CompletedCheckpoint:
+    """Return a checkpoint or savepoint by its pointer, or the newest one of the only job below a directory.
+
+    Args:
+        pointer: URI of its directory or of its metadata file; or of a directory with directories of jobs, or of
+            the directory of a job.
+
+    Raises:
+        CheckpointNotFoundError: No checkpoint is there.
+        CheckpointCorruptedError: The checkpoint is damaged; an older one is not used instead.
+        InvalidRequestError: There are several jobs, or several savepoints, below it.
+    """
     try:
-        try:
-            ownership.check()
-        except CheckpointConflictError:
-            # The id may have been cleaned up long since, so that the name was free again. Nobody
-            # restores from an id that the job has left behind; any other may be in use by now.
-            number, token = metadata.checkpoint_id, metadata.commit_token
-            with _logged(completed):
-                if ownership.is_past(number, token):
-                    completed.dispose_storage_location()
-                elif ownership.has_ended_before(number, token):
-                    take_back(
-                        metadata, completed, lambda: ownership.has_ended_before(number, token)
-                    )
-            raise
-    except CheckpointConflictError:
-        raise
-    except CheckpointError as error:
-        message = f"checkpoint is there, but who owns the job is not known ({error})"
-        raise OutcomeUnknownError(message, completed.external_pointer) from error
+        location = resolve_pointer(pointer)
+    except CheckpointNotFoundError:
+        directory = _directory(pointer)
+        newest = _newest_below(directory)
+        if newest is None:
+            message = "no completed checkpoint or savepoint here or below"
+            raise CheckpointNotFoundError(message, directory) from None
+        return newest
+    return load_checkpoint(location)
 
 
-@contextmanager
-def _logged(completed: CompletedCheckpointStorageLocation) -> Iterator[None]:
+def is_gone(checkpoint: CompletedCheckpoint) -> bool:
+    """Return whether a checkpoint was deleted since it was read: `_metadata` is deleted first."""
     try:
-        yield
-    except CheckpointError:  # nobody restores from it; that it came too late is the news
-        _log.warning("could not take back %s", completed.external_pointer, exc_info=True)
+        load_checkpoint(checkpoint.location)
+    except CheckpointNotFoundError:
+        return True
+    except CheckpointError:
+        return False
+    return False
 
 
-def _vanishing(location: CompletedCheckpointStorageLocation) -> CheckpointNotFoundError:
-    message = "checkpoints are listed, and gone when they are read, time after time"
-    return CheckpointNotFoundError(message, location.external_pointer)
+def load_if_complete(location: CompletedCheckpointStorageLocation) -> FoundCheckpoint | None:
+    """Return the checkpoint at a location, readable or not; None if it was deleted since it was listed."""
+    pointer = location.external_pointer
+    try:
+        return FoundCheckpoint(pointer, load_checkpoint(location))
+    except CheckpointNotFoundError:
+        return None
+    except CheckpointError as failure:
+        return FoundCheckpoint(pointer, failure)
+
+
+def _directory(directory: str | PathLike[str]) -> str:
+    uri = uripath.checkpoint_directory(directory)
+    return (
+        uri if uripath.scheme(uri) == "file" else uripath.checkpoint_directory(without_marker(uri))
+    )
+
+
+def _newest_below(directory: str) -> CompletedCheckpoint | None:
+    directories: list[JobDirectory] = []
+    pointers = [location.external_pointer for location in _locations(directory, directories)]
+    jobs = sorted(job.uri for job in directories if job.completed_checkpoints())
+    if len(jobs) == 1:
+        return load_latest_checkpoint(JobDirectory(jobs[0], single_writer=False))
+    several = jobs or sorted(pointers)
+    if len(several) > 1:
+        subject = "jobs have checkpoints" if jobs else "savepoints are"
+        names = ", ".join(pointer.removeprefix(f"{directory}/") for pointer in several)
+        raise InvalidRequestError(f"several {subject} here, name one of: {names}", directory)
+    return load_checkpoint(resolve_pointer(several[0])) if several else None
+
+
+def _locations(
+    directory: str, jobs: list[JobDirectory]
+) -> Iterator[CompletedCheckpointStorageLocation]:
+    """Yield all completed savepoints down to `_LEVELS` below a directory, and the checkpoint at the directory itself.
+
+    Args:
+        directory: The directory.
+        jobs: The directories of jobs on the way are appended to it.
+    """
+    level = [directory]
+    for _ in range(_LEVELS):
+        inside = list_each(level)
+        level = []
+        for uri, entries in inside.items():
+            below = [entry.uri for entry in entries if entry.is_directory]
+            metadata = find_metadata(entries)
+            if metadata is not None:
+                yield metadata
+            elif any(is_checkpoint(entry) for entry in below):
+                jobs.append(JobDirectory(uri, single_writer=False))
+            else:
+                level += [entry for entry in below if JOB_ID.fullmatch(uripath.name(entry))]
+
+
+def _order(entry: FoundCheckpoint) -> tuple[str, int, str]:
+    if entry.checkpoint is not None:
+        metadata = entry.checkpoint.metadata
+        return metadata.job_id, metadata.checkpoint_id, entry.pointer
+    matched = CHECKPOINT.fullmatch(uripath.name(entry.pointer))
+    if matched is None:
+        return "", -1, entry.pointer
+    return uripath.name(uripath.parent(entry.pointer)), int(matched[1]), entry.pointer
+
+
+def _vanishing_error(location: str) -> CheckpointNotFoundError:
+    message = "the job completes and deletes checkpoints faster than they are read; try again"
+    return CheckpointNotFoundError(message, location)

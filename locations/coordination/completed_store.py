@@ -1,35 +1,147 @@
-"""The completed checkpoints that a job keeps."""
+"""The completed checkpoints that a job retains, and the deletion of the others off the commit path."""
 
+import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 
 from holdfast.common import collect_failures, raise_first, uripath
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.coordination.claims import Claims
-from holdfast.locations.coordination.cleaner import CheckpointsCleaner
-from holdfast.locations.coordination.shared_state import SharedStateRegistry
+from holdfast.locations.coordination.claims import ClaimedCheckpoints
+from holdfast.locations.file_systems import retry_deadline
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import ClaimedCheckpoint
-from holdfast.locations.storages import SHARED, CompletedCheckpoint, lies_in
+from holdfast.locations.storages import SHARED, CompletedCheckpoint, is_file_of
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointsCleaner:
+    """A bounded pool of threads that delete. Errors are only logged.
+
+    Args:
+        threads: Maximum number of deletions at a time; one deletes a whole directory, in bulk requests.
+        deadline_s: Seconds after which a failing deletion is not retried. The process waits for
+            deletions when it ends.
+
+    Source:
+        Flink, CheckpointsCleaner.
+    """
+
+    def __init__(self, threads: int = 2, deadline_s: float = 10.0) -> None:
+        if threads < 1:
+            raise InvalidRequestError(f"cleaner's threads must be >= 1, got {threads}")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-cleaner")
+        self._deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._running: set[Future[None]] = set()
+
+    @property
+    def running(self) -> int:
+        """Number of deletions that run or wait for a thread."""
+        with self._lock:
+            return len(self._running)
+
+    def run(self, delete: Callable[[], object], name: str) -> None:
+        """Run a deletion in the background.
+
+        Args:
+            delete: Deletes; may fail.
+            name: A name for the deleted files, for the log.
+        """
+
+        def delete_and_log() -> None:
+            try:
+                with retry_deadline(self._deadline_s):
+                    delete()
+            except Exception:  # noqa: BLE001  # the job continues without it, whatever it is
+                _log.warning("could not clean up: %s", name, exc_info=True)
+
+        try:
+            future = self._pool.submit(delete_and_log)
+        except RuntimeError:  # closed, or Python is exiting
+            delete_and_log()
+            return
+        with self._lock:
+            self._running.add(future)
+        future.add_done_callback(self._forget)
+
+    def wait(self) -> None:
+        """Wait for all deletions that were requested so far."""
+        with self._lock:
+            running = list(self._running)
+        wait(running)
+
+    def close(self) -> None:
+        """Wait for running deletions; later ones run in the caller's thread."""
+        self._pool.shutdown(wait=True)
+
+    def _forget(self, future: Future[None]) -> None:
+        with self._lock:
+            self._running.discard(future)
+
+
+@dataclass(slots=True)
+class _SharedFile:
+    handle: FileStateHandle
+    last_used: int
+
+
+class SharedStateRegistry:
+    """The last checkpoint that refers to each shared file.
+
+    Args:
+        delete: Deletes a file that no checkpoint refers to, now or later.
+
+    Source:
+        Flink, SharedStateRegistryImpl; a file is identified by its URI, which is never used twice.
+    """
+
+    def __init__(self, delete: Callable[[FileStateHandle], None]) -> None:
+        self._delete = delete
+        self._lock = threading.Lock()
+        self._files: dict[str, _SharedFile] = {}
+
+    def register(self, handle: FileStateHandle, checkpoint_id: int) -> None:
+        """Note that a checkpoint refers to a file.
+
+        Raises:
+            InvalidRequestError: Another handle has that URI.
+        """
+        with self._lock:
+            file = self._files.setdefault(handle.uri, _SharedFile(handle, checkpoint_id))
+            if file.handle != handle:
+                message = "shared file is registered already with another length or checksum"
+                raise InvalidRequestError(message, handle.uri)
+            file.last_used = max(file.last_used, checkpoint_id)
+
+    def unregister_unused(self, lowest_id: int) -> None:
+        """Delete the files that no checkpoint with at least this id refers to."""
+        with self._lock:
+            unused = [file.handle for file in self._files.values() if file.last_used < lowest_id]
+            for handle in unused:
+                del self._files[handle.uri]
+        for handle in unused:
+            self._delete(handle)
 
 
 class CompletedCheckpointStore:
-    """Keeps the newest checkpoints of a job, and has the others deleted.
+    """Retains the newest checkpoints of a job and has the others deleted.
 
-    However a query ends, its checkpoints stay: Spark doesn't say whether a query that was stopped will
-    be started again, and without them it could not. Savepoints, and checkpoints of other jobs that this
-    one began with, belong to whoever made them, unless the job has claimed them: then they go when no
-    checkpoint that is kept needs a file of them. No other file outside of the job's directory is deleted.
+    The retained checkpoints stay however a query ends: Spark does not report whether a query that was stopped will
+    be started again, which needs them. Savepoints and checkpoints of other jobs that this
+    one was started from belong to the user or to their job, unless the job has claimed them: then they are deleted
+    when no retained checkpoint needs a file of them. No other file outside of the job's directory is deleted.
 
     Args:
-        num_retained: Number of checkpoints that are kept, at least 1.
+        num_retained: Number of retained checkpoints, at least 1.
         cleaner: Deletes the others.
-        restored: The job's own completed checkpoints, oldest first, as a driver finds them when
-            it starts.
-        claims: What the job has claimed.
+        restored: The job's own completed checkpoints when its driver starts, oldest first.
+        claims: The job's claimed checkpoints.
 
     Raises:
-        InvalidRequestError: No checkpoint would be kept.
+        InvalidRequestError: `num_retained` is less than 1.
 
     Source:
         Flink, DefaultCompletedCheckpointStore; its checkpoints are those that Flink retains on
@@ -41,73 +153,75 @@ class CompletedCheckpointStore:
         num_retained: int,
         cleaner: CheckpointsCleaner,
         restored: Iterable[CompletedCheckpoint] = (),
-        claims: Claims | None = None,
+        claims: ClaimedCheckpoints | None = None,
     ) -> None:
         if num_retained < 1:
-            message = f"at least one checkpoint must be retained, not {num_retained}"
+            message = f"number of retained checkpoints must be >= 1, got {num_retained}"
             raise InvalidRequestError(message)
         self._num_retained = num_retained
         self._cleaner = cleaner
         self._lock = threading.RLock()
         self._retained: list[CompletedCheckpoint] = []
         self._deleting = threading.Lock()
-        self._doomed: list[CompletedCheckpoint] = []
+        self._pending_deletion: list[CompletedCheckpoint] = []
         self._unused: list[FileStateHandle] = []
         self._shared_state = SharedStateRegistry(self._unused.append)
-        self._claims = claims or Claims(directory="")
+        self._claims = claims or ClaimedCheckpoints(directory="")
         for checkpoint in restored:
             self._register(checkpoint)
             self._retained.append(checkpoint)
 
     @property
     def checkpoints(self) -> tuple[CompletedCheckpoint, ...]:
-        """The checkpoints that are kept, oldest first."""
+        """The retained checkpoints, oldest first."""
         with self._lock:
             return tuple(self._retained)
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The newest checkpoint that is kept; None if there is none."""
+        """The newest retained checkpoint, or None."""
         checkpoints = self.checkpoints
         return checkpoints[-1] if checkpoints else None
 
-    def add(self, checkpoint: CompletedCheckpoint, *, lets_go: bool = True) -> None:
-        """Keep a checkpoint that was just completed, and let go of those it makes superfluous.
+    def add(self, checkpoint: CompletedCheckpoint, *, subsume: bool = True) -> None:
+        """Retain a checkpoint that was just completed, and subsume the oldest ones.
 
         Args:
             checkpoint: The checkpoint.
-            lets_go: Whether any may go now. What has to stay goes with a later checkpoint.
+            subsume: Whether older ones may be deleted now. If not, a later call deletes them.
 
         Raises:
             InvalidRequestError: The checkpoint is not newer than all others.
         """
         with self._lock:
             if self._retained and checkpoint.checkpoint_id <= self._retained[-1].checkpoint_id:
-                message = f"checkpoint {checkpoint.checkpoint_id} is not newer than what is kept"
+                message = (
+                    f"checkpoint {checkpoint.checkpoint_id} is not newer than the retained ones"
+                )
                 raise InvalidRequestError(message, checkpoint.location.external_pointer)
             self._register(checkpoint)
             self._retained.append(checkpoint)
-            if lets_go:
-                self._doomed += self._retained[: -self._num_retained]
+            if subsume:
+                self._pending_deletion += self._retained[: -self._num_retained]
                 del self._retained[: -self._num_retained]
             lowest_id = self._retained[0].checkpoint_id
             self._shared_state.unregister_unused(lowest_id)
-            is_released = lets_go and bool(self._unneeded_claims())
-            if self._doomed or self._unused or is_released:
+            has_unneeded_claims = subsume and bool(self._unneeded_claims())
+            if self._pending_deletion or self._unused or has_unneeded_claims:
                 self._cleaner.run(self._delete, f"checkpoints below {lowest_id}")
 
     def _delete(self) -> None:
-        """Delete checkpoints, then the files that they shared; what fails is tried again later.
+        """Delete checkpoints, then the files that they shared; failed deletions are tried again later.
 
-        In this order, so that nobody ever sees a checkpoint some of whose files are gone.
+        In this order, no one ever sees a checkpoint with some of its files deleted.
         """
         with self._deleting:
             with self._lock:
-                doomed = list(self._doomed)
-            failures = collect_failures(self._discard, doomed)
+                subsumed = list(self._pending_deletion)
+            failures = collect_failures(self._discard, subsumed)
             with self._lock:
-                unused = [] if self._doomed else list(self._unused)
-                claims = [] if self._doomed else self._unneeded_claims()
+                unused = [] if self._pending_deletion else list(self._unused)
+                claims = [] if self._pending_deletion else self._unneeded_claims()
             failures += collect_failures(self._delete_file, unused)
             failures += collect_failures(self._claims.release, claims)
             raise_first(failures)
@@ -115,7 +229,7 @@ class CompletedCheckpointStore:
     def _discard(self, checkpoint: CompletedCheckpoint) -> None:
         checkpoint.discard()
         with self._lock:
-            self._doomed.remove(checkpoint)
+            self._pending_deletion.remove(checkpoint)
 
     def _delete_file(self, file: FileStateHandle) -> None:
         file.discard_state()
@@ -123,12 +237,12 @@ class CompletedCheckpointStore:
             self._unused.remove(file)
 
     def _unneeded_claims(self) -> list[ClaimedCheckpoint]:
-        return self._claims.unused(self._retained[0].checkpoint_id)
+        return self._claims.find_unused(self._retained[0].checkpoint_id)
 
     def _register(self, checkpoint: CompletedCheckpoint) -> None:
-        """Note which of the job's shared files a checkpoint refers to."""
+        """Note the job's shared files that a checkpoint refers to."""
         self._claims.register(checkpoint)
         shared = uripath.join(uripath.parent(checkpoint.location.external_pointer), SHARED)
         for stream in checkpoint.metadata.streams():
-            if isinstance(stream, FileStateHandle) and lies_in(stream.uri, shared):
+            if isinstance(stream, FileStateHandle) and is_file_of(stream.uri, shared):
                 self._shared_state.register(stream, checkpoint.checkpoint_id)

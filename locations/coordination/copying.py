@@ -1,4 +1,4 @@
-"""Copy files of state into a checkpoint that is being made, several at a time."""
+"""Copies of checkpoints and of files of state, several files at a time."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import msgspec
 from holdfast.common import map_in_parallel, raise_if_cancelled, uripath
 from holdfast.errors import OutcomeUnknownError
 from holdfast.locations.coordination.checkpoint_files import files_of
-from holdfast.locations.coordination.checkpoints import complete_checkpoint
+from holdfast.locations.coordination.commit import complete_checkpoint
 from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, new_commit_token
 from holdfast.locations.storages import (
@@ -36,37 +36,37 @@ def copy_checkpoint(
     ) = None,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> CompletedCheckpoint:
-    """Copy a checkpoint or savepoint with all files that it leads to, verified, into a savepoint.
+    """Copy a checkpoint or savepoint with all its files, verified, into a savepoint.
 
-    The copy is a directory that holds everything itself, made as every savepoint is: it exists once
-    its `_metadata` does, which is published last. If anything fails before, nothing is left.
+    The copy is a directory with all its files. It exists once its `_metadata` does, which is published last. If
+    anything fails before, nothing remains.
 
     Args:
         checkpoint: The checkpoint to copy.
-        target: URI of the directory to make the savepoint in, of any store.
-        also: Files that its coordinator states lead to.
-        coordinator_states: Makes new coordinator states, from the copies by the URI of the original, and the
+        target: URI of the parent directory of the savepoint, in any store.
+        also: Files of its coordinator states.
+        coordinator_states: Returns new coordinator states, given the copies by the URI of the original, and the
             URI of the new directory.
-        on_bytes: Called again and again with the number of bytes copied since the last call; from several threads.
+        on_bytes: Called repeatedly, from several threads, with the number of bytes copied since the last call.
 
     Raises:
-        CheckpointNotFoundError: A file is gone.
+        CheckpointNotFoundError: A file was deleted.
         CheckpointCorruptedError: A file is damaged.
-        StorageUnavailableError: Something could not be read or written.
-        InvalidRequestError: That can't be a directory of savepoints.
-        OutcomeUnknownError: The store did not say whether the copy was completed.
+        StorageUnavailableError: A file could not be read or written.
+        InvalidRequestError: The target is not valid.
+        OutcomeUnknownError: The store did not report whether the copy was completed.
     """
     metadata = checkpoint.metadata
-    # What was in a file stays in one. The new directory's name is random: there is one writer.
+    # State in files stays in files. The new directory's name is random: there is one writer.
     storage = FileSystemCheckpointStorage(
         uripath.text(target), inline_threshold=0, single_writer=True
     )
     access = storage.create_checkpoint_storage(metadata.job_id)
     location = access.initialize_location_for_savepoint(metadata.checkpoint_id, target)
-    with disposed_on_failure(location):
-        copied, copies = with_copies(
+    with dispose_on_error(location):
+        copied, copies = copy_files(
             metadata,
-            lambda file: stored(file.open_input_stream, location, on_bytes=on_bytes),
+            lambda file: copy_stream(file.open_input_stream, location, on_bytes=on_bytes),
             also=also,
         )
         if coordinator_states is not None:
@@ -76,16 +76,16 @@ def copy_checkpoint(
         return complete_checkpoint(location, copied)
 
 
-def stored(
-    opens: Callable[[], BinaryIO],
+def copy_stream(
+    open_source: Callable[[], BinaryIO],
     location: CheckpointStorageLocation,
     *,
     scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> StreamStateHandle:
-    """Copy bytes into a checkpoint or savepoint that is being made."""
+    """Copy bytes into a pending checkpoint or savepoint."""
     with (
-        opens() as source,
+        open_source() as source,
         location.create_checkpoint_state_output_stream(scope) as target,
     ):
         for chunk in chunks(source):
@@ -95,16 +95,16 @@ def stored(
         return target.close_and_get_handle() or ByteStreamStateHandle(b"")
 
 
-def with_copies(
+def copy_files(
     metadata: CheckpointMetadata,
     copy: Callable[[FileStateHandle], StreamStateHandle],
     *,
     also: Iterable[StreamStateHandle] = (),
 ) -> tuple[CheckpointMetadata, dict[str, StreamStateHandle]]:
-    """Metadata that leads to copies of all files of state, each copied once; and the copies by old URI.
+    """Copy each file of state once; returns the metadata of the copies, and the copies by old URI.
 
     Args:
-        metadata: The metadata that leads to the files.
+        metadata: The metadata of the files.
         copy: Copies a file.
         also: Further files to copy.
     """
@@ -114,13 +114,13 @@ def with_copies(
     def change(handle: StreamStateHandle) -> StreamStateHandle:
         return copied[handle.uri] if isinstance(handle, FileStateHandle) else handle
 
-    # A copy needs nothing of what the job has claimed, and must not delete it.
+    # A copy does not need the files that the job has claimed, and must not delete them.
     return msgspec.structs.replace(metadata.with_streams(change), claimed=()), copied
 
 
 @contextmanager
-def disposed_on_failure(location: CheckpointStorageLocation) -> Iterator[None]:
-    """Leave nothing of a checkpoint or savepoint that can't be completed, unless it may exist."""
+def dispose_on_error(location: CheckpointStorageLocation) -> Iterator[None]:
+    """Dispose of a pending checkpoint or savepoint if this block fails, unless it may exist."""
     try:
         yield
     except OutcomeUnknownError:
@@ -128,12 +128,12 @@ def disposed_on_failure(location: CheckpointStorageLocation) -> Iterator[None]:
     except BaseException:
         try:
             location.dispose_on_failure()
-        except Exception:  # noqa: BLE001  # the user has to see why there is none
+        except Exception:  # noqa: BLE001  # the first error is the one to report
             _log.warning("could not clean up %s", location.external_pointer, exc_info=True)
         raise
 
 
 def chunks(stream: BinaryIO) -> Iterator[bytes]:
-    """The rest of a stream, at most a MiB at a time."""
+    """Yield the rest of a stream, at most 1 MiB at a time."""
     while chunk := stream.read(_CHUNK_BYTES):
         yield chunk

@@ -1,7 +1,7 @@
-"""Jobs seen from outside: completed checkpoints, failures, gaps, leftovers.
+"""The history of jobs in storage: completed checkpoints, failures, gaps, leftovers.
 
-Only reads, but for the small file by which a dry sweep learns the store's time. What can't be read
-is told beside the rest, so that one damaged file hides nothing else.
+Reading it writes nothing except the small file from which a dry sweep learns the store's time. Checkpoints that can't be
+read are listed next to the others, so that one damaged file hides nothing else.
 """
 
 from collections import defaultdict
@@ -12,7 +12,11 @@ from os import PathLike
 
 from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
-from holdfast.locations.coordination.finding import FoundCheckpoint, find_in_job, loaded
+from holdfast.locations.coordination.checkpoints import (
+    FoundCheckpoint,
+    find_in_job,
+    load_if_complete,
+)
 from holdfast.locations.coordination.sweeping import GRACE_S, SweepReport, sweep
 from holdfast.locations.file_systems import FileStatus, file_system_for
 from holdfast.locations.storages import (
@@ -32,13 +36,13 @@ from holdfast.locations.storages import (
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableCheckpoint:
     """A completed checkpoint or savepoint whose metadata can't be read.
 
     Attributes:
         checkpoint_id: The checkpoint's number; None for a savepoint, whose name has none.
         uri: The directory's URI.
-        error: Why.
+        error: The error of reading it.
     """
 
     checkpoint_id: int | None
@@ -47,16 +51,16 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class Uncommitted:
-    """A checkpoint's directory without metadata: of one that failed, was deleted, or still goes on.
+class IncompleteCheckpoint:
+    """A checkpoint's directory without metadata: the checkpoint failed, is being deleted, or is in progress.
 
     Attributes:
         checkpoint_id: The checkpoint's number.
         uri: The directory.
-        files: Number of files in it. On object stores a directory without files is not there.
+        files: Number of files in it. Object stores have no empty directories.
         total_bytes: Their length.
-        modified_ms: When something in it was last written, by the store's clock, milliseconds
-            since 1970 UTC; 0 if the store does not say.
+        modified_ms: Time of the last write in it by the store's clock, milliseconds
+            since 1970 UTC; 0 if the store does not report it.
     """
 
     checkpoint_id: int
@@ -74,31 +78,31 @@ class JobHistory:
         job_id: The job.
         checkpoints: Completed ones that are retained, oldest first.
         unreadable: The checkpoints among them that can't be read, oldest first.
-        uncommitted: Directories without metadata, oldest first.
+        incomplete: Directories without metadata, oldest first.
         savepoints: The job's savepoints, oldest first.
         unreadable_savepoints: The savepoints that can't be read.
-        leftovers: What a sweep would delete; the error that stops it; None if the job has no
+        leftovers: The files that a sweep would delete; the error that stops it; None if the job has no
             directory to sweep.
     """
 
     job_id: str
     checkpoints: tuple[CompletedCheckpoint, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
-    uncommitted: tuple[Uncommitted, ...] = ()
+    unreadable: tuple[UnreadableCheckpoint, ...] = ()
+    incomplete: tuple[IncompleteCheckpoint, ...] = ()
     savepoints: tuple[CompletedCheckpoint, ...] = ()
-    unreadable_savepoints: tuple[Unreadable, ...] = ()
+    unreadable_savepoints: tuple[UnreadableCheckpoint, ...] = ()
     leftovers: SweepReport | CheckpointError | None = None
 
     @property
     def retained_ids(self) -> list[int]:
-        """Ids of all completed checkpoints, also of those that can't be read."""
+        """Ids of all completed checkpoints, including those that can't be read."""
         unreadable = (checkpoint.checkpoint_id for checkpoint in self.unreadable)
         known = {checkpoint.checkpoint_id for checkpoint in self.checkpoints}
         return sorted(known.union(number for number in unreadable if number is not None))
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """First and last id of each run of checkpoints that is missing between retained ones."""
+        """First and last id of each missing range between retained checkpoints."""
         return [(low + 1, high - 1) for low, high in pairwise(self.retained_ids) if high - low > 1]
 
 
@@ -108,16 +112,16 @@ def job_histories(
     savepoint_directory: str | PathLike[str] | None = None,
     grace_s: float = GRACE_S,
 ) -> list[JobHistory]:
-    """The history of each job below a checkpoint directory, sorted by job; jobs may be running.
+    """Return the history of each job below a checkpoint directory, sorted by job; jobs may be running.
 
     Args:
-        directory: URI, or a `pathlib.Path`, of the directory that jobs have their directories in,
-            as the jobs have it: with `_entropy_` if they have that.
-        savepoint_directory: Where to look for savepoints, besides in `directory`.
-        grace_s: As in `sweep`, which is asked what it would delete.
+        directory: URI, or a `pathlib.Path`, of the checkpoint directory, as the jobs have it: with
+            `_entropy_` if they have that.
+        savepoint_directory: A directory with savepoints, besides `directory`.
+        grace_s: As in `sweep`; this makes a dry run of it.
 
     Raises:
-        InvalidRequestError: A directory can't be used.
+        InvalidRequestError: A directory is not valid.
         StorageUnavailableError: A directory can't be listed.
     """
     storage = FileSystemCheckpointStorage(uripath.text(directory))
@@ -146,19 +150,19 @@ def _history(
     savepoint_directory: str | PathLike[str] | None,
     grace_s: float,
 ) -> JobHistory | None:
-    """The history of a job but its savepoints; None if the directory is not that of a job."""
+    """Return the history of a job without its savepoints; None if the directory is not that of a job."""
     job = JobDirectory.below(directory, job_id, single_writer=True)
     entries = [entry for entry in file_system_for(job.uri).list(job.uri) if entry.is_directory]
-    if not any(_is_of_a_job(uripath.name(entry.uri)) for entry in entries):
-        return None  # nothing to look at, and nothing for a sweep to write into
+    if not any(_is_of_job(uripath.name(entry.uri)) for entry in entries):
+        return None  # without a directory that a sweep could write to
     checkpoints, unreadable = [], []
-    for found in find_in_job(job):
-        if isinstance(found.outcome, CheckpointError):
-            named = CHECKPOINT.fullmatch(uripath.name(found.pointer))
+    for entry in find_in_job(job):
+        if isinstance(entry.outcome, CheckpointError):
+            named = CHECKPOINT.fullmatch(uripath.name(entry.pointer))
             number = int(named[1]) if named else None
-            unreadable.append(Unreadable(number, found.pointer, found.outcome))
+            unreadable.append(UnreadableCheckpoint(number, entry.pointer, entry.outcome))
         else:
-            checkpoints.append(found.outcome)
+            checkpoints.append(entry.outcome)
     leftovers: SweepReport | CheckpointError
     try:
         leftovers = sweep(
@@ -174,18 +178,18 @@ def _history(
         job_id,
         tuple(checkpoints),
         tuple(unreadable),
-        tuple(_uncommitted(entries)),
+        tuple(_find_incomplete(entries)),
         leftovers=leftovers,
     )
 
 
-def _is_of_a_job(name: str) -> bool:
+def _is_of_job(name: str) -> bool:
     return name in (SHARED, EPOCHS) or CHECKPOINT.fullmatch(name) is not None
 
 
-def _uncommitted(entries: Sequence[FileStatus]) -> list[Uncommitted]:
-    """The checkpoints without metadata among the entries of a job's directory."""
-    uncommitted = []
+def _find_incomplete(entries: Sequence[FileStatus]) -> list[IncompleteCheckpoint]:
+    """Return the checkpoints without metadata among the entries of a job's directory."""
+    incomplete = []
     matches = {entry.uri: CHECKPOINT.fullmatch(uripath.name(entry.uri)) for entry in entries}
     contents = list_each([uri for uri, matched in matches.items() if matched])
     for entry in entries:
@@ -197,25 +201,25 @@ def _uncommitted(entries: Sequence[FileStatus]) -> list[Uncommitted]:
             continue
         modified_ms = max([file.modified_ms for file in inside], default=entry.modified_ms)
         total_bytes = sum(file.size for file in inside)
-        uncommitted.append(
-            Uncommitted(int(matched[1]), entry.uri, len(inside), total_bytes, modified_ms)
+        incomplete.append(
+            IncompleteCheckpoint(int(matched[1]), entry.uri, len(inside), total_bytes, modified_ms)
         )
-    return sorted(uncommitted, key=lambda checkpoint: checkpoint.checkpoint_id)
+    return sorted(incomplete, key=lambda checkpoint: checkpoint.checkpoint_id)
 
 
 def _savepoints(
     places: Iterable[str],
-) -> Iterator[tuple[str, tuple[CompletedCheckpoint, ...], tuple[Unreadable, ...]]]:
-    """Savepoints by job, oldest first; those without metadata are the sweep's business."""
+) -> Iterator[tuple[str, tuple[CompletedCheckpoint, ...], tuple[UnreadableCheckpoint, ...]]]:
+    """Yield the savepoints of each job, oldest first; the sweep reports those without metadata."""
     readable: dict[str, list[CompletedCheckpoint]] = defaultdict(list)
-    unreadable: dict[str, list[Unreadable]] = defaultdict(list)
+    unreadable: dict[str, list[UnreadableCheckpoint]] = defaultdict(list)
     named = {entry.uri: job_id for place in places for entry, job_id in savepoints_in(place)}
-    for savepoint in map_in_parallel(_savepoint, list(named)):
+    for savepoint in map_in_parallel(_load_savepoint, list(named)):
         if savepoint is not None and savepoint.checkpoint is not None:
             readable[savepoint.checkpoint.metadata.job_id].append(savepoint.checkpoint)
         elif savepoint is not None and savepoint.failure is not None:
             unreadable[named[savepoint.pointer]].append(
-                Unreadable(None, savepoint.pointer, savepoint.failure)
+                UnreadableCheckpoint(None, savepoint.pointer, savepoint.failure)
             )
     for job_id in readable.keys() | unreadable.keys():
         oldest_first = sorted(
@@ -224,8 +228,8 @@ def _savepoints(
         yield job_id, tuple(oldest_first), tuple(unreadable[job_id])
 
 
-def _savepoint(uri: str) -> FoundCheckpoint | None:
+def _load_savepoint(uri: str) -> FoundCheckpoint | None:
     try:
-        return loaded(resolve_pointer(uri))
+        return load_if_complete(resolve_pointer(uri))
     except CheckpointNotFoundError:
-        return None  # it was never finished
+        return None  # it was never completed

@@ -1,16 +1,15 @@
-"""Finds and deletes files that crashes have left behind, and that no checkpoint leads to.
+"""The sweep: it finds and deletes files that crashes have left and that no checkpoint refers to.
 
 A file is deleted only if all of this holds:
 
-- its name is one that Holdfast gives, in a directory where Holdfast puts such files, and not in one
-  that somebody has linked there;
-- every `_metadata` of the job was read, after the file was listed, the newest among them, and none names it,
-  by whatever path: names are random, and never used twice;
+- its name is one that Holdfast gives, in a directory for such files, and not in a linked one;
+- every `_metadata` of the job, including the newest, was read after the file was listed, and none of them names the
+  file, under any path: names are random and never used twice;
 - it is older than the grace period, by the store's own clock;
-- nobody has claimed the job while the sweep was looking.
+- no driver claimed the job during the sweep.
 
-One `_metadata` that can't be read stops the sweep: what it leads to is not known. So does that of
-another checkpoint or job: what the one that belongs there leads to is not known either.
+A `_metadata` that can't be read stops the sweep, because the files that it needs are unknown. So does the metadata of
+another checkpoint or job in its place.
 """
 
 import dataclasses
@@ -42,25 +41,26 @@ from holdfast.locations.storages import (
     CompletedCheckpoint,
     JobDirectory,
     check_job_id,
-    common_directory,
+    entropy_paths,
+    entropy_root,
     has_marker,
+    is_checkpoint,
     list_all,
     list_each,
     newest_epoch,
     savepoint_base,
     savepoints_in,
-    spread_everywhere,
 )
 
 _log = logging.getLogger(__name__)
 
 GRACE_S = 24 * 60 * 60.0
-"""Time that a writer may take from its first byte to the commit, with a wide margin."""
+"""Maximum time of a writer from its first byte to the commit, with a wide margin."""
 
-LEAST_GRACE_S = 600.0
-"""The shortest that may do while a job runs."""
+MIN_GRACE_S = 600.0
+"""The shortest grace period that is safe while a job runs."""
 
-_MOST_ATTEMPTS = 100
+_MAX_ATTEMPTS = 100
 
 _RANDOM = "[0-9a-f]{32}"
 _HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
@@ -70,20 +70,20 @@ _JOB_FILE = re.compile(rf"{PROBE_PREFIX}{_RANDOM}|{_HIDDEN}")
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """The files that a sweep deleted, or would have.
+    """The files that a sweep deleted or, with `dry_run`, would delete.
 
     Attributes:
         files: The files, by URI.
-        directories: URIs of directories in which nothing else was, and nobody will write.
-        uploads: Uploads that were begun and never finished, on stores that keep them without listing them.
-        too_young: Number of files that nothing leads to, but that are younger than the grace
-            period: somebody may still be writing them.
+        directories: URIs of directories that are empty then and that no writer will use.
+        uploads: Unfinished uploads, on stores that keep them without listing them.
+        within_grace: Number of files that no checkpoint refers to, but that are younger than the grace
+            period: a writer may still be active.
         dry_run: Whether nothing was deleted.
     """
 
     files: tuple[FileStatus, ...]
     directories: tuple[str, ...]
-    too_young: int
+    within_grace: int
     dry_run: bool
     uploads: tuple[PendingUpload, ...] = ()
 
@@ -95,13 +95,13 @@ class SweepReport:
 
 @dataclass(slots=True)
 class _Place:
-    """Files found in a directory of one store, before any metadata was read.
+    """The candidates in a directory of one store, listed before any metadata was read.
 
     Attributes:
-        now_ms: The store's time then.
-        files: Everything whose name is one of ours.
-        uncommitted: Directories without `_metadata`, each with the URIs of what is in it.
-        uploads: Files that are being made, whose names are ours.
+        now_ms: The store's time of the listing.
+        files: Files with names that Holdfast gives.
+        uncommitted: Directories without `_metadata`, each with the URIs of its entries.
+        uploads: Unfinished uploads with names that Holdfast gives.
     """
 
     now_ms: int
@@ -109,29 +109,29 @@ class _Place:
     uncommitted: dict[str, list[str]] = field(default_factory=dict)
     uploads: list[PendingUpload] = field(default_factory=list)
 
-    def look_into_checkpoints(self, directories: Sequence[str]) -> None:
+    def add_checkpoints(self, directories: Sequence[str]) -> None:
         """Add the files in the directories of checkpoints."""
         for directory, inside in list_each(directories).items():
-            self.add_ours(inside)
+            self.add_state_files(inside)
             if not _is_committed(inside):
                 self.uncommitted[directory] = [file.uri for file in inside]
 
-    def look_into_savepoints(self, directories: Sequence[FileStatus]) -> None:
+    def add_savepoints(self, directories: Sequence[FileStatus]) -> None:
         """Add the files in the directories of unfinished savepoints."""
         changed_ms = {directory.uri: directory.modified_ms for directory in directories}
         for directory, inside in list_each(list(changed_ms)).items():
             if _is_committed(inside):
-                continue  # it belongs to the user, with all that is in it
-            # You may be copying a savepoint to here, and its files keep their times.
-            self.add_ours(
+                continue  # it belongs to the user, with all of its files
+            # A user may be copying a savepoint here with a tool that preserves times.
+            self.add_state_files(
                 dataclasses.replace(file, modified_ms=max(file.modified_ms, changed_ms[directory]))
                 for file in inside
             )
             self.uncommitted[directory] = [file.uri for file in inside]
             self.add_uploads(pending_uploads(directory))
 
-    def add_ours(self, entries: Iterable[FileStatus]) -> None:
-        """Add the files among them that have names of state files."""
+    def add_state_files(self, entries: Iterable[FileStatus]) -> None:
+        """Add the entries with names of state files."""
         self.files += [
             entry
             for entry in entries
@@ -140,7 +140,7 @@ class _Place:
         ]
 
     def add_uploads(self, uploads: Iterable[PendingUpload]) -> None:
-        """Add those among them that were begun under names of state files."""
+        """Add the uploads with names of state files."""
         self.uploads += [
             upload for upload in uploads if _STATE_FILE.fullmatch(uripath.name(upload.uri))
         ]
@@ -148,19 +148,26 @@ class _Place:
     def report(
         self, names: set[str], highest: int, grace_s: float, *, dry_run: bool
     ) -> SweepReport:
-        """The files that can be deleted, by the names of those that are needed and the number of the newest checkpoint."""
+        """Select the files to delete.
+
+        Args:
+            names: The names of all needed files.
+            highest: The id of the newest checkpoint.
+            grace_s: As in `sweep`.
+            dry_run: As in `sweep`.
+        """
         orphans = [file for file in self.files if uripath.name(file.uri) not in names]
         oldest_kept_ms = self.now_ms - grace_s * 1000
         old = tuple(file for file in orphans if file.modified_ms < oldest_kept_ms)
         uploads = tuple(upload for upload in self.uploads if upload.started_ms < oldest_kept_ms)
-        going = {file.uri for file in old}
+        deleted = {file.uri for file in old}
         directories = tuple(
             directory
             for directory, inside in self.uncommitted.items()
-            if _is_dead(directory, highest) and going.issuperset(inside)
+            if _is_unused(directory, highest) and deleted.issuperset(inside)
         )
-        too_young = len(orphans) - len(old) + len(self.uploads) - len(uploads)
-        return SweepReport(old, directories, too_young, dry_run, uploads)
+        within_grace = len(orphans) - len(old) + len(self.uploads) - len(uploads)
+        return SweepReport(old, directories, within_grace, dry_run, uploads)
 
 
 def sweep(
@@ -174,31 +181,30 @@ def sweep(
     """Delete a job's orphaned files; the job may be running.
 
     Args:
-        directory: The checkpoint directory, in which the job has its own. With `_entropy_` at its end, as
-            the job has it: what is spread is found by that.
+        directory: The checkpoint directory, as the job has it: with `_entropy_` at its end if its
+            state files have random characters.
         job_id: The job.
-        savepoint_directory: Where its unfinished savepoints are swept too.
-        grace_s: Seconds that a file must have been left alone, by the store's clock. More than
+        savepoint_directory: The directory of the job's unfinished savepoints, to be swept too.
+        grace_s: Minimum age of a deleted file in seconds, by the store's clock; longer than
             any checkpoint takes from its first byte to its commit.
-        dry_run: Whether only to say what would be deleted. It writes one small file all the same,
-            and deletes it again: that is how it learns the store's time.
+        dry_run: Only report the files, without deleting them. A small file is written and deleted anyway, to learn
+            the store's time.
 
     Raises:
         CheckpointCorruptedError: A `_metadata` can't be read, or is of another checkpoint or job;
             nothing was deleted.
         UnsupportedFormatError: A newer version wrote one; nothing was deleted.
-        CheckpointConflictError: A driver started meanwhile; nothing was deleted.
+        CheckpointConflictError: A driver started in the meantime; nothing was deleted.
         CheckpointNotFoundError: The job has no directory.
-        InvalidRequestError: The grace period is negative, or a directory can't be one of
-            checkpoints or savepoints.
+        InvalidRequestError: The grace period is negative, or a directory is not valid.
     """
     _check_grace(grace_s)
     job = JobDirectory.below(uripath.checkpoint_directory(directory), job_id, single_writer=False)
     savepoints = None if savepoint_directory is None else savepoint_base(savepoint_directory)
     epoch = newest_epoch(job.uri)
-    places = [_look_around(job)]
+    places = [_scan_job(job)]
     if savepoints is not None:
-        places.append(_look_for_savepoints(savepoints, job_id))
+        places.append(_scan_savepoints(savepoints, job_id))
     checkpoints = _all_checkpoints(job, epoch)
     highest = max((checkpoint.checkpoint_id for checkpoint in checkpoints), default=-1)
     names = {
@@ -209,9 +215,9 @@ def sweep(
     }
     reports = [place.report(names, highest, grace_s, dry_run=dry_run) for place in places]
     if newest_epoch(job.uri) != epoch:
-        message = "a driver took over the job while it was looked through; sweep again"
+        message = "a driver took over the job during the sweep; sweep again"
         raise CheckpointConflictError(message, job.uri, kind="contended")
-    return _carried_out(reports, dry_run=dry_run)
+    return _apply(reports, dry_run=dry_run)
 
 
 def sweep_savepoints(
@@ -221,44 +227,43 @@ def sweep_savepoints(
     grace_s: float = GRACE_S,
     dry_run: bool = False,
 ) -> SweepReport:
-    """Delete a job's unfinished savepoints, where it has no directory of checkpoints.
+    """Delete unfinished savepoints of a job without a directory of checkpoints.
 
-    That is so of queries without operators, whose job is called like the query.
+    Queries without operators have such jobs, named after the query.
 
     Args:
-        directory: Where its savepoints are.
+        directory: The directory of its savepoints.
         job_id: The job.
-        grace_s: Seconds that a file must have been left alone, by the store's clock. More than
-            any savepoint takes.
-        dry_run: Whether only to say what would be deleted; as for `sweep`.
+        grace_s: Minimum age of a deleted file in seconds, by the store's clock; longer than any savepoint takes.
+        dry_run: As in `sweep`.
 
     Raises:
-        InvalidRequestError: The grace period is negative, or the directory can't be one of savepoints.
+        InvalidRequestError: The grace period is negative, or the directory is not valid.
     """
     _check_grace(grace_s)
-    place = _look_for_savepoints(savepoint_base(directory), check_job_id(job_id))
-    return _carried_out([place.report(set(), -1, grace_s, dry_run=dry_run)], dry_run=dry_run)
+    place = _scan_savepoints(savepoint_base(directory), check_job_id(job_id))
+    return _apply([place.report(set(), -1, grace_s, dry_run=dry_run)], dry_run=dry_run)
 
 
 def jobs_with_savepoints(directory: str | PathLike[str]) -> list[str]:
-    """Ids of the jobs that have savepoints in a directory, finished or not, sorted."""
+    """Return the ids of the jobs with savepoints in a directory, completed or not, sorted."""
     return sorted({job_id for _, job_id in savepoints_in(savepoint_base(directory))})
 
 
 def _check_grace(grace_s: float) -> None:
     if not grace_s >= 0:
-        raise InvalidRequestError(f"grace period of {grace_s} seconds is negative")
+        raise InvalidRequestError(f"grace period must be >= 0 seconds, got {grace_s}")
 
 
-def _carried_out(reports: Sequence[SweepReport], *, dry_run: bool) -> SweepReport:
-    """All reports as one, after what they list was deleted."""
+def _apply(reports: Sequence[SweepReport], *, dry_run: bool) -> SweepReport:
+    """Delete the files of all reports, unless `dry_run`, and merge the reports."""
     if not dry_run:
         for report in reports:
             _delete(report)
     return SweepReport(
         tuple(file for report in reports for file in report.files),
         tuple(directory for report in reports for directory in report.directories),
-        sum(report.too_young for report in reports),
+        sum(report.within_grace for report in reports),
         dry_run,
         tuple(upload for report in reports for upload in report.uploads),
     )
@@ -275,39 +280,39 @@ def _delete(report: SweepReport) -> None:
 
 
 def _all_checkpoints(job: JobDirectory, epoch: int) -> list[CompletedCheckpoint]:
-    """Every completed checkpoint, and surely the newest.
+    """Return every completed checkpoint; the newest is never missed.
 
-    Between the listing and the reading the job can go on, delete what was listed, and a driver that was thought dead
-    can commit a checkpoint of that number. Then the newest that was read says nothing of what the job needs. What the
-    owner itself has committed is no such checkpoint, nor is one that still is the newest after it was read.
+    Between the listing and the reading the job can delete a listed checkpoint, and a driver that was thought dead
+    can commit another one of that number. Then the newest one that was read does not name all files that the job needs.
+    A checkpoint of the owner itself is not such a one, nor is one that is still the newest after it was read.
     """
-    for _ in range(_MOST_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         checkpoints = load_checkpoints(job)
         if not checkpoints or checkpoints[-1].metadata.epoch == epoch:
             return checkpoints
         if max(job.completed_checkpoints(), default=0) <= checkpoints[-1].checkpoint_id:
             return checkpoints
-    message = "job went on time after time while its checkpoints were read; sweep again"
+    message = "job completed checkpoints faster than they were read; sweep again"
     raise CheckpointConflictError(message, job.uri, kind="contended")
 
 
 def _store_clock_ms(directory: str) -> int:
-    """The store's own time: that of a file which it has just written."""
+    """Return the store's own time: that of a file which it has just written."""
     file_system = file_system_for(directory)
     probe = uripath.join(directory, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
     stream = file_system.create(probe)
     try:
-        stream.commit()  # empty: there is room for that on a full disk
+        stream.commit()  # empty, so that a full disk has room for it
         for entry in file_system.list(directory):
             if entry.uri == probe:
                 return entry.modified_ms
     finally:
         stream.abort()
         file_system.delete([probe])
-    raise CheckpointNotFoundError("job's directory vanished while it was looked through", directory)
+    raise CheckpointNotFoundError("job's directory was deleted during the sweep", directory)
 
 
-def _look_around(job: JobDirectory) -> _Place:
+def _scan_job(job: JobDirectory) -> _Place:
     place = _Place(_store_clock_ms(job.uri))
     checkpoints = []
     for entry in file_system_for(job.uri).list(job.uri):
@@ -317,29 +322,31 @@ def _look_around(job: JobDirectory) -> _Place:
         if not entry.is_directory:
             if _JOB_FILE.fullmatch(name):
                 place.files.append(entry)
-        elif CHECKPOINT.fullmatch(name):
+        elif is_checkpoint(entry.uri):
             checkpoints.append(entry.uri)
         elif name in (SHARED, EPOCHS):
-            place.add_ours(file_system_for(entry.uri).list(entry.uri))
-    place.look_into_checkpoints(checkpoints)
+            place.add_state_files(file_system_for(entry.uri).list(entry.uri))
+    place.add_checkpoints(checkpoints)
     place.add_uploads(pending_uploads(job.uri))
     if has_marker(job.state_uri):
-        _look_everywhere(place, job.state_uri)
+        _scan_entropy_paths(place, job.state_uri)
     return place
 
 
-def _look_everywhere(place: _Place, spread: str) -> None:
-    """Add what is in the many directories that state files are spread over."""
-    directories = spread_everywhere(spread)
+def _scan_entropy_paths(place: _Place, state_uri: str) -> None:
+    """Add the files in the directories with random characters."""
+    directories = entropy_paths(state_uri)
     inside = [
         entry.uri
         for entry in list_all(directories)
-        if entry.is_directory and not entry.is_link and _holds_state(uripath.name(entry.uri))
+        if entry.is_directory
+        and not entry.is_link
+        and (uripath.name(entry.uri) == SHARED or is_checkpoint(entry.uri))
     ]
-    place.add_ours(list_all(inside))
-    # Asked for once, and not in each of them: few are unfinished at any time.
+    place.add_state_files(list_all(inside))
+    # Listed once, and not for each directory: few uploads are unfinished at any time.
     below = tuple(f"{directory}/" for directory in directories)
-    uploads = pending_uploads(common_directory(spread))
+    uploads = pending_uploads(entropy_root(state_uri))
     place.add_uploads(upload for upload in uploads if upload.uri.startswith(below))
 
 
@@ -347,26 +354,19 @@ def _is_committed(inside: Iterable[FileStatus]) -> bool:
     return any(uripath.name(file.uri) == METADATA_FILE for file in inside)
 
 
-def _holds_state(name: str) -> bool:
-    """Whether state files are in a directory of that name."""
-    return name == SHARED or CHECKPOINT.fullmatch(name) is not None
-
-
-def _look_for_savepoints(directory: str, job_id: str) -> _Place:
+def _scan_savepoints(directory: str, job_id: str) -> _Place:
     savepoints = [
-        entry
-        for entry, of_job in savepoints_in(directory)
-        if of_job == job_id and not entry.is_link
+        entry for entry, owner in savepoints_in(directory) if owner == job_id and not entry.is_link
     ]
     place = _Place(_store_clock_ms(directory) if savepoints else 0)
-    place.look_into_savepoints(savepoints)
+    place.add_savepoints(savepoints)
     return place
 
 
-def _is_dead(directory: str, highest: int) -> bool:
-    """Whether nobody will write into a directory any more: it is an older checkpoint's, or a savepoint's.
+def _is_unused(directory: str, highest: int) -> bool:
+    """Return whether no writer will use a directory again: it is of an older checkpoint, or of a savepoint.
 
-    A directory of a higher checkpoint is left, however old: the next driver uses it again.
+    A directory of a higher checkpoint stays, however old: the next driver uses it again.
     """
     matched = CHECKPOINT.fullmatch(uripath.name(directory))
     return matched is None or int(matched[1]) < highest

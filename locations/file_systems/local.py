@@ -9,7 +9,14 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from holdfast.common import ContextPool, collect_failures, raise_first, shortage_of, uripath
+from holdfast.common import (
+    FULL_ERRNOS,
+    ContextPool,
+    collect_failures,
+    raise_first,
+    shortage_of,
+    uripath,
+)
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -39,8 +46,6 @@ _REFUSED_ERRNOS = {
 
 _UNLINK_THREADS = 4
 _MIN_PARALLEL_DELETES = 64
-
-_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _MISSING_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
@@ -433,7 +438,7 @@ def _error_for(error: OSError, uri: str) -> CheckpointError:
         )
     if error.errno in _REFUSED_ERRNOS:
         return InvalidRequestError(f"path can't be used ({error.strerror})", uri)
-    if error.errno in _FULL_ERRNOS:
+    if error.errno in FULL_ERRNOS:
         return StorageFullError(f"no space left ({error.strerror})", uri)
     return shortage_of(error, uri) or StorageUnavailableError(
         f"local disk failed ({error.strerror})", uri

@@ -21,7 +21,7 @@ from holdfast.locations.file_systems.retrying import (
     RetryPolicy,
 )
 from holdfast.locations.file_systems.s3 import S3FileSystem, S3Settings
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 _DEFAULT_POLICY = RetryPolicy()
 
@@ -108,7 +108,7 @@ def use_s3(
         InvalidRequestError: `bucket` is not a valid bucket name.
     """
     if bucket is not None and (not bucket or "/" in bucket):
-        message = f"bucket must be a bucket name such as 'my-bucket', got {shown(bucket)!r}"
+        message = f"bucket must be a bucket name such as 'my-bucket', got {redact(bucket)!r}"
         raise InvalidRequestError(message)
     with LOCK.current:
         for scheme, adapter in _S3_SCHEMES.items():

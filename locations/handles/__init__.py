@@ -1,8 +1,7 @@
-"""Handles: small immutable values that lead to bytes of state, and the checksums that guard them.
+"""Handles: small immutable values that lead to bytes of state, and the checksums of these bytes.
 
-`stream_handles` lead to bytes, `operator_handles` and `keyed_handles` to state in them; `state_handle` says
-what the latter have in common, `checksum` verifies while a stream is read. A storage makes handles,
-`metadata` stores them, backends read the bytes behind them. Start with `state_handle`.
+`stream_handles` lead to bytes, `state_handles` to the state of a subtask in them; `checksum` verifies a stream while it
+is read. A storage makes handles, `metadata` stores them, backends read their streams. Start with `state_handles`.
 """
 
 from holdfast.locations.handles.checksum import (
@@ -12,18 +11,18 @@ from holdfast.locations.handles.checksum import (
     VerifyingInputStream,
     checksum_of,
 )
-from holdfast.locations.handles.keyed_handles import (
+from holdfast.locations.handles.state_handles import (
+    KeyedStateHandle,
     KeyGroupsStateHandle,
     ManagedKeyedStateHandle,
-    SegmentsStateHandle,
-)
-from holdfast.locations.handles.operator_handles import (
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
+    SegmentsStateHandle,
+    StateHandle,
     StatePartitions,
+    StreamChange,
 )
-from holdfast.locations.handles.state_handle import KeyedStateHandle, StateHandle, StreamChange
 from holdfast.locations.handles.stream_handles import (
     ByteStreamStateHandle,
     FileStateHandle,

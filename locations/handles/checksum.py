@@ -23,9 +23,9 @@ class Checksum(msgspec.Struct, frozen=True):
     """The checksums that a file's bytes must have.
 
     Attributes:
-        algorithm: `crc32c`; others may come.
-        block_bytes: Length of all blocks but the last, which may be shorter.
-        blocks: One checksum a block, 4 bytes each, big-endian; empty for an empty file.
+        algorithm: `crc32c`, the only one so far.
+        block_bytes: Length of a block; the last one may be shorter.
+        blocks: One checksum per block, 4 bytes each, big-endian; empty for an empty file.
     """
 
     algorithm: str
@@ -34,7 +34,7 @@ class Checksum(msgspec.Struct, frozen=True):
 
 
 class ChecksumBuilder:
-    """Adds up the checksums of a stream while it is written."""
+    """Computes the checksums of a stream while it is written."""
 
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         self._block_bytes = block_bytes
@@ -54,11 +54,11 @@ class ChecksumBuilder:
                 self._end_block()
 
     def add_blocks(self, checksum: Checksum, size: int) -> None:
-        """Add bytes whose checksums are known, without a look at the bytes.
+        """Add bytes whose checksums are known, without reading them.
 
         Args:
-            checksum: The checksum of these bytes, a whole number of whose blocks fits into each of this builder's.
-            size: How many bytes they are.
+            checksum: Checksum of the bytes; this builder's block length must be a multiple of its block length.
+            size: Number of bytes.
         """
         for (block,) in struct.iter_unpack(">I", checksum.blocks):
             length = min(size, checksum.block_bytes)
@@ -69,7 +69,7 @@ class ChecksumBuilder:
                 self._end_block()
 
     def finish(self) -> Checksum:
-        """The checksum of everything given so far; the builder is done after it."""
+        """Return the checksum of all bytes added; ends the life of the builder."""
         if self._filled:
             self._end_block()
         return Checksum("crc32c", self._block_bytes, bytes(self._blocks))
@@ -80,14 +80,14 @@ class ChecksumBuilder:
 
 
 def checksum_of(data: BytesLike) -> Checksum:
-    """The checksum of bytes that are all here."""
+    """Compute the checksum of bytes."""
     builder = ChecksumBuilder()
     builder.update(data)
     return builder.finish()
 
 
 class VerifyingInputStream(PositionedInputStream):
-    """A file of known length and checksum; every byte it returns was verified.
+    """A file of known length and checksum; every byte that it returns was verified.
 
     Raises:
         CheckpointCorruptedError: The length or a block differs: on opening, or while reading.
@@ -135,7 +135,7 @@ class VerifyingInputStream(PositionedInputStream):
         index, start = divmod(self._position, self._checksum.block_bytes)
         length = min(self._checksum.block_bytes, self._size - index * self._checksum.block_bytes)
         if index != self._block_index:
-            if start == 0 and len(wanted) >= length:  # there is no need of a copy
+            if start == 0 and len(wanted) >= length:  # the block needs no copy
                 self._load(index, wanted[:length])
                 self._position += length
                 return length

@@ -1,4 +1,4 @@
-"""Handles to one stream of bytes, which are in a file or in the handle itself; and what stands for a handle."""
+"""Handles to one stream of bytes: in a file, in the handle itself, or by the name of a stream stored before."""
 
 import io
 from typing import BinaryIO, NoReturn, cast
@@ -12,7 +12,7 @@ from holdfast.locations.handles.checksum import Checksum, ChecksumBuilder, Verif
 
 
 class ByteStreamStateHandle(msgspec.Struct, frozen=True, tag="bytes"):
-    """State that is small enough to travel in the handle itself."""
+    """State that is small enough to be in the handle itself."""
 
     data: bytes
 
@@ -22,25 +22,24 @@ class ByteStreamStateHandle(msgspec.Struct, frozen=True, tag="bytes"):
         return len(self.data)
 
     def __repr__(self) -> str:
-        # Without the bytes: they are rows of somebody's stream, and this ends up in logs.
+        # Without the bytes: they are users' rows, and this ends up in logs.
         return f"{type(self).__name__}({self.size} bytes)"
 
     def open_input_stream(self) -> BinaryIO:
-        """A seekable stream of the bytes."""
+        """Open a seekable stream of the bytes."""
         return io.BytesIO(self.data)
 
     def discard_state(self) -> None:
-        """Nothing to do: the bytes go with the handle."""
+        """Do nothing: the bytes are in the handle."""
 
 
 class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
-    """State in a file of its own.
+    """State in a file.
 
     Attributes:
-        uri: Normalized URI of the file. A `_metadata` file stores only the name of a file that lies
-            beside it.
+        uri: Normalized URI of the file.
         size: Length in bytes.
-        checksum: The checksum of the bytes. None for `_metadata` alone, which ends with its checksum.
+        checksum: The checksum of the bytes. None only for `_metadata`, which ends with its checksum.
     """
 
     uri: str
@@ -48,11 +47,11 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
     checksum: Checksum | None = None
 
     def open_input_stream(self) -> BinaryIO:
-        """A seekable, unbuffered stream that verifies what it reads.
+        """Open a seekable, unbuffered stream that verifies all bytes that it returns.
 
         Raises:
             CheckpointNotFoundError: The file is gone.
-            CheckpointCorruptedError: Its length differs; while reading: a block's checksum.
+            CheckpointCorruptedError: Its length differs; or, while reading, a block's checksum does.
         """
         raw = file_system_for(self.uri).open(self.uri)
         if self.checksum is None:
@@ -61,7 +60,7 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
         return cast("BinaryIO", stream)
 
     def check(self, data: BytesLike) -> None:
-        """Compare bytes from somewhere else with those of the file, by length and checksum.
+        """Compare bytes from another source with those of the file, by length and checksum.
 
         Raises:
             CheckpointCorruptedError: The bytes differ.
@@ -77,18 +76,18 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
                 raise CheckpointCorruptedError(message, self.uri)
 
     def discard_state(self) -> None:
-        """Delete the file. If it is gone already, that is as good."""
+        """Delete the file; a missing one counts as deleted."""
         file_system_for(self.uri).delete([self.uri])
 
 
 class PlaceholderStreamStateHandle(msgspec.Struct, frozen=True, tag="placeholder"):
-    """A task's word that the checkpoint it was restored from has a shared stream, which is not written again.
+    """A shared stream of the checkpoint that a task was restored from, which the task did not write again.
 
-    Only reports of tasks have placeholders: the driver replaces them by the streams' own handles before the
+    Only reports of tasks have placeholders: the driver replaces them by the handles of the streams before the
     checkpoint is completed. `_metadata` never has any.
 
     Attributes:
-        name: The stream's name in the handle that has it, such as a segment's.
+        name: The stream's name in its handle, such as the name of a segment.
         size: Length of the stream in bytes.
 
     Source:
@@ -99,19 +98,19 @@ class PlaceholderStreamStateHandle(msgspec.Struct, frozen=True, tag="placeholder
     size: Count
 
     def open_input_stream(self) -> NoReturn:
-        """Raises InvalidRequestError: the bytes are behind another handle."""
+        """Raise `InvalidRequestError`: only the handle of the stream leads to its bytes."""
         raise InvalidRequestError(
             f"placeholder of shared stream {self.name!r} has no bytes to read"
         )
 
     def discard_state(self) -> None:
-        """Nothing to do: the stream belongs to the checkpoint that has it."""
+        """Do nothing: the stream belongs to the restored checkpoint."""
 
 
 StreamStateHandle = ByteStreamStateHandle | FileStateHandle | PlaceholderStreamStateHandle
-"""Every kind, told apart by its tag when stored or sent."""
+"""Every type of stream handle; stored and sent handles have a tag."""
 
 
 def is_inside(handle: StreamStateHandle, directory: str) -> bool:
-    """Whether the handle's file lies directly in that directory."""
+    """Return whether the handle leads to a file directly in that directory."""
     return isinstance(handle, FileStateHandle) and uripath.parent(handle.uri) == directory

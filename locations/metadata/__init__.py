@@ -1,10 +1,15 @@
-"""The file `_metadata`, which makes a directory a checkpoint: its content, and its bytes.
+"""The file `_metadata`, whose existence makes a directory a checkpoint: its records and its bytes.
 
-`records` are the values, `format` makes bytes of them and reads every version, `relative_uris` names files near by.
-Storages write and read it, coordination decides what becomes of it. Start with `records`.
+`records` are the values; `format` encodes them and decodes every version. Storages write and read the file. Start with
+`records`.
 """
 
-from holdfast.locations.metadata.format import decode_metadata, encode_metadata
+from holdfast.locations.metadata.format import (
+    absolute_uri,
+    decode_metadata,
+    encode_metadata,
+    relative_uri,
+)
 from holdfast.locations.metadata.records import (
     CheckpointMetadata,
     ClaimedCheckpoint,
@@ -13,7 +18,6 @@ from holdfast.locations.metadata.records import (
     SubtaskStatistics,
     new_commit_token,
 )
-from holdfast.locations.metadata.relative_uris import absolute_uri, relative_uri
 
 __all__ = [
     "CheckpointMetadata",

@@ -1,20 +1,20 @@
 """The bytes of `_metadata`. Pure, no I/O.
 
-    offset  length  meaning
-    0       8       magic, "HOLDFAST" in ASCII
-    8       4       format version, unsigned, big-endian
-    12      n       what the version says
-    12+n    4       CRC-32C of all bytes before it, big-endian
-
-Every version has magic, version and checksum at these places, so that a damaged file can be told from a newer
-one. `READERS` has a reader for each version that there ever was. Version 1:
+It has a `Frame` with the magic HOLDFAST. `READERS` has a reader for each version that ever existed. The body of
+version 1:
 
     offset  length  meaning
-    12      8       length m of the body, unsigned, big-endian
-    20      m       body: CheckpointMetadata as a MessagePack map by field names
+    12      8       length m of the map, unsigned, big-endian
+    20      m       CheckpointMetadata as a MessagePack map by field names
 
-Readers skip map keys that they don't know. A change that a reader must not skip gets a new version number: today's
-reader stays in the table, for records as they were, and makes today's records of them.
+Readers skip map keys that they don't know. A change that a reader must not skip gets a new version number: the present
+reader stays in the table for the records as they were, and converts them to the present records.
+
+Files near `_metadata` have relative URIs, so that directories can be moved:
+
+    name                 a file next to `_metadata`
+    ../savepoint-x/name  a file of another savepoint in the same directory as this one
+    s3://bucket/name     any other file
 """
 
 import struct
@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.common import crc32c, message_pack_decoder
+from holdfast.common import Frame, message_pack_decoder, uripath
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
@@ -34,25 +34,20 @@ from holdfast.locations.handles import (
     StreamStateHandle,
 )
 from holdfast.locations.metadata.records import CheckpointMetadata
-from holdfast.locations.metadata.relative_uris import absolute_uri, relative_uri
+from holdfast.redaction import redact
 
-MAGIC = b"HOLDFAST"
-VERSION = 1
-"""The version that is written."""
-
-_HEADER = struct.Struct(">8sI")
+_FRAME = Frame(b"HOLDFAST", version=1, name="holdfast metadata file")
 _LENGTH = struct.Struct(">Q")
-_TRAILER = struct.Struct(">I")
+
+_PARENT = "../"
+_SAVEPOINT = "savepoint-"
 
 
 def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
-    """The bytes of a `_metadata` file in `directory`.
-
-    The names of files in the directory become relative. In the `_metadata` of a savepoint the names
-    of files in savepoints beside it do, too: they can be moved together.
+    """Return the bytes of a `_metadata` file in `directory`.
 
     Raises:
-        InvalidRequestError: The metadata has a placeholder, whose bytes nobody would find.
+        InvalidRequestError: The metadata has a placeholder, which leads to no bytes.
     """
 
     def relative(handle: StreamStateHandle) -> StreamStateHandle:
@@ -66,12 +61,11 @@ def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
         return msgspec.structs.replace(handle, uri=relative_uri(handle.uri, directory))
 
     body = msgspec.msgpack.encode(metadata.with_streams(relative))
-    content = _HEADER.pack(MAGIC, VERSION) + _LENGTH.pack(len(body)) + body
-    return content + _TRAILER.pack(crc32c(content))
+    return _FRAME.encode(_LENGTH.pack(len(body)) + body)
 
 
 def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMetadata:
-    """Read the bytes of a `_metadata` file, of any version that there ever was.
+    """Decode the bytes of a `_metadata` file of any version.
 
     Args:
         content: The whole file.
@@ -79,21 +73,20 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
         uri: The file, for errors.
 
     Raises:
-        CheckpointCorruptedError: The file is of another kind, was cut or changed, or has numbers
-            that can't be.
-        UnsupportedFormatError: The file is whole, and of a newer version.
+        CheckpointCorruptedError: The file is of another format, was cut off or changed, or has invalid numbers.
+        UnsupportedFormatError: The file is intact and of a newer version.
     """
-    version, rest = _opened(content, uri)
+    version, body = _FRAME.open(content, uri)
     if version not in READERS:
-        raise UnsupportedFormatError(_unreadable(version), uri)
+        raise _version_error(version, uri)
     try:
-        metadata = READERS[version](rest)
+        metadata = READERS[version](body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error) as error:
         raise CheckpointCorruptedError(f"metadata can't be decoded ({error})", uri) from error
     for uid, operator in metadata.operators.items():
-        flaw = operator.flaw()
-        if flaw is not None:
-            message = f"metadata can't be right: operator {uid!r} has {flaw}"
+        inconsistency = operator.find_inconsistency()
+        if inconsistency is not None:
+            message = f"metadata can't be right: operator {uid!r} has {inconsistency}"
             raise CheckpointCorruptedError(message, uri)
 
     def absolute(handle: StreamStateHandle) -> StreamStateHandle:
@@ -107,43 +100,57 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
     return metadata.with_streams(absolute)
 
 
-def _read_version_1(rest: memoryview) -> CheckpointMetadata:
-    (length,) = _LENGTH.unpack_from(rest)
-    body = rest[_LENGTH.size :]
-    if length != len(body):
-        raise msgspec.DecodeError(f"body of {len(body)} bytes, expected {length}")
-    return _DECODER.decode(body)
+def relative_uri(uri: str, directory: str) -> str:
+    """Return a file's URI as the `_metadata` of a directory has it."""
+    parent = uripath.parent(uri)
+    if parent == directory:
+        return uripath.name(uri)
+    siblings = (uripath.name(parent), uripath.name(directory))
+    if uripath.parent(parent) == uripath.parent(directory) and all(
+        name.startswith(_SAVEPOINT) for name in siblings
+    ):
+        return f"{_PARENT}{uripath.name(parent)}/{uripath.name(uri)}"
+    return uri
 
 
-READERS: dict[int, Callable[[memoryview], CheckpointMetadata]] = {1: _read_version_1}
-"""For each format version what makes records of the bytes between version and checksum. Names of files may
-still be relative. A reader raises what msgspec or struct do, if the bytes make no sense."""
+def absolute_uri(uri: str, directory: str) -> str:
+    """Resolve the URI of a file in the `_metadata` of a directory.
+
+    Raises:
+        CheckpointCorruptedError: The URI has another form than `relative_uri` writes, such as one with `..` in the
+            middle, which would lead elsewhere.
+    """
+    parent, _, name = uri.removeprefix(_PARENT).rpartition("/")
+    if uri == name:
+        resolved = uripath.join(directory, name)
+    elif uri.startswith(f"{_PARENT}{_SAVEPOINT}") and "/" not in parent:
+        resolved = uripath.join(uripath.parent(directory), parent, name)
+    else:
+        resolved = uri
+    if not name or not uripath.is_normalized(resolved):
+        message = f"metadata names a file {redact(uri)!a}, which is not a valid location of a file"
+        raise CheckpointCorruptedError(message, directory)
+    return resolved
 
 
-def _opened(content: bytes, uri: str) -> tuple[int, memoryview]:
-    """The version of a file that is whole, and what stands between it and the checksum."""
-    if not content.startswith(MAGIC):
-        raise CheckpointCorruptedError("not a holdfast metadata file", uri)
-    if len(content) < _HEADER.size + _TRAILER.size:
-        raise CheckpointCorruptedError(f"metadata file is cut off at {len(content)} bytes", uri)
-    end = len(content) - _TRAILER.size
-    (expected,) = _TRAILER.unpack_from(content, end)
-    actual = crc32c(memoryview(content)[:end])
-    if actual != expected:
-        message = (
-            f"metadata file is damaged or cut off: its {len(content)} bytes have checksum "
-            f"{actual:08x}, expected {expected:08x} (crc32c)"
-        )
-        raise CheckpointCorruptedError(message, uri)
-    _, version = _HEADER.unpack_from(content)
-    return version, memoryview(content)[_HEADER.size : end]
+def _read_version_1(body: memoryview) -> CheckpointMetadata:
+    (length,) = _LENGTH.unpack_from(body)
+    records = body[_LENGTH.size :]
+    if length != len(records):
+        raise msgspec.DecodeError(f"body of {len(records)} bytes, expected {length}")
+    return _DECODER.decode(records)
 
 
-def _unreadable(version: int) -> str:
+def _version_error(version: int, uri: str) -> UnsupportedFormatError:
     oldest, newest = min(READERS), max(READERS)
     readable = f"versions {oldest} to {newest}" if oldest < newest else f"version {newest}"
     message = f"written in format version {version}; this Holdfast reads {readable}"
-    return f"{message}: upgrade Holdfast" if version > newest else message
+    way_out = ": upgrade Holdfast" if version > newest else ""
+    return UnsupportedFormatError(message + way_out, uri)
 
+
+READERS: dict[int, Callable[[memoryview], CheckpointMetadata]] = {1: _read_version_1}
+"""Reader of the body by format version. It leaves URIs relative, and raises the errors of msgspec or struct if the body
+is invalid."""
 
 _DECODER = message_pack_decoder(CheckpointMetadata)

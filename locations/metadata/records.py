@@ -5,10 +5,9 @@
     │  └─ subtasks: StoredSubtask, by index
     │     ├─ managed_operator, raw_operator, managed_keyed, raw_keyed: handles to state
     │     └─ statistics: SubtaskStatistics
-    └─ coordinator_states: bytes, by the name of who wrote them
+    └─ coordinator_states: bytes, by the name of their writer
 
-Every level gives the streams of all that is below it, and makes a copy of itself with other streams.
-Neither asks which kind of state they are of.
+Every level returns the streams of all levels below it and copies itself with other streams, whatever the type of state.
 """
 
 import uuid
@@ -33,7 +32,7 @@ from holdfast.locations.handles import (
 
 
 def new_commit_token() -> str:
-    """A token that nobody else has."""
+    """Return a random token."""
     return uuid.uuid4().hex
 
 
@@ -42,18 +41,18 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         rows_in: Rows given to the operator.
-        rows_out: Rows that it gave to the sink.
+        rows_out: Rows that it emitted.
         state_bytes: Bytes of state written, in files and inline.
-        restore_ms: Time to read the state that it began with, milliseconds.
+        restore_ms: Time to read the restored state, milliseconds.
         process_ms: Time in the operator's own code and in reading its input, milliseconds.
         sync_ms: Time of the snapshot's synchronous part, milliseconds.
         async_ms: Time of the snapshot's asynchronous part, milliseconds.
-        restored_from: Where the files of its state were when it began: in the memory of its `worker`,
-            in `local` copies on the disk of its host, or in `storage`, if any was only there. Of keyed
-            state segments count, and not the manifest. Empty if there were no files, or nobody has noted it.
-        rows_late: Rows that were dropped before the operator because they came too late; not in `rows_in`.
-        backend_metrics: What the backend of keyed state says of itself, by names of its own; empty unless a setting
-            asks for it.
+        restored_from: Source of the files of its restored state: the memory of its `worker`, `local` copies on the
+            disk of its host, or `storage` if at least one was only there. Segments of keyed state count, their
+            manifest does not. Empty if there were no files, or if it was not recorded.
+        rows_late: Rows that were dropped before the operator because they were late; not in `rows_in`.
+        backend_metrics: Metrics of the backend of keyed state, by the backend's names; empty unless a setting
+            enables them.
     """
 
     rows_in: Count
@@ -73,13 +72,13 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         managed_operator: List, union and broadcast states.
-        statistics: Counts and times of the subtask's work; None if nobody counted.
+        statistics: Counts and times of the subtask's work; None if they were not recorded.
         raw_operator: Bytes that the user wrote into the operator's stream.
         managed_keyed: States by key.
         raw_keyed: Bytes that the user wrote into the keyed stream, by key group.
     """
 
-    # A default that is made is written all the same: files always had these two keys.
+    # msgspec writes a default that a factory makes: files always had these two keys.
     managed_operator: tuple[OperatorStateHandle, ...] = msgspec.field(default_factory=lambda: ())
     statistics: SubtaskStatistics | None = msgspec.field(default_factory=lambda: None)
     raw_operator: tuple[RawOperatorStateHandle, ...] = ()
@@ -87,20 +86,20 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
     raw_keyed: tuple[KeyGroupsStateHandle, ...] = ()
 
     def keyed_handles(self) -> tuple[KeyedStateHandle, ...]:
-        """Every handle to keyed state, managed and raw."""
+        """Return every handle to keyed state, managed and raw."""
         return (*self.managed_keyed, *self.raw_keyed)
 
     def handles(self) -> tuple[StateHandle, ...]:
-        """Every handle to state, of all kinds."""
+        """Return every handle to state."""
         return (*self.managed_operator, *self.raw_operator, *self.keyed_handles())
 
     def streams(self) -> list[StreamStateHandle]:
-        """Every handle to bytes of state, in files and inline."""
+        """Return every handle to bytes of state, in files and inline."""
         return [stream for handle in self.handles() for stream in handle.streams()]
 
     @property
     def written_bytes(self) -> int:
-        """Bytes that were written for what a task reports: placeholders stand for what was there before."""
+        """Bytes that a task wrote for the state it reports; streams of placeholders were written before."""
         return sum(
             stream.size
             for stream in self.streams()
@@ -109,11 +108,11 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def stored_bytes(self) -> int:
-        """Length of the state, in files and inline; a file that several handles lead to counts once."""
+        """Length of the state, in files and inline; a file with several handles counts once."""
         return _total_size(self.streams())
 
     def with_streams(self, change: StreamChange, /) -> "StoredSubtask":
-        """A copy in which every handle to bytes of state went through `change`."""
+        """Return a copy in which `change` replaced every handle to bytes of state."""
         return StoredSubtask(
             managed_operator=_with_streams(self.managed_operator, change),
             statistics=self.statistics,
@@ -123,7 +122,7 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def shared_streams(self) -> dict[str, StreamStateHandle]:
-        """Every stream that later checkpoints may refer to, by its name."""
+        """Return every stream that later checkpoints may refer to, by its name."""
         return {
             name: stream
             for handle in self.handles()
@@ -131,7 +130,7 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
         }
 
     def together_with(self, other: "StoredSubtask") -> "StoredSubtask":
-        """This state and the other one's, with the statistics of this one."""
+        """Return the union of both states, with the statistics of this one."""
         return StoredSubtask(
             managed_operator=self.managed_operator + other.managed_operator,
             statistics=self.statistics,
@@ -148,9 +147,9 @@ class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
         parallelism: Number of its subtasks.
         max_parallelism: Number of key groups, the highest parallelism it can be restored with.
         subtasks: State by subtask index, 0 <= index < parallelism. Subtasks without state are absent.
-        key: The columns by which rows were dealt to subtasks; empty if they were dealt evenly.
-        key_hash: The name of the function that took the values of these columns to key groups.
-        key_types: The columns' types, as that function goes by them.
+        key: Columns that rows were partitioned by; empty if they were distributed evenly.
+        key_hash: Name of the function from the values of these columns to key groups.
+        key_types: Types of the columns, as that function distinguishes them.
     """
 
     parallelism: Parallelism
@@ -161,25 +160,25 @@ class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
     key_types: tuple[str, ...] = ()
 
     def streams(self) -> list[StreamStateHandle]:
-        """Every handle to bytes of state, in files and inline; none if the operator has no state."""
+        """Return every handle to bytes of state, in files and inline."""
         return [stream for subtask in self.subtasks.values() for stream in subtask.streams()]
 
     def with_streams(self, change: StreamChange, /) -> "StoredOperator":
-        """A copy in which every handle to bytes of state went through `change`."""
+        """Return a copy in which `change` replaced every handle to bytes of state."""
         subtasks = {index: state.with_streams(change) for index, state in self.subtasks.items()}
         return msgspec.structs.replace(self, subtasks=subtasks)
 
-    def flaw(self) -> str | None:
-        """How numbers in it contradict each other or the streams of state; None if they don't."""
+    def find_inconsistency(self) -> str | None:
+        """Describe numbers that contradict each other or the streams of state; None if they are consistent."""
         if self.parallelism > self.max_parallelism:
             return f"parallelism {self.parallelism} and max parallelism {self.max_parallelism}"
         for index, subtask in self.subtasks.items():
             if index >= self.parallelism:
                 return f"state of subtask {index} and parallelism {self.parallelism}"
             for handle in subtask.handles():
-                flaw = handle.flaw()
-                if flaw is not None:
-                    return f"in subtask {index}: {flaw}"
+                inconsistency = handle.find_inconsistency()
+                if inconsistency is not None:
+                    return f"in subtask {index}: {inconsistency}"
             for keyed in subtask.keyed_handles():
                 first, last = keyed.key_groups
                 if last >= self.max_parallelism:
@@ -190,12 +189,12 @@ class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClaimedCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint or savepoint that a job has begun with and owns, until it has deleted it.
+    """A checkpoint or savepoint that a job was started from and owns until it has deleted it.
 
     Attributes:
         pointer: URI of its directory.
-        commit_token: The token of its `_metadata`, which tells it from another one in that place.
-        files: URIs of all files that it leads to.
+        commit_token: The token of its `_metadata`, which distinguishes it from another one in that directory.
+        files: URIs of all its files.
     """
 
     pointer: str
@@ -204,20 +203,19 @@ class ClaimedCheckpoint(msgspec.Struct, frozen=True):
 
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that a job needs to go on from a checkpoint.
+    """Everything that a job needs to resume from a checkpoint.
 
     Attributes:
         job_id: The job that the checkpoint belongs to.
         checkpoint_id: The checkpoint's number; a job completes each number only once.
         commit_token: Random, so that a committer recognises its own write.
-        created_ms: When the checkpoint was completed by the driver's clock, milliseconds since 1970
-            UTC.
+        created_ms: Time of completion by the driver's clock, milliseconds since 1970 UTC.
         duration_ms: From the beginning of the checkpoint to its completion, milliseconds.
         writer: Name and version of the program that wrote it.
-        epoch: Number of the claim to the job under which it was committed; 0 if there was none.
+        epoch: Epoch of the driver that committed it; 0 if that driver owned no job.
         operators: State by operator uid.
-        coordinator_states: What the driver itself needs to go on, by the name of who wrote it.
-        claimed: What the job has claimed and not deleted yet.
+        coordinator_states: State of the driver, by the name of its writer.
+        claimed: Checkpoints and savepoints that the job has claimed and not deleted yet.
     """
 
     job_id: str
@@ -233,15 +231,15 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of all state in the checkpoint, in files and inline; a file that several handles lead to counts once."""
+        """Length of all state, in files and inline; a file with several handles counts once."""
         return _total_size(self.streams())
 
     def streams(self) -> list[StreamStateHandle]:
-        """Every handle to bytes of state, in files and inline."""
+        """Return every handle to bytes of state, in files and inline."""
         return [stream for operator in self.operators.values() for stream in operator.streams()]
 
     def shared_streams(self) -> list[StreamStateHandle]:
-        """Every handle to bytes of state that later checkpoints may refer to."""
+        """Return every handle to bytes of state that later checkpoints may refer to."""
         return [
             stream
             for operator in self.operators.values()
@@ -250,7 +248,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
         ]
 
     def with_streams(self, change: StreamChange, /) -> "CheckpointMetadata":
-        """A copy in which every handle to bytes of state went through `change`."""
+        """Return a copy in which `change` replaced every handle to bytes of state."""
         operators = {uid: state.with_streams(change) for uid, state in self.operators.items()}
         return msgspec.structs.replace(self, operators=operators)
 

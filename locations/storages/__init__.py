@@ -1,42 +1,31 @@
-"""Where checkpoints go: storages, locations, and the streams into them.
+"""Storage of checkpoints: storages, locations, and the streams into them.
 
-`contract` draws the whole protocol; `file_system_storage` and `memory_storage` do it, over any file system.
-The commit is `file_system_streams.CheckpointMetadataOutputStream.close_and_finalize_checkpoint`; who owns a job
-is settled in `ownership`. Start with `contract`.
+`contract` draws the protocol; `file_system_storage` implements it over any file system, `memory_storage` with all state
+inside `_metadata`. `layout` names the files. The commit is the success call of the metadata stream in
+`file_system_streams`; `ownership` decides between two drivers of a job. Start with `contract`.
 """
 
+from holdfast.locations.storages.completed import (
+    find_metadata,
+    list_all,
+    list_each,
+    load_checkpoint,
+    resolve_pointer,
+)
 from holdfast.locations.storages.contract import (
-    CHECKPOINT,
-    JOB_ID,
-    METADATA_FILE,
-    SAVEPOINT_NAME,
-    SHARED,
-    STATE_FILE,
-    AdoptingOutputStream,
     CheckpointedStateScope,
     CheckpointMetadataOutputStream,
     CheckpointStateOutputStream,
     CheckpointStorage,
     CheckpointStorageAccess,
-    CheckpointStorageCoordinatorView,
     CheckpointStorageLocation,
     CheckpointStorageLocationReference,
-    CheckpointStorageWorkerView,
     CheckpointStreamFactory,
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
+    DiscardingStream,
     JobOwnership,
-    check_job_id,
 )
-from holdfast.locations.storages.discarded_unless_kept import DiscardedUnlessKept
-from holdfast.locations.storages.entropy import (
-    common_directory,
-    has_marker,
-    lies_in,
-    spread_everywhere,
-    without_marker,
-)
-from holdfast.locations.storages.file_system_completed import metadata_among, metadata_at
 from holdfast.locations.storages.file_system_storage import (
     INLINE_THRESHOLD_BYTES,
     MAX_INLINE_THRESHOLD_BYTES,
@@ -51,12 +40,32 @@ from holdfast.locations.storages.job_directory import (
     savepoint_base,
     savepoints_in,
 )
-from holdfast.locations.storages.listings import list_all, list_each
-from holdfast.locations.storages.loading import load_checkpoint, misplaced
-from holdfast.locations.storages.memory_storage import MemoryCheckpointStorage
-from holdfast.locations.storages.ownership import EPOCHS, newest_epoch
-from holdfast.locations.storages.places import belongs_to, find_stray_file, is_state_file
-from holdfast.locations.storages.pointers import NOT_EXTERNALLY_ADDRESSABLE, resolve_pointer
+from holdfast.locations.storages.layout import (
+    CHECKPOINT,
+    EPOCHS,
+    JOB_ID,
+    METADATA_FILE,
+    SAVEPOINT_NAME,
+    SHARED,
+    STATE_FILE,
+    belongs_to,
+    check_job_id,
+    entropy_paths,
+    entropy_root,
+    find_stray_file,
+    has_marker,
+    is_checkpoint,
+    is_file_of,
+    is_state_file,
+    location_mismatch,
+    without_marker,
+)
+from holdfast.locations.storages.memory_storage import (
+    MemoryCheckpointStorage,
+    NonPersistentMetadataCheckpointStorageLocation,
+    PersistentMetadataCheckpointStorageLocation,
+)
+from holdfast.locations.storages.ownership import newest_epoch
 
 __all__ = [
     "CHECKPOINT",
@@ -65,24 +74,20 @@ __all__ = [
     "JOB_ID",
     "MAX_INLINE_THRESHOLD_BYTES",
     "METADATA_FILE",
-    "NOT_EXTERNALLY_ADDRESSABLE",
     "SAVEPOINT_NAME",
     "SHARED",
     "STATE_FILE",
-    "AdoptingOutputStream",
     "CheckpointMetadataOutputStream",
     "CheckpointStateOutputStream",
     "CheckpointStorage",
     "CheckpointStorageAccess",
-    "CheckpointStorageCoordinatorView",
     "CheckpointStorageLocation",
     "CheckpointStorageLocationReference",
-    "CheckpointStorageWorkerView",
     "CheckpointStreamFactory",
     "CheckpointedStateScope",
     "CompletedCheckpoint",
     "CompletedCheckpointStorageLocation",
-    "DiscardedUnlessKept",
+    "DiscardingStream",
     "FileSystemCheckpointStorage",
     "FileSystemCheckpointStorageAccess",
     "FileSystemCheckpointStorageLocation",
@@ -90,24 +95,26 @@ __all__ = [
     "JobDirectory",
     "JobOwnership",
     "MemoryCheckpointStorage",
+    "NonPersistentMetadataCheckpointStorageLocation",
+    "PersistentMetadataCheckpointStorageLocation",
     "belongs_to",
     "check_job_id",
     "checkpoint_storage",
-    "common_directory",
+    "entropy_paths",
+    "entropy_root",
+    "find_metadata",
     "find_stray_file",
     "has_marker",
+    "is_checkpoint",
+    "is_file_of",
     "is_state_file",
-    "lies_in",
     "list_all",
     "list_each",
     "load_checkpoint",
-    "metadata_among",
-    "metadata_at",
-    "misplaced",
+    "location_mismatch",
     "newest_epoch",
     "resolve_pointer",
     "savepoint_base",
     "savepoints_in",
-    "spread_everywhere",
     "without_marker",
 ]

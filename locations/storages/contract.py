@@ -1,9 +1,9 @@
-"""The contracts of checkpoint storage: who calls what, and in which order.
+"""The contract of checkpoint storage: the order of calls, and who makes each.
 
-    storage   = checkpoint_storage("file:///data/holdfast")     anywhere; only settings, pickles
+    storage   = checkpoint_storage("file:///data/holdfast")     anywhere; holds settings only, pickles
     access    = storage.create_checkpoint_storage("job-1")      driver and tasks
     driver    access.initialize_base_locations_for_checkpoint() once, first
-    driver    ownership = access.claim_job()                    from here on older drivers lose
+    driver    ownership = access.claim_job()                    from now on commits of older drivers fail
     driver    location = access.initialize_location_for_checkpoint(7)
     task      factory = access.resolve_checkpoint_storage_location(7, location.location_reference)
     task      stream = factory.create_checkpoint_state_output_stream(scope)
@@ -13,54 +13,37 @@
     driver    ownership.check()                                 still the owner?
     driver    or, if any of it failed: location.dispose_on_failure()
 
-A stream or location belongs to its writer until its one success call. `close()` before that
-call discards, after it does nothing; leaving a `with` block counts as `close()`.
-
 Source:
     Flink, org.apache.flink.runtime.state: CheckpointStorage, CheckpointStorageAccess and the
     interfaces around them; names and roles are theirs.
 """
 
 import os
-import re
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self
 
 import msgspec
 
-from holdfast.common import uripath
-from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import BytesLike, file_system_for
 from holdfast.locations.handles import Checksum, FileStateHandle, StreamStateHandle, is_inside
 from holdfast.locations.metadata import CheckpointMetadata
-from holdfast.locations.storages.entropy import MARKER, lies_in
-
-METADATA_FILE = "_metadata"
-
-CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
-JOB_ID = re.compile(rf"(?!{MARKER}\Z)[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}")
-"""The form of a job id: it names a directory in every store, and is no marker."""
-
-STATE_FILE = re.compile(r"(?:[0-9a-f]{8}-)?[0-9a-f]{32}")
-"""The form of a state file's name: the digits of the attempt that wrote it, if any, and random ones."""
-
-SHARED = "shared"
-
-SAVEPOINT_NAME = re.compile(rf"savepoint-(?P<job>{JOB_ID.pattern})-[0-9a-f]{{12}}")
+from holdfast.locations.storages.layout import is_dedicated, is_file_of
 
 
 class CheckpointedStateScope(Enum):
-    """Who may refer to a piece of state: one checkpoint, or several."""
+    """The checkpoints that may refer to a stream of state: one, or several."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
 
 
 class CheckpointStorageLocationReference(msgspec.Struct, frozen=True):
-    """The reference that the driver sends to tasks, so that they find the location that it made.
+    """A reference to a pending location, which the driver sends to tasks.
 
     Attributes:
         encoded: Opaque bytes; empty for the default reference, which tasks resolve by themselves.
@@ -69,105 +52,121 @@ class CheckpointStorageLocationReference(msgspec.Struct, frozen=True):
     encoded: bytes = b""
 
 
-class OwnedOutputStream(Protocol):
-    """A stream that belongs to its writer until its one success call, which the kinds name.
+class DiscardingStream(ABC):
+    """An output stream that discards its bytes unless its one success call was made.
 
-    One thread writes; another one may `close`.
+    One thread writes; another one may `close`. Leaving a `with` block is a `close`. A stream that is garbage collected
+    while it is open is discarded with a warning.
     """
 
+    _finished = False
+    """True once the success call or `close` was made: nothing more can be written."""
+
+    @abstractmethod
     def write(self, data: BytesLike, /) -> int:
         """Append the bytes and return their number. Raises `StorageUnavailableError`."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
-        """Discard, unless the success call was made. May be called twice, and never raises."""
-        ...
+        """Discard, unless the success call was made; set `_finished`. May be called twice, and never raises."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
         /,
-    ) -> None: ...
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._finished:
+            self.close()  # first: where warnings are errors, the next line is the last
+            warnings.warn(f"{self!r} was neither kept nor closed", ResourceWarning, stacklevel=2)
 
 
-class CheckpointStateOutputStream(OwnedOutputStream, Protocol):
-    """One blob of state in the making."""
+class CheckpointStateOutputStream(DiscardingStream):
+    """A stream of state in progress; its success call is `close_and_get_handle`."""
 
+    @abstractmethod
     def tell(self) -> int:
-        """Number of bytes written so far."""
-        ...
+        """Return the number of bytes written so far."""
 
+    @abstractmethod
     def flush(self) -> None:
-        """Send buffered bytes to the store, unless they may still travel in the handle."""
-        ...
+        """Send buffered bytes to the store, unless there are so few that the handle can have them."""
 
+    @abstractmethod
     def flush_to_file(self) -> None:
         """Send buffered bytes to the store, however few; memory has no files."""
-        ...
 
+    @abstractmethod
     def sync(self) -> None:
         """Make the bytes that the store has durable, as far as it can before the success call."""
-        ...
 
+    @abstractmethod
     def close_and_get_handle(self) -> StreamStateHandle | None:
-        """Finish the stream and return its handle; None if nothing was written. The stream's one success call.
+        """Finish the stream and return its handle; None if nothing was written.
 
         Raises `StreamClosedError` when called again or after `close`, `StorageUnavailableError`
-        after which nothing is left behind.
+        after which no file remains.
         """
-        ...
 
+    def adopt(self, _path: str, _size: int, _checksum: Checksum, /) -> bool:
+        """Give an immutable file of this machine a second name as the stream's content, instead of copying it.
 
-@runtime_checkable
-class AdoptingOutputStream(CheckpointStateOutputStream, Protocol):
-    """A stream that needs no copy of bytes that are in a file of this machine already."""
-
-    def adopt(self, path: str, size: int, checksum: Checksum, /) -> bool:
-        """Let a file, which nobody changes any more, be what is written; it has its own name for it from now on.
-
-        Args:
-            path: The file.
-            size: The file's length in bytes.
-            checksum: The checksum of the file's bytes.
+        Nothing may be written before or after.
 
         Returns:
-            Whether that was possible. If not, nothing was done. Nothing may be written before or after.
+            Whether the store could do that. If not, nothing was done, and the bytes have to be written.
         """
-        ...
+        return False
+
+
+class CheckpointMetadataOutputStream(DiscardingStream):
+    """Metadata in progress: the checkpoint exists once the success call has returned, and not before."""
+
+    @abstractmethod
+    def close_and_finalize_checkpoint(self) -> "CompletedCheckpointStorageLocation":
+        """Publish the metadata, empty or not.
+
+        Raises `CheckpointConflictError` if the checkpoint exists already, `OutcomeUnknownError`,
+        `StorageUnavailableError`, and `StreamClosedError` when called again or after `close`.
+        """
 
 
 class CompletedCheckpointStorageLocation(Protocol):
-    """A finished checkpoint's place. Holds settings only; pickles."""
+    """The location of a completed checkpoint. Holds settings only; pickles."""
 
     @property
     def external_pointer(self) -> str:
-        """Text by which `resolve_checkpoint` finds the checkpoint again."""
+        """Text that `resolve_pointer` resolves to the checkpoint: the URI of its directory."""
         ...
 
     @property
     def metadata_handle(self) -> StreamStateHandle:
-        """The handle that leads to the metadata."""
+        """The handle to the metadata."""
         ...
 
     def dispose_storage_location(self) -> None:
         """Delete the checkpoint, the metadata first; a missing one counts as deleted.
 
-        State files in other places, which only the metadata leads to, stay; so do those beside it in a
-        directory whose name says nothing of a checkpoint or savepoint, which may hold anything.
+        State files in other directories stay. So do the other files of a directory that was not created for one
+        checkpoint or savepoint.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedCheckpoint:
-    """A checkpoint or savepoint that exists: what it holds, and where it is.
+    """A checkpoint or savepoint that exists: its content and its location.
 
     Attributes:
         metadata: The content of `_metadata`.
-        location: Where it stands.
+        location: Its location.
         metadata_bytes: Length of `_metadata`.
     """
 
@@ -181,15 +180,15 @@ class CompletedCheckpoint:
         return self.metadata.checkpoint_id
 
     def discard(self) -> None:
-        """Delete the checkpoint, the metadata first. What it shares with others is not touched."""
+        """Delete the checkpoint, the metadata first. Files that it shares with others stay."""
         self.location.dispose_storage_location()
         directory = self.location.external_pointer
-        is_deleted = holds_nothing_else(directory)
+        is_deleted = is_dedicated(directory)
         left = [
             stream.uri
             for stream in self.metadata.streams()
             if isinstance(stream, FileStateHandle)
-            and lies_in(stream.uri, directory)
+            and is_file_of(stream.uri, directory)
             and not (is_deleted and is_inside(stream, directory))
         ]
         if left:
@@ -198,101 +197,88 @@ class CompletedCheckpoint:
             file_system_for(directory).delete_empty_directory(directory)
 
 
-class CheckpointMetadataOutputStream(OwnedOutputStream, Protocol):
-    """The metadata in the making: the checkpoint exists once it is finalized, and not before."""
-
-    def close_and_finalize_checkpoint(self) -> CompletedCheckpointStorageLocation:
-        """Publish the metadata, empty or not. The stream's one success call.
-
-        Raises `CheckpointConflictError` if the checkpoint exists already, `OutcomeUnknownError`,
-        `StorageUnavailableError`, and `StreamClosedError` when called again or after `close`.
-        """
-        ...
-
-
 class CheckpointStreamFactory(Protocol):
-    """Makes state streams at one location; for tasks. Holds settings only; pickles."""
+    """Creates state streams at one location; for tasks. Holds settings only; pickles."""
 
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope, /
     ) -> CheckpointStateOutputStream:
-        """A new stream. Creates no directory, and no file before it has to."""
+        """Open a new stream. Creates no directory, and a file only once it is needed."""
         ...
 
 
 class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
-    """A pending checkpoint's place; for the driver."""
+    """The location of a pending checkpoint; for the driver."""
 
     @property
     def external_pointer(self) -> str:
-        """Text by which `resolve_checkpoint` will find the checkpoint once it is completed."""
+        """The pointer of the checkpoint once it is completed."""
         ...
 
     @property
     def location_reference(self) -> CheckpointStorageLocationReference:
-        """The reference by which tasks find this location."""
+        """The reference to this location, for tasks."""
         ...
 
     def create_metadata_output_stream(self) -> CheckpointMetadataOutputStream:
-        """The stream whose success call completes the checkpoint."""
+        """Open the stream whose success call completes the checkpoint."""
         ...
 
     def dispose_on_failure(self) -> None:
-        """Delete the files that the driver and tasks have written through this location for it alone.
+        """Delete the exclusive files that the driver and tasks have written through this location.
 
-        The directory of a checkpoint stays, because another driver may be about to write into it; so does
-        shared state, if the checkpoint can have been there for a moment: another driver may have gone on
-        from it. Nothing is deleted if publishing the metadata was interrupted, or its outcome is unknown:
+        The directory of a checkpoint stays, because another driver may be about to write into it. Shared
+        state stays if the checkpoint may have existed for a moment, because another driver may have resumed from
+        it. Nothing is deleted if publishing the metadata was interrupted, or its outcome is unknown:
         the store may still complete it.
         """
         ...
 
 
 class JobOwnership(Protocol):
-    """One driver's claim to a job: good until another driver claims the job."""
+    """A driver's claim to a job, valid until another driver claims the job."""
 
     @property
     def epoch(self) -> int:
-        """Number of the claim; each is higher than all before it."""
+        """Number of the claim, higher than all earlier ones."""
         ...
 
     @property
     def completed(self) -> Mapping[int, CompletedCheckpoint]:
         """The job's completed checkpoints when it was claimed, by id, oldest first.
 
-        The owner goes on from these. One that a former owner completes later meets it at its name.
+        The owner resumes from these. A later one of a former owner is a conflict with the owner's own one.
         """
         ...
 
     def check(self) -> None:
-        """Raises `CheckpointConflictError` if another driver has claimed the job since."""
+        """Raise `CheckpointConflictError` if another driver has claimed the job since."""
         ...
 
-    def is_past(self, checkpoint_id: int, commit_token: str, /) -> bool:
-        """Whether the job has gone on beyond a checkpoint that its owner never knew of.
+    def is_superseded(self, checkpoint_id: int, commit_token: str, /) -> bool:
+        """Return whether the job has newer checkpoints than one that its owner never knew.
 
-        The token tells it from another one of that number, which the owner knew and deleted.
+        The token distinguishes it from another one of that number, which the owner knew and deleted.
         """
         ...
 
-    def has_ended_before(self, checkpoint_id: int, commit_token: str, /) -> bool:
-        """Whether another job has the newest checkpoint that the owner knew of, and this one came later."""
+    def ended_before(self, checkpoint_id: int, commit_token: str, /) -> bool:
+        """Return whether the job had ended, because another job claimed its newest checkpoint, before this one."""
         ...
 
 
-class CheckpointStorageCoordinatorView(Protocol):
-    """The driver's view of a job's storage."""
+class CheckpointStorageAccess(Protocol):
+    """A job's storage, for the driver; tasks only call `resolve_checkpoint_storage_location`."""
 
     def initialize_base_locations_for_checkpoint(self) -> None:
-        """Make the directories that all checkpoints of the job need. May be repeated.
+        """Create the directories that all checkpoints of the job need. May be repeated.
 
-        Raises `InvalidRequestError` if the store can't keep two drivers apart, and nobody has
-        declared that there is only one.
+        Raises `InvalidRequestError` if the store can't keep two drivers apart and a single writer was not promised.
         """
         ...
 
     def claim_job(self) -> JobOwnership:
-        """Become the job's owner; the one before learns it at its next commit."""
+        """Become the job's owner; the former owner learns it at its next commit."""
         ...
 
     def initialize_location_for_checkpoint(
@@ -304,90 +290,31 @@ class CheckpointStorageCoordinatorView(Protocol):
     def initialize_location_for_savepoint(
         self, checkpoint_id: int, /, target: str | os.PathLike[str] | None = None
     ) -> CheckpointStorageLocation:
-        """Begin a savepoint: a directory of its own below `target`, or the default place.
+        """Begin a savepoint in a new directory below `target`, or below the default directory.
 
         Raises `InvalidRequestError` if there is neither.
         """
         ...
 
     def completed_checkpoints(self) -> Mapping[int, CompletedCheckpointStorageLocation]:
-        """The job's completed checkpoints by id, oldest first, without savepoints."""
+        """Return the job's completed checkpoints by id, oldest first, without savepoints."""
         ...
-
-    def resolve_checkpoint(self, pointer: str, /) -> CompletedCheckpointStorageLocation:
-        """Find a checkpoint of any job. Raises `CheckpointNotFoundError`."""
-        ...
-
-
-class CheckpointStorageWorkerView(Protocol):
-    """The view that tasks have of a job's storage. They create, stat and list no directories."""
 
     def resolve_checkpoint_storage_location(
         self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
     ) -> CheckpointStreamFactory:
-        """Where to write the state of a checkpoint. Raises `InvalidRequestError`.
+        """Return the factory of a checkpoint's state streams. Creates, reads and lists no directory.
 
-        Files that are written by the default reference belong to no attempt that could dispose of them.
+        Files written by the default reference belong to no attempt that could dispose of them.
+
+        Raises `InvalidRequestError`.
         """
         ...
-
-
-class CheckpointStorageAccess(
-    CheckpointStorageCoordinatorView, CheckpointStorageWorkerView, Protocol
-):
-    """A job's storage, for driver and tasks."""
 
 
 class CheckpointStorage(Protocol):
-    """Where checkpoints go: settings only; pickles, and may be shared between threads."""
+    """A place for checkpoints. Holds settings only; pickles, and may be shared between threads."""
 
     def create_checkpoint_storage(self, job_id: str, /) -> CheckpointStorageAccess:
-        """The storage of one job. Touches nothing yet."""
+        """Return the storage of one job. Does no I/O."""
         ...
-
-    def resolve_checkpoint(
-        self, pointer: str | os.PathLike[str], /
-    ) -> CompletedCheckpointStorageLocation:
-        """Find a checkpoint of any job by its directory or its metadata file.
-
-        Raises `CheckpointNotFoundError`, `InvalidRequestError`.
-        """
-        ...
-
-
-def holds_nothing_else(directory: str) -> bool:
-    """Whether a directory with `_metadata` in it was made for that, so that it can go as a whole.
-
-    A copied checkpoint may lie beside jobs, or anything else.
-    """
-    name = uripath.name(directory)
-    return CHECKPOINT.fullmatch(name) is not None or SAVEPOINT_NAME.fullmatch(name) is not None
-
-
-def check_checkpoint_id(checkpoint_id: int) -> None:
-    """Refuse a negative id.
-
-    Raises:
-        InvalidRequestError: The id is negative.
-    """
-    if type(checkpoint_id) is not int:
-        raise InvalidRequestError(f"checkpoint id {checkpoint_id!r} is no whole number")
-    if checkpoint_id < 0:
-        raise InvalidRequestError(f"checkpoint id {checkpoint_id} is negative")
-
-
-def check_job_id(job_id: str) -> str:
-    """Refuse an id that can't be the name of a directory in every store.
-
-    Raises:
-        InvalidRequestError: Not 1 to 128 letters, digits, `.`, `_` or `-`, or it begins with `.`,
-            or is the marker of state files that are spread.
-    """
-    if not JOB_ID.fullmatch(job_id):
-        message = (
-            f"job id {job_id!r} can't name a directory; "
-            "use 1 to 128 letters, digits, '.', '_' or '-', and no '.' at the beginning, nor "
-            f"{MARKER!r}"
-        )
-        raise InvalidRequestError(message)
-    return job_id

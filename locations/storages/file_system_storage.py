@@ -8,21 +8,13 @@ from os import PathLike
 from holdfast.common import uripath
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import abort_uploads, file_system_for, pending_uploads
+from holdfast.locations.storages.completed import (
+    FileSystemCompletedCheckpointStorageLocation,
+    list_all,
+)
 from holdfast.locations.storages.contract import (
-    JOB_ID,
-    METADATA_FILE,
     CheckpointedStateScope,
     CheckpointStorageLocationReference,
-    check_job_id,
-)
-from holdfast.locations.storages.entropy import (
-    check_marker,
-    common_directory,
-    spread_everywhere,
-    without_marker,
-)
-from holdfast.locations.storages.file_system_completed import (
-    FileSystemCompletedCheckpointStorageLocation,
 )
 from holdfast.locations.storages.file_system_streams import (
     FileSystemCheckpointMetadataOutputStream,
@@ -34,10 +26,16 @@ from holdfast.locations.storages.job_directory import (
     new_savepoint_directory,
     savepoint_base,
 )
-from holdfast.locations.storages.listings import list_all
-from holdfast.locations.storages.location_references import decode_reference, encode_reference
+from holdfast.locations.storages.layout import (
+    JOB_ID,
+    METADATA_FILE,
+    check_job_id,
+    check_marker,
+    entropy_paths,
+    entropy_root,
+    without_marker,
+)
 from holdfast.locations.storages.ownership import DirectoryOwnership
-from holdfast.locations.storages.pointers import resolve_pointer
 
 _log = logging.getLogger(__name__)
 
@@ -45,26 +43,28 @@ INLINE_THRESHOLD_BYTES = 20 << 10
 MAX_INLINE_THRESHOLD_BYTES = 1 << 20
 WRITE_BUFFER_BYTES = 32 << 10
 
+# Distinguishes references from garbage; Flink writes the same four bytes before a path.
+_REFERENCE_MAGIC = b"\x05\x5f\x3f\x18"
+
 
 @dataclass(frozen=True, slots=True)
 class FileSystemCheckpointStorage:
     """Checkpoints as directories with state files and a `_metadata` file.
 
     Args:
-        directory: URI of the directory below which every job gets its own. On an object store its
+        directory: URI of the directory with the directories of all jobs. On an object store its
             last part may be `_entropy_`: state files have random characters there, so that the
-            store can spread them; all else is where it would be without that part.
-        inline_threshold: Most bytes of a state that travel in its handle instead of in a file;
+            store can partition them; all other files are where they would be without that part.
+        inline_threshold: Maximum number of bytes of a state that is in its handle instead of a file;
             0 to 1 MiB.
-        write_buffer_bytes: Bytes held back before they are written; at least the threshold
-            takes effect.
-        savepoint_directory: URI of the directory for savepoints that name no other.
+        write_buffer_bytes: Maximum number of buffered bytes; the threshold, if that is larger.
+        savepoint_directory: URI of the default directory for savepoints.
         single_writer: The user's promise that one driver at a time runs a job, for stores that
-            can't create a file only if it is not there yet.
+            can't create a file exclusively.
 
     Raises:
-        InvalidRequestError: A directory has no scheme or is a root, or `_entropy_` where that
-            can't be, or a number is out of bounds.
+        InvalidRequestError: A directory has no scheme or is a root, `_entropy_` is in an invalid
+            place, or a number is out of bounds.
 
     Source:
         Flink, FileSystemCheckpointStorage; its write buffer has 4 KiB.
@@ -79,12 +79,12 @@ class FileSystemCheckpointStorage:
     def __post_init__(self) -> None:
         if not 0 <= self.inline_threshold <= MAX_INLINE_THRESHOLD_BYTES:
             message = (
-                f"inline threshold is {self.inline_threshold} bytes; "
-                f"it must be between 0 and {MAX_INLINE_THRESHOLD_BYTES}"
+                f"inline threshold must be 0 to {MAX_INLINE_THRESHOLD_BYTES} bytes, got "
+                f"{self.inline_threshold}"
             )
             raise InvalidRequestError(message)
         if self.write_buffer_bytes < 0:
-            message = f"write buffer of {self.write_buffer_bytes} bytes is negative"
+            message = f"write buffer must be >= 0 bytes, got {self.write_buffer_bytes}"
             raise InvalidRequestError(message)
         # The way to normalize a field of a frozen class.
         directory = check_marker(uripath.checkpoint_directory(self.directory))
@@ -97,13 +97,8 @@ class FileSystemCheckpointStorage:
         file_system_for(self.directory)
         return FileSystemCheckpointStorageAccess(self, check_job_id(job_id))
 
-    def resolve_checkpoint(
-        self, pointer: str | PathLike[str], /
-    ) -> FileSystemCompletedCheckpointStorageLocation:
-        return resolve_pointer(pointer)
-
     def jobs(self) -> list[str]:
-        """Ids of the jobs that have a directory here, sorted."""
+        """Return the ids of the jobs with a directory here, sorted."""
         directory = without_marker(self.directory)
         entries = file_system_for(directory).list(directory)
         names = (uripath.name(entry.uri) for entry in entries if entry.is_directory)
@@ -113,12 +108,12 @@ class FileSystemCheckpointStorage:
 def checkpoint_storage(
     directory: str | PathLike[str], *, single_writer: bool = False
 ) -> FileSystemCheckpointStorage:
-    """The storage of checkpoints below a directory, picked by the URI's scheme.
+    """Return the storage of checkpoints below a directory, chosen by the URI's scheme.
 
     Args:
         directory: URI, or a `pathlib.Path` for a local directory.
-        single_writer: The promise that one driver at a time runs a job, which stores need that
-            can't create a file only if it is not there yet.
+        single_writer: The promise that one driver at a time runs a job, for stores that
+            can't create a file exclusively.
 
     Raises:
         InvalidRequestError: No scheme, no path, the root directory, or an unknown scheme.
@@ -155,10 +150,8 @@ class FileSystemCheckpointStorageAccess:
         file_system_for(directory).prepare_directory(directory)
         attempt = uuid.uuid4().hex[:8]
         exclusive = uripath.join(self.directory.exclusive(checkpoint_id), f"{attempt}-")
-        factory = self._factory(exclusive, shared=self._shared(exclusive))
-        return FileSystemCheckpointStorageLocation(
-            directory, factory, self.storage.single_writer, attempt
-        )
+        factory = self._factory(exclusive, shared=self._shared_prefix(exclusive))
+        return self._location_class(directory, factory, self.storage.single_writer, attempt)
 
     def initialize_location_for_savepoint(
         self, checkpoint_id: int, /, target: str | PathLike[str] | None = None
@@ -172,49 +165,66 @@ class FileSystemCheckpointStorageAccess:
     def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
         return self.directory.completed_checkpoints()
 
-    def resolve_checkpoint(self, pointer: str, /) -> FileSystemCompletedCheckpointStorageLocation:
-        return resolve_pointer(pointer)
-
     def resolve_checkpoint_storage_location(
         self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
     ) -> "FileSystemCheckpointStreamFactory":
         directory = self.directory.exclusive(checkpoint_id)
-        prefix = decode_reference(reference) if reference.encoded else directory + "/"
-        # A savepoint holds all its files itself.
+        prefix = _decode_reference(reference) if reference.encoded else directory + "/"
+        # All files of a savepoint are in its directory.
         is_checkpoint = uripath.parent(prefix) == directory
-        return self._factory(prefix, shared=self._shared(prefix) if is_checkpoint else prefix)
+        return self._factory(
+            prefix, shared=self._shared_prefix(prefix) if is_checkpoint else prefix
+        )
 
-    def _shared(self, exclusive_prefix: str) -> str:
-        """The prefix of shared files of an attempt, whose exclusive ones have that prefix."""
+    @property
+    def _location_class(self) -> "type[FileSystemCheckpointStorageLocation]":
+        return FileSystemCheckpointStorageLocation
+
+    def _shared_prefix(self, exclusive_prefix: str) -> str:
+        """Return the prefix of an attempt's shared files."""
         return f"{self.directory.shared}/{uripath.name(exclusive_prefix)}"
 
     def _factory(self, exclusive: str, *, shared: str) -> "FileSystemCheckpointStreamFactory":
         return FileSystemCheckpointStreamFactory(
             exclusive_prefix=exclusive,
             shared_prefix=shared,
-            committed_in=without_marker(uripath.parent(exclusive)),
+            metadata_directory=without_marker(uripath.parent(exclusive)),
             inline_threshold=self.storage.inline_threshold,
             write_buffer_bytes=self.storage.write_buffer_bytes,
         )
 
 
+def _decode_reference(reference: CheckpointStorageLocationReference) -> str:
+    """Return the prefix of exclusive files in a reference. Raises `InvalidRequestError`."""
+    encoded = reference.encoded
+    if not encoded.startswith(_REFERENCE_MAGIC) or len(encoded) == len(_REFERENCE_MAGIC):
+        raise InvalidRequestError(f"not a location reference: {encoded[:64].hex()}")
+    try:
+        return encoded.removeprefix(_REFERENCE_MAGIC).decode()
+    except UnicodeDecodeError as error:
+        message = f"location reference is not a valid path: {encoded[:64].hex()}"
+        raise InvalidRequestError(message) from error
+
+
 @dataclass(frozen=True, slots=True)
 class FileSystemCheckpointStreamFactory:
-    """Makes state streams whose files begin with a prefix, a URI; the marker in it spreads them.
+    """Creates state streams whose files start with a prefix, a URI; random characters replace its marker.
 
     Attributes:
         exclusive_prefix: The prefix of state that belongs to one checkpoint.
-        shared_prefix: The prefix of state that several may refer to.
-        committed_in: The directory that will hold `_metadata`.
+        shared_prefix: The prefix of state that several checkpoints may refer to.
+        metadata_directory: The directory that will have `_metadata`.
         inline_threshold: As in the storage.
         write_buffer_bytes: As in the storage.
+        has_files: Whether state may become a file. If not, a state above the threshold is refused.
     """
 
     exclusive_prefix: str
     shared_prefix: str
-    committed_in: str
+    metadata_directory: str
     inline_threshold: int
     write_buffer_bytes: int
+    has_files: bool = True
 
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope, /
@@ -222,16 +232,16 @@ class FileSystemCheckpointStreamFactory:
         exclusive = scope is CheckpointedStateScope.EXCLUSIVE
         prefix = self.exclusive_prefix if exclusive else self.shared_prefix
         return FileSystemCheckpointStateOutputStream(
-            prefix,
+            prefix if self.has_files else None,
             inline_threshold=self.inline_threshold,
             buffer_bytes=self.write_buffer_bytes,
-            durable_name=uripath.parent(prefix) != self.committed_in,
+            durable_name=uripath.parent(prefix) != self.metadata_directory,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingDirectory:
-    """A directory in which a checkpoint or savepoint is in the making."""
+    """The directory of a pending checkpoint or savepoint."""
 
     directory: str
     factory: FileSystemCheckpointStreamFactory
@@ -246,7 +256,8 @@ class _PendingDirectory:
 
     @property
     def location_reference(self) -> CheckpointStorageLocationReference:
-        return encode_reference(self.factory.exclusive_prefix)
+        prefix = self.factory.exclusive_prefix
+        return CheckpointStorageLocationReference(_REFERENCE_MAGIC + prefix.encode())
 
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope, /
@@ -259,10 +270,10 @@ class _PendingDirectory:
         )
 
     def _may_be_completed(self) -> bool:
-        """Whether the store may still complete the checkpoint, however long after this."""
+        """Return whether the store may still complete the checkpoint, now or much later."""
         if self.publication.is_under_way:
             _log.warning(
-                "%s may still be completed by the store; it is left alone, and swept later if not",
+                "%s may still be completed by the store; it is kept, and swept later if it is not",
                 self.directory,
             )
         return self.publication.is_under_way
@@ -272,9 +283,9 @@ class _PendingDirectory:
 class FileSystemCheckpointStorageLocation(_PendingDirectory):
     """A pending checkpoint: one attempt at filling a `chk-<N>` directory.
 
-    The attempt is drawn anew each time a driver begins a checkpoint, so that one that fails can
-    remove what it and its tasks wrote without touching what another driver wrote meanwhile. Shared files
-    are removed only if nobody can ever have gone on from this checkpoint, and refer to them by now.
+    Each attempt of a driver has a random name, so that a failed one can delete the files of this driver and its tasks
+    but not those of another driver. Shared files are deleted only if no driver can have resumed from this
+    checkpoint and refer to them.
     """
 
     attempt: str
@@ -286,20 +297,18 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
         entries = list(file_system.list(self.directory))
         for entry in entries:
             if uripath.name(entry.uri) == METADATA_FILE and self._is_committed(entry.uri):
-                _log.warning(
-                    "checkpoint %s was completed after all; it is left alone", self.directory
-                )
+                _log.warning("checkpoint %s was completed after all; it is kept", self.directory)
                 return
         directories = [uripath.parent(self.factory.exclusive_prefix)]
         if not self.publication.may_have_succeeded:
             directories.append(uripath.parent(self.factory.shared_prefix))
-        everywhere = [place for directory in directories for place in spread_everywhere(directory)]
+        everywhere = [place for directory in directories for place in entropy_paths(directory)]
         entries += list_all([place for place in everywhere if place != self.directory])
         file_system.delete([entry.uri for entry in entries if self._is_ours(entry.uri)])
         abort_uploads(
             upload
-            for common in dict.fromkeys(common_directory(directory) for directory in directories)
-            for upload in pending_uploads(common)
+            for root in dict.fromkeys(entropy_root(directory) for directory in directories)
+            for upload in pending_uploads(root)
             if self._is_ours(upload.uri) and uripath.parent(upload.uri) in everywhere
         )
 
@@ -308,15 +317,15 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
         return uripath.name(uri).startswith((f"{self.attempt}-", f".{self.attempt}-"))
 
     def _is_committed(self, metadata: str) -> bool:
-        """Whether the metadata that stands there names files of this attempt."""
-        # Not decoded, because it may be anything; random digits are not there by chance.
+        """Return whether the metadata in the directory names files of this attempt."""
+        # Not decoded, because it may be anything; the random digits can't be there by coincidence.
         with file_system_for(metadata).open(metadata) as stream:
             return f"{self.attempt}-".encode() in stream.read()
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystemSavepointStorageLocation(_PendingDirectory):
-    """A pending savepoint: a directory that nobody else knows of."""
+    """A pending savepoint in a directory that no one else uses."""
 
     def dispose_on_failure(self) -> None:
         if self._may_be_completed():
@@ -325,6 +334,6 @@ class FileSystemSavepointStorageLocation(_PendingDirectory):
         if any(
             uripath.name(entry.uri) == METADATA_FILE for entry in file_system.list(self.directory)
         ):
-            _log.warning("savepoint %s was completed after all; it is left alone", self.directory)
+            _log.warning("savepoint %s was completed after all; it is kept", self.directory)
             return
         file_system.delete_tree(self.directory)

@@ -1,5 +1,6 @@
-"""State and metadata streams that end up in files."""
+"""Streams of state and metadata into files."""
 
+import io
 import os
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from holdfast.common import uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
+    InvalidRequestError,
     OutcomeUnknownError,
     StreamClosedError,
 )
@@ -28,41 +30,46 @@ from holdfast.locations.handles import (
     StreamStateHandle,
     checksum_of,
 )
-from holdfast.locations.storages.contract import METADATA_FILE
-from holdfast.locations.storages.discarded_unless_kept import DiscardedUnlessKept
-from holdfast.locations.storages.entropy import spread
-from holdfast.locations.storages.file_system_completed import (
-    FileSystemCompletedCheckpointStorageLocation,
+from holdfast.locations.storages.completed import FileSystemCompletedCheckpointStorageLocation
+from holdfast.locations.storages.contract import (
+    CheckpointMetadataOutputStream,
+    CheckpointStateOutputStream,
 )
-from holdfast.locations.storages.gathered_metadata import GatheredMetadataOutputStream
+from holdfast.locations.storages.layout import METADATA_FILE, inject_entropy
 
 
-class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
-    """State that stays in its handle while it is small, and else becomes a file.
+class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
+    """State that is in its handle while it is small, and in a file otherwise.
 
     Args:
         path_prefix: URI to which a random name is appended; its directory must exist. The marker
-            in it is replaced by the beginning of that name.
-        inline_threshold: Most bytes that travel in the handle; 0 makes every state a file.
-        buffer_bytes: Bytes held back before they are written, at least `inline_threshold`.
-        durable_name: Whether no file will be published in the same directory that would make the
-            name durable.
+            in it is replaced by the start of that name. None if state must not become a file.
+        inline_threshold: Maximum number of bytes in the handle; 0 makes every state a file.
+        buffer_bytes: Maximum number of buffered bytes, at least `inline_threshold`.
+        durable_name: Whether the file's name must be made durable, because no file will be published in its
+            directory.
 
     Source:
-        Flink, FsCheckpointStreamFactory.FsCheckpointStateOutputStream. Ours differs: an empty
-        stream is closed by its success call too, the handle has a checksum, and a buffer that the
-        next bytes don't fit into is written as it is, instead of being filled up first.
+        Flink, FsCheckpointStreamFactory.FsCheckpointStateOutputStream and
+        MemCheckpointStreamFactory.MemoryCheckpointOutputStream. Differences: the success call closes an empty
+        stream, too; the handle has a checksum; a buffer without room for the next bytes is written as it
+        is instead of being filled up first; the first byte beyond the limit of memory fails, not the success call.
     """
 
     def __init__(
-        self, path_prefix: str, *, inline_threshold: int, buffer_bytes: int, durable_name: bool
+        self,
+        path_prefix: str | None,
+        *,
+        inline_threshold: int,
+        buffer_bytes: int = 0,
+        durable_name: bool = False,
     ) -> None:
         self._path_prefix = path_prefix
         self._durable_name = durable_name
-        self._uri = ""  # of no use to state that stays small
+        self._uri = ""
         self._inline_threshold = inline_threshold
         self._buffer_bytes = max(buffer_bytes, inline_threshold)
-        self._buffer = bytearray()
+        self._buffer = io.BytesIO()
         self._file: FileOutputStream | None = None
         self._file_bytes = 0
         self._checksum = ChecksumBuilder()
@@ -73,18 +80,19 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
     def write(self, data: BytesLike, /) -> int:
         self._check_open()
         view = memoryview(data).cast("B")
-        if len(self._buffer) + len(view) > self._buffer_bytes:
+        if self._buffer.tell() + len(view) > self._buffer_bytes:
+            self._check_has_files()
             self.flush_to_file()
-        if len(view) >= self._buffer_bytes:
+        if len(view) >= self._buffer_bytes and self._path_prefix is not None:
             with self._closed_on_failure():
                 self._write_file(view)
         else:
-            self._buffer += view
+            self._buffer.write(view)
         return len(view)
 
     def adopt(self, path: str, size: int, checksum: Checksum, /) -> bool:
         self._check_open()
-        if self.tell() or size <= self._inline_threshold:
+        if self.tell() or size <= self._inline_threshold or self._path_prefix is None:
             return False
         uri = self._new_uri()
         file_system = file_system_for(uri).inner
@@ -92,7 +100,7 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
             return False
         try:
             file = file_system.link(path, uri)
-        except CheckpointError:  # if the directory is what fails, writing says so
+        except CheckpointError:  # if the directory is the cause, writing fails, too
             return False
         self._begin(uri, file)
         self._file_bytes = size
@@ -106,9 +114,11 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
 
     def flush_to_file(self) -> None:
         self._check_open()
+        if self._path_prefix is None:
+            return
         with self._closed_on_failure():
-            held, self._buffer = self._buffer, bytearray()
-            self._write_file(held)
+            buffered, self._buffer = self._buffer, io.BytesIO()
+            self._write_file(buffered.getvalue())
 
     def sync(self) -> None:
         self._check_open()
@@ -117,36 +127,35 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
                 self._file.sync()
 
     def tell(self) -> int:
-        return self._file_bytes + len(self._buffer)
+        return self._file_bytes + self._buffer.tell()
 
     def close_and_get_handle(self) -> StreamStateHandle | None:
         with self._lock:
             self._check_open()
             self._finished = True
-            rest, self._buffer = self._buffer, bytearray()
+            rest, self._buffer = self._buffer.getvalue(), io.BytesIO()
         if self._file is None and len(rest) <= self._inline_threshold:
-            return ByteStreamStateHandle(bytes(rest)) if rest else None
+            return ByteStreamStateHandle(rest) if rest else None
         try:
             self._write_file(rest)
             if self._file is not None:
                 self._file.commit(durable_name=self._durable_name)
         finally:
-            # Leaves nothing of a file that was not committed, and one that was alone.
-            self.close()
+            self.close()  # deletes a file that was not committed, and only such a one
         checksum = self._adopted or self._checksum.finish()
         return FileStateHandle(self._uri, self._file_bytes, checksum)
 
     def close(self) -> None:
         with self._lock:
             self._finished = self._discarded = True
-            self._buffer = bytearray()
+            self._buffer = io.BytesIO()
             file = self._file
         if file is not None:
             file.abort()
 
     @contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
-        """Write in this block; the stream is closed after a failure: nobody knows how much is in the file."""
+        """Write in this block; after a failure the stream is closed: the length of the file is unknown."""
         try:
             yield
         except BaseException:
@@ -166,7 +175,7 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
 
     def _new_uri(self) -> str:
         name = os.urandom(16).hex()
-        return spread(self._path_prefix, name) + name
+        return inject_entropy(f"{self._path_prefix}{name}", name)
 
     def _begin(self, uri: str, file: FileOutputStream) -> None:
         with self._lock:
@@ -174,29 +183,37 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         if discarded:  # by another thread, which saw no file
             file.abort()
 
+    def _check_has_files(self) -> None:
+        if self._path_prefix is None:
+            message = (
+                f"state has more than {self._inline_threshold} bytes, the maximum of memory storage; use a "
+                "checkpoint directory"
+            )
+            raise InvalidRequestError(message)
+
     def _check_open(self) -> None:
         if self._finished:
             message = "state stream is closed or discarded already"
-            raise StreamClosedError(message, self._uri or self._path_prefix)
+            raise StreamClosedError(message, self._uri or self._path_prefix or "")
 
 
 @dataclass(slots=True)
 class Publication:
-    """The knowledge of a pending location about its `_metadata`.
+    """A pending location's knowledge about its `_metadata`.
 
     Attributes:
-        is_under_way: Whether the store was asked to publish it, and has not said what came of that:
-            it may yet do so, also long after an interrupt.
-        may_have_succeeded: Whether somebody may have found it published, and gone on from it, even if it is
-            gone by now.
+        is_under_way: Whether the store was asked to publish it and has not reported the outcome: it may still
+            do so, even long after an interrupt.
+        may_have_succeeded: Whether another driver may have found it and resumed from it, even if it is
+            deleted now.
     """
 
     is_under_way: bool = False
     may_have_succeeded: bool = False
 
     @contextmanager
-    def begun(self) -> Iterator[None]:
-        """Note in this block that the store was asked to publish."""
+    def note_request(self) -> Iterator[None]:
+        """Note that this block asks the store to publish."""
         could_before = self.may_have_succeeded
         self.is_under_way = self.may_have_succeeded = True
         try:
@@ -204,30 +221,47 @@ class Publication:
         except OutcomeUnknownError:
             raise
         except CheckpointError as error:
-            self.is_under_way = False  # surely not done, or over by now
-            # What it conflicts with can be itself, published by a request whose answer was lost.
+            self.is_under_way = False
+            # It may conflict with itself, published by a request whose answer was lost.
             is_conflict = isinstance(error, CheckpointConflictError)
             self.may_have_succeeded = could_before or is_conflict
             raise
         self.is_under_way = False
 
 
-class FileSystemCheckpointMetadataOutputStream(
-    GatheredMetadataOutputStream[FileSystemCompletedCheckpointStorageLocation]
-):
-    """The `_metadata` file of a directory, published in one exclusive step."""
+class FileSystemCheckpointMetadataOutputStream(CheckpointMetadataOutputStream):
+    """The `_metadata` file of a directory: buffered, because it is small, and published in one exclusive step."""
 
-    def __init__(
-        self, directory: str, *, single_writer: bool, publication: Publication | None = None
-    ) -> None:
-        super().__init__()
+    def __init__(self, directory: str, *, single_writer: bool, publication: Publication) -> None:
         self._uri = uripath.join(directory, METADATA_FILE)
         self._single_writer = single_writer
-        self._publication = publication or Publication()
+        self._publication = publication
+        self._content = bytearray()
+        self._lock = threading.Lock()
 
-    def _publish(self, content: bytes) -> FileSystemCompletedCheckpointStorageLocation:
-        # The commit token in the metadata makes our bytes different from anybody else's.
-        with self._publication.begun():
+    def write(self, data: BytesLike, /) -> int:
+        view = memoryview(data).cast("B")
+        with self._lock:
+            self._check_open()
+            self._content += view
+        return len(view)
+
+    def close_and_finalize_checkpoint(self) -> FileSystemCompletedCheckpointStorageLocation:
+        with self._lock:
+            self._check_open()
+            self._finished = True
+            content, self._content = bytes(self._content), bytearray()
+        # The commit token in the metadata makes these bytes different from those of any other driver.
+        with self._publication.note_request():
             publish(self._uri, content, single_writer=self._single_writer)
         handle = FileStateHandle(self._uri, len(content), checksum_of(content))
         return FileSystemCompletedCheckpointStorageLocation(uripath.parent(self._uri), handle)
+
+    def close(self) -> None:
+        with self._lock:
+            self._finished = True
+            self._content = bytearray()
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise StreamClosedError("metadata stream is closed or discarded already")

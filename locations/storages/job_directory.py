@@ -1,13 +1,4 @@
-"""A job's directory: what is in it, and under which names.
-
-State files may be spread over many such directories; `entropy` says where they are then.
-
-<directory>/<job>/chk-<N>/_metadata      the commit marker, written last
-<directory>/<job>/chk-<N>/<attempt>-<…>  exclusive state files, of one attempt at checkpoint N
-<directory>/<job>/shared/<attempt>-<…>   state files that several checkpoints refer to
-<directory>/<job>/_epoch/<n>             who owns the job
-<savepoints>/savepoint-<job>-<random>/   a savepoint: all its files, and its `_metadata`
-"""
+"""A job's directory, which `layout` draws, and directories of savepoints."""
 
 import uuid
 from dataclasses import dataclass
@@ -21,29 +12,25 @@ from holdfast.locations.file_systems import (
     check_exclusive,
     file_system_for,
 )
-from holdfast.locations.storages.contract import (
+from holdfast.locations.storages.completed import FileSystemCompletedCheckpointStorageLocation
+from holdfast.locations.storages.layout import (
     CHECKPOINT,
+    EPOCHS,
+    LEAVE_OUT,
     METADATA_FILE,
     SAVEPOINT_NAME,
     SHARED,
     check_checkpoint_id,
     check_job_id,
-)
-from holdfast.locations.storages.entropy import (
-    LEAVE_OUT,
     check_marker,
+    entropy_paths,
     has_marker,
     refuse_marker,
-    spread_everywhere,
     without_marker,
 )
-from holdfast.locations.storages.file_system_completed import (
-    FileSystemCompletedCheckpointStorageLocation,
-    metadata_at,
-)
-from holdfast.locations.storages.ownership import EPOCHS, DirectoryOwnership
+from holdfast.locations.storages.ownership import DirectoryOwnership
 
-_MOST_LISTINGS = 100
+_MAX_LISTINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +38,8 @@ class JobDirectory:
     """The directory of one job.
 
     Attributes:
-        state_uri: The normalized URI for state files, with the marker in it if they are to be spread.
-        single_writer: Whether its user promises that one driver at a time runs the job.
+        state_uri: The normalized URI for state files, with the marker if they get random characters.
+        single_writer: Whether the user promises that one driver at a time runs the job.
     """
 
     state_uri: str
@@ -60,41 +47,41 @@ class JobDirectory:
 
     @classmethod
     def below(cls, directory: str, job_id: str, *, single_writer: bool) -> "JobDirectory":
-        """The directory of a job in a normalized checkpoint directory. Raises `InvalidRequestError`."""
+        """Return the directory of a job in a normalized checkpoint directory. Raises `InvalidRequestError`."""
         return cls(uripath.join(check_marker(directory), check_job_id(job_id)), single_writer)
 
     @property
     def uri(self) -> str:
-        """The URI of the directory for all but state files."""
+        """The URI of the directory for files other than state files."""
         return without_marker(self.state_uri)
 
     @property
     def shared(self) -> str:
-        """Where files go that several checkpoints refer to."""
+        """The directory of files that several checkpoints refer to."""
         return uripath.join(self.state_uri, SHARED)
 
     def checkpoint(self, checkpoint_id: int) -> str:
-        """Directory of a checkpoint. Raises `InvalidRequestError` for a negative id."""
+        """Return the directory of a checkpoint. Raises `InvalidRequestError` for a negative id."""
         return without_marker(self.exclusive(checkpoint_id))
 
     def exclusive(self, checkpoint_id: int) -> str:
-        """Where files go that one checkpoint refers to. Raises as `checkpoint` does."""
+        """Return the directory of files that one checkpoint refers to. Raises as `checkpoint` does."""
         check_checkpoint_id(checkpoint_id)
         return uripath.join(self.state_uri, f"chk-{checkpoint_id}")
 
     def prepare(self) -> None:
-        """Make what all checkpoints of the job need, and try the store. May be repeated."""
+        """Create the directories that all checkpoints need, and probe the store. May be repeated."""
         if has_marker(self.state_uri):
-            self._check_spreads()
+            self._check_partitions()
         for name in (SHARED, EPOCHS):
             file_system_for(self.uri).prepare_directory(uripath.join(self.uri, name))
         if not self.single_writer:
             check_exclusive(self.uri)
 
-    def _check_spreads(self) -> None:
-        """Refuse a store that has directories: nobody makes all of them, nor deletes them."""
-        somewhere = spread_everywhere(self.state_uri)[0]
-        probe = uripath.join(somewhere, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
+    def _check_partitions(self) -> None:
+        """Refuse a store with directories: the 256 directories of state files are never created or deleted."""
+        directory = entropy_paths(self.state_uri)[0]
+        probe = uripath.join(directory, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
         try:
             file_system_for(probe).create(probe).abort()
         except CheckpointNotFoundError as error:
@@ -102,25 +89,24 @@ class JobDirectory:
             raise InvalidRequestError(message, self.state_uri) from error
 
     def claim(self, *, ends: bool = False) -> DirectoryOwnership:
-        """Become the job's owner; to complete no checkpoint, if that ends the job."""
+        """Become the job's owner. With `ends` no checkpoint of the job will follow."""
         return DirectoryOwnership.claim(
             self.uri, self.completed_checkpoints, single_writer=self.single_writer, ends=ends
         )
 
     def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
-        """The checkpoints that have a `_metadata` file, by id, oldest first; the newest is never missed.
+        """Return the checkpoints with a `_metadata` file by id, oldest first; the newest is never missed.
 
         Raises:
             StorageUnavailableError: The job completes and deletes them faster than they are listed.
         """
-        # A running job completes checkpoints, and deletes older ones, while this looks. Whatever
-        # is gone when it is looked into has a newer one, and directories are looked into from the
-        # oldest on: so the newest is missed only if its directory was not there yet. What has been
-        # seen is not looked into again, so that from the second time on there are few, and this takes
-        # less time than a checkpoint.
+        # A running job completes checkpoints and deletes older ones in the meantime. A directory that was deleted before
+        # it is listed has a newer one, and directories are listed from the oldest on: so the newest is
+        # missed only if its directory did not exist yet. Completed ones are not listed again, so that from the second
+        # round on there are few, and a round takes less time than a checkpoint.
         directories: dict[int, FileStatus] = {}
         completed: dict[int, FileSystemCompletedCheckpointStorageLocation] = {}
-        for _ in range(_MOST_LISTINGS):
+        for _ in range(_MAX_LISTINGS):
             known, directories = directories, self._checkpoint_directories()
             has_newest = not completed or max(completed) in directories
             if (
@@ -137,12 +123,12 @@ class JobDirectory:
                 directory = directories[checkpoint_id]
                 for file in file_system_for(directory.uri).list(directory.uri):
                     if uripath.name(file.uri) == METADATA_FILE:
-                        completed[checkpoint_id] = metadata_at(
-                            file.uri, file.size, is_link=directory.is_link
+                        completed[checkpoint_id] = FileSystemCompletedCheckpointStorageLocation.at(
+                            file, is_link=directory.is_link
                         )
             completed = dict(sorted(completed.items()))
             if known and completed and max(completed) >= max(known):
-                return completed  # whatever is newer was completed since the last listing but one
+                return completed  # newer ones were completed since the last listing but one
         message = "job completes and deletes checkpoints faster than they are listed; try again"
         raise StorageUnavailableError(message, self.uri)
 
@@ -158,10 +144,10 @@ class JobDirectory:
 def new_savepoint_directory(
     job_id: str, target: str | PathLike[str] | None, default: str | None
 ) -> str:
-    """Make the directory of a new savepoint; its name is used by nobody else.
+    """Create a directory with a unique name for a new savepoint.
 
     Raises:
-        InvalidRequestError: There is neither a target nor a default, or it can't be used.
+        InvalidRequestError: There is neither a target nor a default, or it is not valid.
     """
     if target is None and default is None:
         message = "no savepoint directory: name one, or set a default savepoint directory"
@@ -173,17 +159,19 @@ def new_savepoint_directory(
 
 
 def savepoint_base(directory: str | PathLike[str]) -> str:
-    """Normalize a directory that is to hold savepoints.
+    """Normalize a directory for savepoints.
 
     Raises:
-        InvalidRequestError: The directory can't hold checkpoints, or its files would be spread.
+        InvalidRequestError: The directory can't hold checkpoints, or has the marker.
     """
     base = uripath.checkpoint_directory(directory)
-    return refuse_marker(base, "a savepoint has all its files in one directory, to be moved")
+    return refuse_marker(
+        base, "a savepoint must have all its files in one directory, so that it can be moved"
+    )
 
 
 def savepoints_in(directory: str) -> list[tuple[FileStatus, str]]:
-    """Directories of savepoints, finished or not, that lie in a directory, and the jobs they are of."""
+    """Return the directories of savepoints in a directory, completed or not, each with its job."""
     return [
         (entry, matched["job"])
         for entry in file_system_for(directory).list(directory)

@@ -26,7 +26,7 @@ from holdfast.spark import (
     StatefulFunction,
     restore_savepoint,
     roll_back,
-    roll_back_points,
+    rollback_points,
     take_savepoint,
 )
 from holdfast.spark.aggregates import Aggregation
@@ -578,7 +578,7 @@ class History:
         location = branch.query.location
         if not branch.kept:
             return
-        points = [each.checkpoint for each in roll_back_points(location, configuration={})]
+        points = [each.checkpoint for each in rollback_points(location, configuration={})]
         self.compared.check(
             points == branch.kept, "other checkpoints are kept", points, "not", branch.kept
         )

@@ -14,7 +14,7 @@ from contracts.elements import memory_factory
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
 from holdfast.backends.assignment import redistribute
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from proof.values.checking import Comparisons, without_each
 from proof.values.drawing import Drawer
 from proof.values.plain import from_arrow, frozen, short_name, to_arrow
@@ -181,7 +181,7 @@ class _Runner:
             if step.is_changed_later:
                 for number, state in states.items():
                     _change_later(state, self._case.kinds[number])
-            self._handles.append(snapshot.run().handles)
+            self._handles.append(snapshot.run().state.managed_operator)
         for change in step.changes[0]:
             if self._case.kinds[change.state].mode == "broadcast":
                 _change_entries(self._entries.setdefault(change.state, {}), change)

@@ -37,13 +37,13 @@ class Planted:
 
 PLANTED: Mapping[str, Planted] = {
     "a sum of 64 bits wraps": Planted(
-        "backends/keyed/columns/folding.py",
+        "backends/keyed/folding.py",
         "    if (over | under).any():",
         "    if False:",
         "aggregates",
     ),
     "NaN is the least of floats": Planted(
-        "backends/keyed/columns/folding.py",
+        "backends/keyed/folding.py",
         'np.fmin if numbers.dtype.kind == "f"',
         'np.minimum if numbers.dtype.kind == "f"',
         "aggregates",
@@ -61,8 +61,8 @@ PLANTED: Mapping[str, Planted] = {
         "aggregates",
     ),
     "keys in RocksDB have bytes of their neighbours": Planted(
-        "backends/keyed/columns/cells.py",
-        "return pa.binary(kind.byte_width)",
+        "backends/keyed/columns.py",
+        "return pa.binary(type.byte_width)",
         "return None",
         "aggregates",
     ),
@@ -105,7 +105,7 @@ PLANTED: Mapping[str, Planted] = {
         "processors",
     ),
     "each subtask keeps all of a union list that was not asked for": Planted(
-        "backends/assignment/redistribution.py",
+        "backends/assignment.py",
         "is_copy=before % parallelism != subtask",
         "is_copy=False",
         "operator state",

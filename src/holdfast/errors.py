@@ -4,35 +4,35 @@ CheckpointError
 ├── InvalidRequestError       fix the argument, setting or directory that the message names
 │   └── StreamClosedError     the stream is finished; open a new one
 ├── CheckpointNotFoundError   nothing is there; name another place
-├── CheckpointConflictError   somebody else owns this job or has written this; stop
+├── CheckpointConflictError   another driver owns this job or has written this; stop
 ├── OutcomeUnknownError       it may have happened; delete nothing, read again later
-├── StorageUnavailableError   the store did not do it (out of reach, broken); try again
-│   ├── StorageFullError      it has no space left; free some, then try again
-│   └── OutOfResourcesError   this machine has no memory, file handles or threads left; free some, then try again
+├── StorageUnavailableError   the store did not do it (unreachable, broken); try again
+│   ├── StorageFullError      no space is left there; free some, then try again
+│   └── ResourceExhaustedError   this machine has no memory, file handles or threads left; free some, then try again
 ├── CheckpointCorruptedError  stored bytes are damaged; use another checkpoint
 ├── UnsupportedFormatError    a newer Holdfast wrote this; upgrade
-├── UnreadableStateError      this state needs a class that is not here; all others can be read
-├── StateMigrationError       the stored state does not fit the type that is asked for
+├── UnreadableStateError      this state needs a class that is not installed; the others can be read
+├── StateMigrationError       the stored state can't be converted to the requested type
 ├── CheckpointDeclinedError   this attempt can't be completed; repeat the batch
 └── BatchGapError             Spark and the last checkpoint are at different batches
 
-Some errors of a class have a `kind`, where a program may want to tell them from the others of that class:
+Some errors have a `kind`, where a program may want to distinguish them from others of their class:
 
-InvalidRequestError        not-exclusive  the store can't tell two writers of one name apart; promise a single one
+InvalidRequestError        not-exclusive  the store can't keep two writers of one name apart; promise a single one
                            no-bucket      the bucket of the location does not exist
-                           refused        the store doesn't let these credentials in, or not at this place
-                           gone-on        the restored query has been started since; nothing is left to restore
-CheckpointNotFoundError    not-begun      the query has done no batch yet; try again later
-CheckpointConflictError    exists         the file or checkpoint to be made is there already
+                           refused        the store denies access to these credentials, or to this location
+                           gone-on        the restored query was started since; nothing is left to restore
+CheckpointNotFoundError    not-begun      the query has completed no batch yet; try again later
+CheckpointConflictError    exists         the file or checkpoint exists already
                            taken-over     another driver has claimed the job since
                            claim-lost     the claim to the job was deleted with the job's directory
-                           contended      somebody else does the same right now; repeat it
+                           contended      another process does the same at this moment; repeat it
                            claimed        another job has claimed the checkpoint or savepoint
 """
 
 from typing import Self
 
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 
 class CheckpointError(Exception):
@@ -41,14 +41,13 @@ class CheckpointError(Exception):
     The message is for people and may change; the class, `location` and `kind` are for code.
 
     Args:
-        message: What happened and the way out, in lower case.
-        location: URI of the file or directory it is about, or empty. It is appended to the text,
-            without what may be a secret in it.
-        kind: Which of the cases that share the class, or empty; the module lists them.
+        message: The failure and the way out, in lower case.
+        location: URI of the file or directory it is about, or empty. It is appended to the text, redacted.
+        kind: One of the cases that the module lists, or empty.
     """
 
     def __init__(self, message: str, location: str = "", kind: str = "") -> None:
-        location = shown(location)
+        location = redact(location)
         # All of it in `args`, because Spark pickles errors on their way to the driver.
         super().__init__(message, location, kind)
         self.location = location
@@ -72,16 +71,16 @@ class CheckpointNotFoundError(CheckpointError):
 
 
 class CheckpointConflictError(CheckpointError):
-    """Somebody else has written the file first: another driver owns this job."""
+    """Another writer was first: another driver owns this job."""
 
     @classmethod
-    def exists(cls, location: str, what: str = "file") -> Self:
-        """The conflict of a writer whose file somebody else has created before."""
-        return cls(f"{what} exists already; somebody else has written it", location, "exists")
+    def exists(cls, location: str, subject: str = "file") -> Self:
+        """Return the error of a writer whose file another writer has created before."""
+        return cls(f"{subject} exists already; another writer created it", location, "exists")
 
     @classmethod
     def taken_over(cls, location: str, *, newest: int, own: int) -> Self:
-        """The conflict of a driver whose job another driver has claimed, by the epochs of both."""
+        """Return the error of a driver whose job another driver has claimed."""
         message = (
             f"another driver has taken over this job (its epoch is {newest}, this driver's is {own}); "
             "stop this one, or start it again to take the job back"
@@ -101,8 +100,8 @@ class StorageFullError(StorageUnavailableError):
     """The store has no room, or no quota, left; nothing has changed."""
 
 
-class OutOfResourcesError(StorageUnavailableError):
-    """This machine has no memory, file handles or threads left for it; what is stored is not damaged by that."""
+class ResourceExhaustedError(StorageUnavailableError):
+    """This machine has no memory, file handles or threads left; stored bytes are not damaged."""
 
 
 class CheckpointCorruptedError(CheckpointError):
@@ -110,11 +109,11 @@ class CheckpointCorruptedError(CheckpointError):
 
 
 class UnsupportedFormatError(CheckpointError):
-    """The file has a format version that this version of Holdfast doesn't know."""
+    """The file has a format version that this Holdfast can't read."""
 
 
 class UnreadableStateError(CheckpointError):
-    """A state holds values that only a class of the job that wrote them can read; other states can be read."""
+    """A state has values that only a class of the job that wrote them can read; other states can be read."""
 
 
 class StateMigrationError(CheckpointError):
@@ -122,7 +121,7 @@ class StateMigrationError(CheckpointError):
 
 
 class CheckpointDeclinedError(CheckpointError):
-    """What the subtasks reported can't make a checkpoint; the batch has to be repeated."""
+    """The reports of the subtasks can't become a checkpoint; the batch has to be repeated."""
 
 
 class BatchGapError(CheckpointError):

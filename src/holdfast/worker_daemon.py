@@ -1,15 +1,15 @@
-"""Starts Python workers that begin at once: set `spark.python.daemon.module` to this module.
+"""A daemon whose Python workers start without delay: set `spark.python.daemon.module` to this module.
 
-Spark's own daemon forks a worker which then imports Holdfast, Arrow and pandas, for a second of a processor;
-each worker does so, and a task that fails takes its worker with it. Here they are imported before the fork,
-once on each executor, and the workers share the memory.
+With Spark's own daemon each new worker imports Holdfast, Arrow and pandas after the fork, which takes a second of CPU
+time; and a failed task ends its worker. This daemon imports them before the fork, once on each executor, and the
+workers share the memory.
 
-Spark puts a ZIP of PySpark and a JAR before all else on the path of workers. What is imported from a ZIP is
-compiled anew, for a second in each daemon; and each new worker forgets what Python knows of the path, which then
-reads the lists of all files in them again, once for each of PySpark's packages: 0.2 s. So PySpark is imported
-from where it is installed, if it is there in the same version.
+Spark puts a ZIP of PySpark and a JAR first on the path of workers. Python compiles modules from a ZIP in each process,
+which takes a second in each daemon; and each new worker clears Python's cache of the path, so that Python reads the
+directories of both archives again, once for each package of PySpark: 0.2 s. So the daemon imports an installed PySpark
+of the same version instead, if there is one.
 
-Spark starts it as it starts its own: `python -m holdfast.worker_daemon pyspark.worker`. It is here and not in
+Spark starts it as it starts its own: `python -m holdfast.worker_daemon pyspark.worker`. The module is not in
 `holdfast.spark`, whose import imports PySpark.
 """
 
@@ -23,15 +23,15 @@ from pathlib import Path
 from zipimport import zipimporter
 
 _PYSPARK = "pyspark.zip"
-_OF_SPARK = (_PYSPARK, "py4j-*-src.zip", "spark-core_*.jar")
+_ARCHIVES = (_PYSPARK, "py4j-*-src.zip", "spark-core_*.jar")
 _VERSION = "version.py"
 _FOR_TASKS = ("pandas", "pyarrow", "pyspark.worker", "holdfast.spark")
 
 
 def installed_path(path: Sequence[str]) -> list[str]:
-    """The path for imports without Spark's archives, if PySpark is on it besides and is the same; else the path."""
+    """Return the path without Spark's archives if the same PySpark is installed elsewhere on it; else the path."""
     archives = [
-        entry for entry in path if any(fnmatch(Path(entry).name, name) for name in _OF_SPARK)
+        entry for entry in path if any(fnmatch(Path(entry).name, name) for name in _ARCHIVES)
     ]
     others = [entry for entry in path if entry not in archives]
     installed, py4j = (PathFinder.find_spec(name, others) for name in ("pyspark", "py4j"))
@@ -50,12 +50,12 @@ def installed_path(path: Sequence[str]) -> list[str]:
 
 
 def _serve() -> None:
-    """Import what tasks need, and fork a worker whenever Spark asks for it, for as long as Spark lives."""
+    """Import the modules that tasks need, then fork workers on request until Spark ends."""
     sys.path[:] = installed_path(sys.path)
     sys.path_importer_cache.clear()
     for module in _FOR_TASKS:
         import_module(module)
-    # Workers look for garbage after each task: what stays is left out, and so not copied either.
+    # Workers collect garbage after each task; frozen objects are skipped, so their memory pages stay shared.
     gc.collect()
     gc.freeze()
     import_module("pyspark.daemon").manager()

@@ -1,4 +1,4 @@
-"""Where Spark looks for the data source `holdfast`: it imports every module named `pyspark_…`."""
+"""The data source `holdfast`, in a module where Spark finds it: it imports every module named `pyspark_…`."""
 
 from typing import TYPE_CHECKING
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """States of a checkpoint or savepoint as a DataFrame; `holdfast.spark.data_source` does it."""
+    """The states of a checkpoint or savepoint as a DataFrame; `holdfast.spark.data_source` implements it."""
 
     @classmethod
     def name(cls) -> str:
-        """What is given to `format`."""
+        """Return the name of the source for `format`."""
         return "holdfast"
 
     def schema(self) -> StructType:
-        """Columns of the view that the options name."""
+        """Return the columns of the view that the options select."""
         return self._view().spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of that view."""
+        """Return the reader of that view."""
         from holdfast.spark.data_source import StateReader  # noqa: PLC0415
 
         return StateReader(self._view(), schema)

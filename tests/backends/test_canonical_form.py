@@ -140,7 +140,7 @@ def changed_again_and_again(
             delete(states["number"], range(90, 100))
         if batch == 3:
             delete(states["number"], range(10))
-            states["due"].forget_up_to(10_000)
+            states["due"].delete_up_to(10_000)
         handle = snapshot(tables, checkpoints, batch + 1)
     tables.close()
     assert handle is not None
@@ -309,7 +309,7 @@ class TestAStateWhoseTypeHasChanged:
 class TestWhatIsInMemoryAtATime:
     @pytest.fixture(autouse=True)
     def _small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.backends.keyed.segments.canonical_tables.MERGED_ROWS", 500)
+        monkeypatch.setattr("holdfast.backends.keyed.segments.table_writer.MERGED_ROWS", 500)
 
     def test_is_a_step_of_rows_that_lie_evenly(self, checkpoints: KeyedCheckpoints) -> None:
         tables = opened("columnar")

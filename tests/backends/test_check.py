@@ -19,15 +19,15 @@ from contracts.elements import (
 )
 
 from holdfast.backends import (
-    Fate,
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorStateBackend,
     Pickled,
+    RestoreOutcome,
     StateCheck,
     check,
 )
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, StateMigrationError
 from holdfast.locations import (
     CheckpointMetadata,
@@ -60,7 +60,7 @@ def checkpoint(
         for index, backend in enumerate(of_operator):
             if backend is not None:
                 result = backend.snapshot(location, compression=compression).run()
-                subtasks[index] = StoredSubtask(managed_operator=result.handles)
+                subtasks[index] = result.state
         operators[uid] = StoredOperator(len(of_operator), 128, subtasks)
     metadata = CheckpointMetadata(
         job_id="job",
@@ -118,12 +118,12 @@ class TestFates:
         )
         return f"{directory}/job/chk-1"
 
-    def fates(self, pointer: str, *descriptors: Any) -> dict[str, StateCheck]:
+    def outcomes(self, pointer: str, *descriptors: Any) -> dict[str, StateCheck]:
         checks = check(pointer, {"kept": descriptors})
         return {state.state: state for state in checks if state.operator == "kept"}
 
     def test_what_is_asked_for_as_it_was_stored_is_restored(self, pointer: str) -> None:
-        states = self.fates(
+        states = self.outcomes(
             pointer,
             ListStateDescriptor("longs", pa.int32()),
             ListStateDescriptor("points", Point),
@@ -133,31 +133,33 @@ class TestFates:
             ListStateDescriptor("pickled", Pickled()),
             ListStateDescriptor("empty", int),
         )
-        assert {state.fate for state in states.values()} == {Fate.RESTORED}
+        assert {state.outcome for state in states.values()} == {RestoreOutcome.RESTORED}
         assert len(states) == 7
         rules = states["rules"]
         assert (rules.stored, rules.wanted, rules.reason) == ("string to int16",) * 2 + ("",)
         assert "Point" in states["points"].stored
 
     def test_what_is_not_asked_for_is_carried_on(self, pointer: str) -> None:
-        states = self.fates(pointer)
+        states = self.outcomes(pointer)
         assert len(states) == 7
-        assert {(state.fate, state.wanted) for state in states.values()} == {(Fate.RESTORED, "")}
+        assert {(state.outcome, state.wanted) for state in states.values()} == {
+            (RestoreOutcome.RESTORED, "")
+        }
 
     def test_what_has_changed_is_migrated(self, pointer: str) -> None:
         point = msgspec.defstruct("Point", [("x", int), ("y", float), ("z", int, 0)])
-        states = self.fates(
+        states = self.outcomes(
             pointer,
             ListStateDescriptor("longs", pa.int64()),
             ListStateDescriptor("points", point),
             MapStateDescriptor("rules", str, pa.int64()),
         )
         for name in ("longs", "points", "rules"):
-            assert states[name].fate is Fate.MIGRATED
+            assert states[name].outcome is RestoreOutcome.MIGRATED
         assert (states["longs"].stored, states["longs"].wanted) == ("int32", "int64")
 
     def test_what_does_not_fit_is_incompatible(self, pointer: str) -> None:
-        states = self.fates(
+        states = self.outcomes(
             pointer,
             ListStateDescriptor("longs", pa.int16()),
             ListStateDescriptor("points", Order),
@@ -166,7 +168,7 @@ class TestFates:
             ListStateDescriptor("pickled", Point),
         )
         for name in ("longs", "points", "rules", "union", "pickled"):
-            assert states[name].fate is Fate.INCOMPATIBLE, name
+            assert states[name].outcome is RestoreOutcome.INCOMPATIBLE, name
             assert states[name].reason
             assert states[name].stored
             assert states[name].wanted
@@ -178,7 +180,9 @@ class TestFates:
             "stateless": [ListStateDescriptor("d", int)],
             "last": [ListStateDescriptor("e", int)],
         }
-        new = [state for state in check(pointer, descriptors) if state.fate is Fate.NEW]
+        new = [
+            state for state in check(pointer, descriptors) if state.outcome is RestoreOutcome.NEW
+        ]
         assert [(state.operator, state.state) for state in new] == [
             ("kept", "more"),
             ("stateless", "d"),
@@ -186,11 +190,11 @@ class TestFates:
             ("later", "c"),
             ("last", "e"),
         ]
-        assert new[2] == StateCheck("later", "b", Fate.NEW, wanted="int64 to string")
+        assert new[2] == StateCheck("later", "b", RestoreOutcome.NEW, wanted="int64 to string")
 
     def test_what_lost_its_operator_is_dropped(self, pointer: str) -> None:
         states = check(pointer, {"kept": []})
-        dropped = [state for state in states if state.fate is Fate.DROPPED]
+        dropped = [state for state in states if state.outcome is RestoreOutcome.DROPPED]
         assert {state.operator for state in dropped} == {"removed"}
         assert len(dropped) == 7
         assert {state.wanted for state in dropped} == {""}
@@ -203,12 +207,12 @@ class TestFates:
             for type in (pa.int32(), int, float, str, Point, point, Order, Pickled())
         ]
         for descriptor in descriptors:
-            said = self.fates(pointer, descriptor)[descriptor.name].fate
+            said = self.outcomes(pointer, descriptor)[descriptor.name].outcome
             backend = restored(full())
             get = backend.get_list_state
             if descriptor.name == "union":
                 get = backend.get_union_list_state
-            if said is Fate.INCOMPATIBLE:
+            if said is RestoreOutcome.INCOMPATIBLE:
                 with pytest.raises(StateMigrationError):
                     get(descriptor)
             else:
@@ -228,20 +232,20 @@ class TestSubtasksThatStoreInDifferentWays:
         return f"{memory_directory}/job/chk-1"
 
     @pytest.mark.parametrize(
-        ("wanted", "fate", "stored"),
+        ("wanted", "outcome", "stored"),
         [
-            (pa.int64(), Fate.MIGRATED, "int32 or int64"),
-            (pa.int32(), Fate.INCOMPATIBLE, "int32 or int64"),
-            (None, Fate.RESTORED, "int32"),
+            (pa.int64(), RestoreOutcome.MIGRATED, "int32 or int64"),
+            (pa.int32(), RestoreOutcome.INCOMPATIBLE, "int32 or int64"),
+            (None, RestoreOutcome.RESTORED, "int32"),
         ],
         ids=str,
     )
     def test_all_of_them_count(
-        self, pointer: str, wanted: pa.DataType | None, fate: Fate, stored: str
+        self, pointer: str, wanted: pa.DataType | None, outcome: RestoreOutcome, stored: str
     ) -> None:
         descriptors = [] if wanted is None else [ListStateDescriptor("s", wanted)]
         (state,) = check(pointer, {"op": descriptors})
-        assert (state.fate, state.stored) == (fate, stored)
+        assert (state.outcome, state.stored) == (outcome, stored)
 
 
 def large() -> OperatorStateBackend:
@@ -259,7 +263,7 @@ class TestReading:
             metadata = checkpoint(counts.directory, {"op": [large(), large()]})
             counts.clear()
             states = check(f"{counts.directory}/job/chk-1", {})
-            assert [state.fate for state in states] == [Fate.DROPPED] * 2
+            assert [state.outcome for state in states] == [RestoreOutcome.DROPPED] * 2
             # Whole blocks, because each has a checksum: those of one subtask's footers.
             assert counts.bytes_read <= 3 << 20
             assert metadata.state_bytes > 16_000_000
@@ -272,7 +276,11 @@ class TestReading:
             file.seek(3_000_000)
             file.write(bytes(1000))
         (longs, _) = check(f"{local_directory}/job/chk-1", {"op": []})
-        assert (longs.state, longs.fate, longs.stored) == ("longs", Fate.RESTORED, "int64")
+        assert (longs.state, longs.outcome, longs.stored) == (
+            "longs",
+            RestoreOutcome.RESTORED,
+            "int64",
+        )
         with pytest.raises(CheckpointCorruptedError):
             OperatorStateBackend.restore(metadata.operators["op"].subtasks[0].managed_operator)
 
@@ -304,7 +312,7 @@ class TestReading:
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
         location = access.initialize_location_for_checkpoint(1)
-        (handle,) = backend.snapshot(location).run().handles
+        (handle,) = backend.snapshot(location).run().state.managed_operator
         for amount in (1, 8, 10**6):
             states = {
                 name: msgspec.structs.replace(
@@ -335,7 +343,7 @@ class TestReading:
         checkpoint(memory_directory, {"op": [backend]})
         descriptors = {"op": [ListStateDescriptor("s", Pickled())]}
         (state,) = check(f"{memory_directory}/job/chk-1", descriptors)
-        assert state.fate is Fate.RESTORED
+        assert state.outcome is RestoreOutcome.RESTORED
 
     def test_the_metadata_file_is_a_pointer_too(self, local_directory: str) -> None:
         checkpoint(local_directory, {"op": [full()]})

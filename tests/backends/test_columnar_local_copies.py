@@ -117,7 +117,7 @@ def test_a_damaged_local_copy_is_fetched_again_with_a_warning(
     os.utime(job.local / name, ns=(0, 0))  # it may be written twice between two ticks of the clock
     assert set(values(job.restored(handle).table(value_spec()), range(ROWS))) == {5}
     (warning,) = caplog.messages
-    assert f"the local copy of segment {name} is damaged" in warning
+    assert f"the local copy of segment {name} is corrupt" in warning
     assert (job.local / name).read_bytes() == written
 
 
@@ -162,7 +162,7 @@ def test_a_worker_dies_of_a_file_cut_off_during_a_read_and_the_next_fetches_the_
     job.workspace = Workspace()
     assert set(values(job.restored(handle).table(value_spec()), range(ROWS))) == {5}
     (warning,) = caplog.messages
-    assert f"the local copy of segment {name} is damaged" in warning
+    assert f"the local copy of segment {name} is corrupt" in warning
 
 
 def test_a_merge_fetches_a_damaged_local_copy_again(job: TablesJob) -> None:
@@ -173,7 +173,7 @@ def test_a_merge_fetches_a_damaged_local_copy_again(job: TablesJob) -> None:
     job.workspace = Workspace()
     (name,) = handle.segments
     (job.local / name).write_bytes(changed_in_the_middle((job.local / name).read_bytes()))
-    merging = job.restored(handle, policy=MergePolicy(rewrite=1e9))
+    merging = job.restored(handle, policy=MergePolicy(rewrite_factor=1e9))
     put(merging.table(value_spec()), range(1), 6)
     merged = job.completed(merging)
     assert merged.segments.keys().isdisjoint(handle.segments)
@@ -285,7 +285,7 @@ def test_on_the_disk_of_its_storage_a_segment_is_written_once(
     with stream.open_input_stream() as reader:  # which verifies it
         assert reader.read(-1) == stored.read_bytes()
     put(table, range(ROWS), 2)
-    merging = job.restored(handle, policy=MergePolicy(rewrite=1e9))
+    merging = job.restored(handle, policy=MergePolicy(rewrite_factor=1e9))
     put(merging.table(value_spec()), range(1), 2)
     job.completed(merging)
     assert name not in job.local_files()
@@ -293,5 +293,5 @@ def test_on_the_disk_of_its_storage_a_segment_is_written_once(
 
 
 def test_a_uri_is_no_directory_for_copies(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="no path of a directory on this host"):
+    with pytest.raises(InvalidRequestError, match="must be a local path"):
         ColumnarStateTables(KeyGroupRange(0, 7), directory=tmp_path.as_uri())

@@ -148,10 +148,10 @@ class ColumnarMachine(RuleBasedStateMachine):
     ) -> None:
         self.patch = pytest.MonkeyPatch()
         keyed = "holdfast.backends.keyed"
-        self.patch.setattr(f"{keyed}.segments.segment_writer.LEAST_ROWS", small[0])
+        self.patch.setattr(f"{keyed}.segments.segment_writer.MIN_ROWS", small[0])
         self.patch.setattr(f"{keyed}.columnar.chunked_merging.CHUNK_ROWS", small[1])
         self.patch.setattr(f"{keyed}.segments.side_tables.STEP_ROWS", small[2])
-        self.patch.setattr(f"{keyed}.segments.table_writing.STEP_ROWS", small[3])
+        self.patch.setattr(f"{keyed}.segments.table_writer.STEP_ROWS", small[3])
         self.patch.setattr(f"{keyed}.columnar.segment_store.IN_MEMORY_BYTES", in_memory)
         self.kind, self.weak = kind, weak
         self.specs = specs(kind)
@@ -159,9 +159,9 @@ class ColumnarMachine(RuleBasedStateMachine):
             fan_in=fan_in,
             level_bytes=shape[0],
             tier_bytes=shape[1],
-            least_slice_bytes=shape[0] / 2,
-            most_slice_bytes=shape[0],
-            rewrite=rewrite,
+            min_step_bytes=shape[0] / 2,
+            max_step_bytes=shape[0],
+            rewrite_factor=rewrite,
         )
         self.local = tempfile.mkdtemp() if local else None
         self.workspace = Workspace() if cached else None
@@ -417,7 +417,7 @@ class ColumnarMachine(RuleBasedStateMachine):
             )
             times = [t for t in rows.identities.columns[-1].to_pylist() if t <= until]
             assert sorted(times) == sorted(t for _, t in subtask.model.t if t <= until)
-            table.forget_up_to(until)
+            table.delete_up_to(until)
             subtask.model.t = {timer for timer in subtask.model.t if timer[1] > until}
 
     # ---- checkpoints
@@ -439,7 +439,7 @@ class ColumnarMachine(RuleBasedStateMachine):
         handles = [
             resolved(handle, known)
             for part in parts
-            for handle in part.run().managed_keyed
+            for handle in part.run().state.managed_keyed
             if isinstance(handle, SegmentsStateHandle)
         ]
         models = [copy.deepcopy(subtask.model) for subtask in self.subtasks]

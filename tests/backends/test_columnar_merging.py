@@ -20,8 +20,8 @@ from holdfast.backends.keyed.columnar import (
     MergePolicy,
     Workspace,
 )
-from holdfast.backends.keyed.columnar.chunked_merging import merged_by_chunks
-from holdfast.backends.keyed.segments import Part, SortedRows, read_tables
+from holdfast.backends.keyed.columnar.chunked_merging import merge_in_chunks
+from holdfast.backends.keyed.segments import RowRange, SortedRows, read_tables
 from holdfast.backends.keys import KeyGroupRange
 
 __all__ = ["job"]
@@ -30,9 +30,9 @@ SMALL_STEPS = MergePolicy(
     fan_in=4,
     level_bytes=2e3,
     tier_bytes=20e3,
-    least_slice_bytes=10e3,
-    most_slice_bytes=20e3,
-    turn=4,
+    min_step_bytes=10e3,
+    max_step_bytes=20e3,
+    sweep_factor=4,
 )
 
 
@@ -46,12 +46,12 @@ def test_a_snapshot_makes_two_segments_at_most_and_reads_a_bounded_part_of_a_lar
     known: set[str] = set()
     merged_rows = []
 
-    def counted(parts: Sequence[Part], *arguments: object, **named: object) -> SortedRows:
+    def counted(parts: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
         merged_rows.append(sum(part.rows for part in parts))
-        return merged_by_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
+        return merge_in_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
 
     compaction = "holdfast.backends.keyed.columnar.compaction"
-    monkeypatch.setattr(f"{compaction}.merged_by_chunks", counted)
+    monkeypatch.setattr(f"{compaction}.merge_in_chunks", counted)
     expected = [0] * ROWS
     for batch in range(150):
         changed = range(batch % 100, ROWS, 100)
@@ -80,12 +80,12 @@ def test_small_batches_after_a_bulk_load_merge_no_more_than_small_batches_do(
         job.completed(tables)
     merged_rows = []
 
-    def counted(parts: Sequence[Part], *arguments: object, **named: object) -> SortedRows:
+    def counted(parts: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
         merged_rows.append(sum(part.rows for part in parts))
-        return merged_by_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
+        return merge_in_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
 
     compaction = "holdfast.backends.keyed.columnar.compaction"
-    monkeypatch.setattr(f"{compaction}.merged_by_chunks", counted)
+    monkeypatch.setattr(f"{compaction}.merge_in_chunks", counted)
     for batch in range(60):
         put(table, range(batch, ROWS, 100), 2)
         job.completed(tables)
@@ -127,7 +127,9 @@ def test_rows_of_other_key_groups_go_when_they_are_merged(job: TablesJob) -> Non
     tables = job.restored()
     put(tables.table(value_spec()), range(ROWS), 1)
     handle = job.completed(tables)
-    half = ColumnarStateTables(KeyGroupRange(0, 3), [handle], policy=MergePolicy(rewrite=1e9))
+    half = ColumnarStateTables(
+        KeyGroupRange(0, 3), [handle], policy=MergePolicy(rewrite_factor=1e9)
+    )
     table = half.table(value_spec())
     put(table, range(1), 2)
     merged = job.snapshot(half)

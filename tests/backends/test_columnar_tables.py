@@ -25,7 +25,7 @@ from holdfast.backends.keyed.columnar import (
 )
 from holdfast.backends.keyed.segments import read_manifest
 from holdfast.backends.keyed.table import Identities, Operation, TableSpec
-from holdfast.backends.keyed.timer_order import time_part
+from holdfast.backends.keyed.times import time_part
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
@@ -124,14 +124,14 @@ def test_a_state_that_nobody_asked_for_is_in_the_next_checkpoint(job: TablesJob)
 
 def test_tables_without_a_state_make_no_handle(job: TablesJob) -> None:
     part = job.restored().snapshot(1, job.access.initialize_location_for_checkpoint(1))
-    assert not part.run().managed_keyed
+    assert not part.run().state.managed_keyed
 
 
 @pytest.mark.parametrize("is_merged", [True, False])
 def test_a_sum_too_large_for_its_type_is_an_error_that_names_the_state(
     job: TablesJob, *, is_merged: bool
 ) -> None:
-    tables = job.restored(policy=MergePolicy(rewrite=1e9) if is_merged else NO_MERGES)
+    tables = job.restored(policy=MergePolicy(rewrite_factor=1e9) if is_merged else NO_MERGES)
     table = tables.table(sum_spec())
     for _ in range(2):
         table.write(identities(range(2)), [pa.array([2**62, 1])], Operation.APPEND)
@@ -165,7 +165,7 @@ def test_values_are_migrated_when_they_are_read_and_for_good_when_they_are_merge
     assert len(read_manifest([both], GROUPS).tables["s"].specs) == 2
     with pytest.raises(StateMigrationError):
         job.restored(both).table(sum_spec())
-    merging = job.restored(both, policy=MergePolicy(rewrite=1e9))
+    merging = job.restored(both, policy=MergePolicy(rewrite_factor=1e9))
     table = merging.table(sum_spec(), widened)
     table.write(identities(range(1)), [big[:1]], Operation.APPEND)
     merged = job.completed(merging)
@@ -209,7 +209,7 @@ def test_a_restored_table_that_does_not_fit_is_refused(
 def test_values_that_arrow_takes_no_rows_of_are_looked_up_and_merged_too(
     job: TablesJob, type: pa.DataType, value: object
 ) -> None:
-    tables = job.restored(policy=MergePolicy(rewrite=1e9))
+    tables = job.restored(policy=MergePolicy(rewrite_factor=1e9))
     table = tables.table(value_spec(type))
     for keys in (range(4), range(2)):
         put(table, keys, value)
@@ -243,7 +243,7 @@ def test_a_manifest_that_names_a_segment_that_the_handle_lacks_is_damaged(job: T
     tables = job.restored()
     put(tables.table(value_spec()), range(10))
     handle = job.completed(tables)
-    with pytest.raises(CheckpointCorruptedError, match="doesn't lead to"):
+    with pytest.raises(CheckpointCorruptedError, match="doesn't have"):
         job.restored(SegmentsStateHandle(handle.key_groups, {}, handle.manifest))
 
 
@@ -255,7 +255,7 @@ def test_dead_timers_are_dropped_without_being_written(job: TablesJob) -> None:
     ids = Identities(time_part(times), (pa.array(times), pa.array(times)))
     table.write(ids, [])
     first = job.completed(tables)
-    table.forget_up_to(ROWS // 2)
+    table.delete_up_to(ROWS // 2)
     second = job.completed(tables)
     assert uris(first) == uris(second)
     for timers in (table, job.restored(second).table(spec)):

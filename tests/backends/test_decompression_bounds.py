@@ -15,7 +15,7 @@ from holdfast.backends.arrow import refuse_compressed
 from holdfast.backends.keyed.segments.partial_batch import PartialBatch
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.trailer import ColumnPlace, SectionPlace
-from holdfast.backends.sections import Compression, read_blocks
+from holdfast.backends.snapshot import Compression, read_blocks
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.handles import (
@@ -82,13 +82,13 @@ class _Bytes:
     def __init__(self, content: pa.Buffer) -> None:
         self._content = content
 
-    def verified(self, offset: int, length: int, /) -> pa.Buffer:
+    def read(self, offset: int, length: int, /) -> pa.Buffer:
         return self._content.slice(offset, length)
 
-    def expect(self, *, most: bool) -> None:
+    def advise(self, *, sequential: bool) -> None:
         pass
 
-    def corrupted(self, message: str, /) -> CheckpointCorruptedError:
+    def corrupted_error(self, message: str, /) -> CheckpointCorruptedError:
         return CheckpointCorruptedError(message)
 
 
@@ -102,7 +102,7 @@ def test_stream_that_is_compressed_is_refused() -> None:
         if compression is None:
             refuse_compressed(sink.getvalue().to_pybytes())
         else:
-            with pytest.raises(ValueError, match="it is compressed"):
+            with pytest.raises(ValueError, match="is compressed"):
                 refuse_compressed(sink.getvalue().to_pybytes())
 
 
@@ -126,7 +126,7 @@ def test_state_that_was_written_compressed_is_read(
     backend = OperatorStateBackend()
     list_state(backend, "s", type).add_all(values)
     location = access.initialize_location_for_checkpoint(1)
-    (handle,) = backend.snapshot(location, compression=compression).run().handles
+    (handle,) = backend.snapshot(location, compression=compression).run().state.managed_operator
     restored = OperatorStateBackend.restore([handle])
     assert list(list_state(restored, "s", type).get()) == values
     place = handle.states["s"]

@@ -17,9 +17,9 @@ from contracts.progress import behind_batch
 
 import holdfast
 from holdfast.backends import (
-    Fate,
     ListStateDescriptor,
     MapStateDescriptor,
+    RestoreOutcome,
     StateCheck,
     check,
 )
@@ -87,7 +87,7 @@ def written(
             keys = Keys.of([column], GROUPS)
             mine = [group in groups for group in keys.key_groups[keys.codes].tolist()]
             fill(backend, backend.keys([column.filter(pa.array(mine))]))
-            states[index] = backend.snapshot(number, location).run()
+            states[index] = backend.snapshot(number, location).run().state
             backend.close()
         operator = StoredOperator(parallelism, GROUPS, dict(states), key=tuple(key.names))
         metadata = CheckpointMetadata(
@@ -323,50 +323,53 @@ class TestOlderTypes:
 
 class TestCheck:
     @staticmethod
-    def fates(pointer: str, *descriptors: Any) -> list[StateCheck]:
+    def outcomes(pointer: str, *descriptors: Any) -> list[StateCheck]:
         return check(pointer, {"op": list(descriptors)})
 
     @pytest.mark.parametrize(
-        ("descriptor", "fate"),
+        ("descriptor", "outcome"),
         [
-            (ValueStateDescriptor("lengths", pa.int32()), Fate.RESTORED),
-            (ValueStateDescriptor("lengths", pa.int64()), Fate.MIGRATED),
-            (ValueStateDescriptor("lengths", pa.string()), Fate.INCOMPATIBLE),
-            (ReducingStateDescriptor("lengths", "sum", pa.int32()), Fate.INCOMPATIBLE),
+            (ValueStateDescriptor("lengths", pa.int32()), RestoreOutcome.RESTORED),
+            (ValueStateDescriptor("lengths", pa.int64()), RestoreOutcome.MIGRATED),
+            (ValueStateDescriptor("lengths", pa.string()), RestoreOutcome.INCOMPATIBLE),
+            (ReducingStateDescriptor("lengths", "sum", pa.int32()), RestoreOutcome.INCOMPATIBLE),
             (
                 ValueStateDescriptor(
                     "lengths", pa.int32(), ttl=StateTtlConfig(timedelta(seconds=1))
                 ),
-                Fate.INCOMPATIBLE,
+                RestoreOutcome.INCOMPATIBLE,
             ),
         ],
     )
     def test_what_it_says_of_a_keyed_state_is_what_a_restore_does(
-        self, local_directory: str, descriptor: Any, fate: Fate
+        self, local_directory: str, descriptor: Any, outcome: RestoreOutcome
     ) -> None:
-        (said,) = self.fates(written(local_directory, lengths), descriptor)
-        assert (said.state, said.fate, said.stored) == ("lengths", fate, "string to int32")
-        assert bool(said.reason) == (fate is Fate.INCOMPATIBLE)
+        (said,) = self.outcomes(written(local_directory, lengths), descriptor)
+        assert (said.state, said.outcome, said.stored) == ("lengths", outcome, "string to int32")
+        assert bool(said.reason) == (outcome is RestoreOutcome.INCOMPATIBLE)
 
     def test_a_keyed_state_that_is_not_there_is_new(self, local_directory: str) -> None:
-        said = self.fates(
+        said = self.outcomes(
             written(local_directory, lengths), ValueStateDescriptor("more", pa.int32())
         )
-        assert [(each.state, each.fate) for each in said] == [
-            ("lengths", Fate.RESTORED),
-            ("more", Fate.NEW),
+        assert [(each.state, each.outcome) for each in said] == [
+            ("lengths", RestoreOutcome.RESTORED),
+            ("more", RestoreOutcome.NEW),
         ]
 
     def test_a_descriptor_of_a_map_is_for_a_keyed_map_where_there_is_no_operator_state(
         self, local_directory: str
     ) -> None:
         pointer = written(local_directory, pages)
-        (said,) = self.fates(pointer, MapStateDescriptor("pages", str, int))
-        assert said.fate is Fate.RESTORED
-        (said,) = self.fates(pointer, MapStateDescriptor("pages", int, int))
-        assert said.fate is Fate.INCOMPATIBLE
-        said_of_list = self.fates(pointer, ListStateDescriptor("pages", int))
-        assert [each.fate for each in said_of_list] == [Fate.RESTORED, Fate.NEW]
+        (said,) = self.outcomes(pointer, MapStateDescriptor("pages", str, int))
+        assert said.outcome is RestoreOutcome.RESTORED
+        (said,) = self.outcomes(pointer, MapStateDescriptor("pages", int, int))
+        assert said.outcome is RestoreOutcome.INCOMPATIBLE
+        said_of_list = self.outcomes(pointer, ListStateDescriptor("pages", int))
+        assert [each.outcome for each in said_of_list] == [
+            RestoreOutcome.RESTORED,
+            RestoreOutcome.NEW,
+        ]
 
 
 def test_states_in_rocksdb_are_shown_read_and_verified_as_those_of_other_backends(
@@ -410,7 +413,7 @@ def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory
     received = pickle.loads(sent)  # what was dumped here
     users = [
         name
-        for batch in received.batches(received.stored())
+        for batch in received.batches(received.stored_schema())
         for name in batch.column("user").to_pylist()
     ]
     assert sorted(users) == sorted(names)

@@ -80,10 +80,10 @@ class KeyedStateMachine(RuleBasedStateMachine):
     def start(self, kind: str, weak: int | None, inline: int, kinds: list[str]) -> None:
         self.stack = ExitStack()
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr("holdfast.backends.keyed.segments.segment_writer.LEAST_ROWS", 1)
+        patch.setattr("holdfast.backends.keyed.segments.segment_writer.MIN_ROWS", 1)
         patch.setattr("holdfast.backends.keyed.columnar.chunked_merging.CHUNK_ROWS", 2)
-        patch.setattr("holdfast.backends.keyed.segments.table_writing.STEP_ROWS", 7)
-        patch.setattr("holdfast.backends.keyed.segments.canonical_tables.MERGED_ROWS", 5)
+        patch.setattr("holdfast.backends.keyed.segments.table_writer.STEP_ROWS", 7)
+        patch.setattr("holdfast.backends.keyed.segments.table_writer.MERGED_ROWS", 5)
         self.key, self.key_of = KEYS[kind]
         columns = self.columns_of(range(KEY_COUNT))
         self.group_of = (key_hash(columns).to_numpy().astype(np.int64) % GROUPS).tolist()
@@ -120,9 +120,9 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 fan_in=2,
                 level_bytes=100.0,
                 tier_bytes=800.0,
-                least_slice_bytes=50.0,
-                most_slice_bytes=100.0,
-                rewrite=0.0,
+                min_step_bytes=50.0,
+                max_step_bytes=100.0,
+                rewrite_factor=0.0,
             )
         return ColumnarStateTables(groups, handles, policy=policy, may_refer=may_refer)
 
@@ -429,7 +429,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 part.cancel()
         elif ends == "aborted":
             for part in parts:
-                self.checkpoints.discard_new(part.run())
+                self.checkpoints.discard_new(part.run().state)
         else:
             handles = tuple(handle for part in parts for handle in self.checkpoints.run(part))
             self.completed.append(Checkpoint(handles, model, self.version))

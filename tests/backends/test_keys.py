@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.arrow import equal_rows, plain_floats
-from holdfast.backends.keyed.grouping import grouped
+from holdfast.backends.keyed.grouping import group_rows
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keys import KeyGroupRange, key_hash, xxhash64
 from holdfast.errors import InvalidRequestError
@@ -200,7 +200,7 @@ def test_what_can_be_no_key_is_refused() -> None:
         Keys.of([pa.array([1])], 0)
     with pytest.raises(InvalidRequestError, match=r"1 hashes .* 2 rows"):
         Keys.of([pa.array([1, 2])], 128, np.zeros(1, np.uint64))
-    with pytest.raises(InvalidRequestError, match="at least one column"):
+    with pytest.raises(InvalidRequestError, match="one or more columns"):
         Keys.of([], 128)
 
 
@@ -215,7 +215,7 @@ def test_rows_whose_sort_keys_differ_in_few_bits_of_many_are_told_apart(
     sort_keys[: 2 * spread] = sort_keys[0] // 16 * 16 + random.integers(
         0, 16, 2 * spread, dtype=np.uint64
     )
-    grouping = grouped(sort_keys, [pa.array(sort_keys)], by_counting=by_counting)
+    grouping = group_rows(sort_keys, [pa.array(sort_keys)], by_counting=by_counting)
     distinct, firsts = np.unique(sort_keys, return_index=True)
     assert sort_keys[grouping.order].tolist() == np.sort(sort_keys).tolist()
     assert grouping.firsts.tolist() == firsts.tolist()

@@ -11,13 +11,14 @@ from typing import Self, cast
 import msgspec
 import pyarrow as pa
 import pytest
+from contracts.elements import memory_factory
 from contracts.values import EXCLUSIVE
 
 from holdfast.backends import compare
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import ShownColumn, stored_states
 from holdfast.backends.inspection.catalogue import READERS
-from holdfast.backends.snapshot import WrittenPart
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
 from holdfast.locations import (
     CheckpointMetadata,
     CompletedCheckpoint,
@@ -57,7 +58,7 @@ class Runs(msgspec.Struct, frozen=True, tag="runs"):
         for stream in self.streams():
             stream.discard_state()
 
-    def flaw(self) -> str | None:
+    def find_inconsistency(self) -> str | None:
         return None if self.runs else "no runs"
 
     def intersection(self, first: int, last: int, /) -> Self | None:
@@ -129,7 +130,7 @@ class CountPart:
     def extents(self) -> list[tuple[StreamStateHandle, int, int]]:
         return [(run, 0, run.size) for run in self.handle.runs]
 
-    def stored(self) -> pa.Schema:
+    def stored_schema(self) -> pa.Schema:
         return pa.schema([("user", pa.string()), ("value", pa.int64())])
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
@@ -188,15 +189,17 @@ def test_it_is_cut_by_key_groups_when_the_job_is_rescaled(checkpoint: CompletedC
 
 def test_what_it_says_of_itself_is_a_flaw_of_its_operator(checkpoint: CompletedCheckpoint) -> None:
     operator = checkpoint.metadata.operators["counts"]
-    assert operator.flaw() is None
+    assert operator.find_inconsistency() is None
     broken = msgspec.structs.replace(runs_in(operator.subtasks[1])[0], runs=())
     damaged = msgspec.structs.replace(operator, subtasks={1: keyed(broken)})
-    assert damaged.flaw() == "in subtask 1: no runs"
+    assert damaged.find_inconsistency() == "in subtask 1: no runs"
     beyond = msgspec.structs.replace(operator, max_parallelism=7)
-    assert beyond.flaw() == "key groups 4 to 7 and max parallelism 7"
+    assert beyond.find_inconsistency() == "key groups 4 to 7 and max parallelism 7"
 
 
 def test_a_snapshot_that_is_cancelled_discards_it(checkpoint: CompletedCheckpoint) -> None:
     state = checkpoint.metadata.operators["counts"].subtasks[0]
-    WrittenPart(state).cancel()
+    streams = SnapshotStreams(memory_factory())
+    streams.adopt(runs_in(state)[0])
+    AsyncSnapshot.from_written(state, streams).cancel()
     assert [file.failure is None for file in verify(state.streams())] == [False, False]

@@ -105,9 +105,7 @@ def test_a_known_manifest_whose_bytes_were_changed_is_damaged() -> None:
 
 def test_a_known_manifest_still_has_to_be_that_of_its_handle() -> None:
     content = encode_manifest(manifest_of([[("a", 0, END)]]))
-    with pytest.raises(
-        CheckpointCorruptedError, match=r"\['a'\], which its handle doesn't lead to"
-    ):
+    with pytest.raises(CheckpointCorruptedError, match=r"\['a'\], which its handle doesn't have"):
         read_manifest([handle_of(content, frozenset("b"))], GROUPS)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.backends.arrow import gather, take_rows
 
-BOUND = "holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES"
+BOUND = "holdfast.backends.arrow.batches.MAX_BATCH_BYTES"
 
 
 def batch(first: int, count: int) -> pa.RecordBatch:

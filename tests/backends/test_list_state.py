@@ -110,7 +110,7 @@ def test_rows_with_lists_of_no_type_and_required_fields_become_a_table() -> None
 
 
 def test_elements_that_are_no_rows_make_no_table() -> None:
-    with pytest.raises(InvalidRequestError, match="no rows"):
+    with pytest.raises(InvalidRequestError, match="only structs are rows"):
         state_of(pa.int64(), 1).to_table()
 
 
@@ -302,7 +302,7 @@ class TestOwnership:
     @pytest.mark.parametrize("values", ["abc", b"abc", {"a": 1}, np.str_("def")], ids=repr)
     def test_what_is_iterable_by_accident_is_no_list_of_elements(self, values: Any) -> None:
         state = state_of(pa.string())
-        with pytest.raises(InvalidRequestError, match="no list of elements"):
+        with pytest.raises(InvalidRequestError, match="not a list of elements"):
             state.add_all(values)
         assert state.get() == []
 

@@ -16,7 +16,7 @@ from contracts.elements import broadcast_state, list_state, restored, state_of
 from holdfast.backends import (
     OperatorStateBackend,
 )
-from holdfast.backends.arrow import MisfitError, cast_rows
+from holdfast.backends.arrow import IncompatibleValueError, cast_rows
 from holdfast.errors import InvalidRequestError
 
 REQUIRED = pa.field("item", pa.int64(), nullable=False)
@@ -304,7 +304,7 @@ class TestColumnsOfPandas:
         for column in (pd.Series([1.0, math.nan]), np.array([1.0, math.nan])):
             state.update(column)
             assert [str(element) for element in state.get()] == ["1.0", "nan"]
-        with pytest.raises(InvalidRequestError, match="None is no element"):
+        with pytest.raises(InvalidRequestError, match="None is not a valid element"):
             state.add_all(pd.Series([1.0, None], dtype="Float64"))
 
     @pytest.mark.parametrize("as_column", [np.array, pd.Series])
@@ -344,7 +344,7 @@ class TestRows:
             pa.record_batch(columns, self.SCHEMA),
             pa.record_batch(columns, ["a", "b"]),
         ):
-            with pytest.raises(MisfitError, match=why):
+            with pytest.raises(IncompatibleValueError, match=why):
                 cast_rows(batch, self.SCHEMA)
 
 

@@ -167,7 +167,7 @@ class TestSubtasksThatAskAtDifferentTimes:
                 OperatorStateBackend.restore(part).snapshot(memory_factory()).run()
                 for part in parts
             ]
-            handles = [list(result.handles) for result in results]
+            handles = [list(result.state.managed_operator) for result in results]
         backends = [OperatorStateBackend.restore(p) for p in redistribute(handles, parallelism)]
         values = [
             msgspec.to_builtins(get(restored_backend, "s", wanted).get())
@@ -199,11 +199,17 @@ class TestSubtasksThatAskAtDifferentTimes:
         storage.initialize_base_locations_for_checkpoint()
         location = storage.initialize_location_for_checkpoint(1)
         result = backend.snapshot(location).run()
-        assert [sorted(handle.states) for handle in result.handles] == [["s", "t"], ["s"]]
-        assert result.written is None
-        again = OperatorStateBackend.restore(result.handles)
+        assert [sorted(handle.states) for handle in result.state.managed_operator] == [
+            ["s", "t"],
+            ["s"],
+        ]
+        assert result.task_local is None
+        again = OperatorStateBackend.restore(result.state.managed_operator)
         assert (list_state(again, "s").get(), list_state(again, "t").get()) == ([1, 1], [2, 2])
-        uris = [stream.uri for stream in files_of([handle.stream for handle in result.handles])]
+        uris = [
+            stream.uri
+            for stream in files_of([handle.stream for handle in result.state.managed_operator])
+        ]
         files = [Path(uri.removeprefix("file://")) for uri in uris]
         assert len(files) == 2
         assert all(file.exists() for file in files)
@@ -213,7 +219,7 @@ class TestSubtasksThatAskAtDifferentTimes:
             *(backend_with(s=(arrow_type, [1])) for arrow_type in (pa.int32(), pa.int64()))
         )
         handler = OperatorStateHandler(uid="op", function=_Nothing(), backend=backend)
-        state = handler.snapshot_state(1, memory_factory()).run()
+        state = handler.snapshot_state(1, memory_factory()).run().state
         again = OperatorStateBackend.restore(state.managed_operator)
         assert list_state(again, "s").get() == [1, 1]
 
@@ -223,7 +229,7 @@ class TestSubtasksThatAskAtDifferentTimes:
             for cls, value in ((Plain, Plain(1)), (dict, {1: 2}))
         ]
         backend = restored(*backends)
-        assert len(backend.snapshot(memory_factory()).run().handles) == 2
+        assert len(backend.snapshot(memory_factory()).run().state.managed_operator) == 2
         with pytest.raises(StateMigrationError, match="another class"):
             list_state(backend, "s", Pickled(Plain))
         assert list_state(backend, "s", Pickled()).get() == [Plain(1), {1: 2}]

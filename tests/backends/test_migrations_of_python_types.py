@@ -226,7 +226,7 @@ class TestClasses:
             (NamedV1, pa.struct({"a": pa.int64()}), "'b'] are gone"),
             (list[NamedV1], list[TypedV1], "['[].b'] are gone"),
             (message(("a", float)), message(("a", int)), "a was double"),
-            (message(("a", int | None)), message(("a", int)), "a could be missing"),
+            (message(("a", int | None)), message(("a", int)), "a was nullable"),
             (message(("a", bytes)), message(("a", str)), "a was binary"),
             (message(("a", str)), message(("a", bytes)), "a was string"),
             (list[str], message(("a", int, 0), array_like=True), "was list"),
@@ -258,7 +258,7 @@ class TestClasses:
             (list[int], set[int], [1, 1], "not every value"),
             (One | Two, One, Two("x"), "not every value"),
             (message(("a", One | Two)), message(("a", One)), {"a": Two("x")}, "not every value"),
-            (message(("a", Any)), message(("a", set[int])), {"a": [1, 1]}, "no room for an item"),
+            (message(("a", Any)), message(("a", set[int])), {"a": [1, 1]}, "can't hold an item"),
             (message(("a", Any)), message(("a", Strict)), {"a": {"b": 1}}, "not every value"),
             (
                 message(("a", Any)),

@@ -21,7 +21,7 @@ from contracts.elements import (
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend, Pickled
 from holdfast.backends.assignment import redistribute
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -388,7 +388,7 @@ class TestUpstream:
             broadcast_state(backend, "b2", (int, Pickled(Plain))).remove(2)
             broadcast_state(backend, "b3", (str, pa.struct({"a": pa.int8()}))).clear()
             list_state(backend, "new").add(1)
-        (handle,) = pending.run().handles
+        (handle,) = pending.run().state.managed_operator
         backend.dispose()
         backend = OperatorStateBackend.restore([handle])
         assert backend.registered_state_names() == {"l1", "l2", "u"}
@@ -495,7 +495,7 @@ class TestKinds:
             assert len(KINDS[second](backend, "s")) == (not empty)
             return
         for _ in range(2):
-            with pytest.raises(InvalidRequestError, match=r"'s' is a .* asked for as a "):
+            with pytest.raises(InvalidRequestError, match=r"'s' is a .* requested as a "):
                 KINDS[second](backend, "s")
         assert len(KINDS[first](backend, "s")) == (not empty)
         assert KINDS[first](restored(backend), "s").name == "s"

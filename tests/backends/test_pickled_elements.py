@@ -7,7 +7,7 @@ import pytest
 from contracts.elements import Point, broadcast_state, list_state, restored, snapshot_of
 
 from holdfast.backends import OperatorStateBackend, Pickled
-from holdfast.errors import CheckpointCorruptedError, OutOfResourcesError, StateMigrationError
+from holdfast.errors import CheckpointCorruptedError, ResourceExhaustedError, StateMigrationError
 
 
 class Bomb:
@@ -39,7 +39,7 @@ class TestPickle:
     def test_element_that_does_not_fit_into_memory_is_not_damaged(self) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", Pickled()).add(Greedy())
-        with pytest.raises(OutOfResourcesError):
+        with pytest.raises(ResourceExhaustedError):
             list_state(restored(backend), "s", Pickled()).get()
 
     def test_it_is_never_loaded_unless_the_job_says_so(self) -> None:

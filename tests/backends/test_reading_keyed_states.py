@@ -153,7 +153,7 @@ def with_values(spec: TableSpec, values: pa.Schema) -> TableSpec:
 def test_subtasks_that_have_stored_a_state_differently_are_refused(write: Write) -> None:
     other = with_values(TOTALS, pa.schema([("value", pa.float64())]))
     pointer = write({0: {"totals": (TOTALS, [("ann", 1)])}, 1: {"totals": (other, [("eve", 0.5)])}})
-    with pytest.raises(StateMigrationError, match="stored by subtask 1 in another way"):
+    with pytest.raises(StateMigrationError, match="stored by subtask 1 in another form"):
         holdfast.read_state(pointer)
 
 
@@ -225,7 +225,7 @@ class TestCommands:
             metadata.operators["op"], subtasks={0: subtask, 1: subtask}
         )
         without = msgspec.structs.replace(metadata, operators={"op": operator})
-        assert [(each.state, each.what) for each in compare(metadata, without)] == [
+        assert [(each.state, each.change) for each in compare(metadata, without)] == [
             (name, "removed") for name in ("due", "people", "seen", "totals")
         ]
 
@@ -237,7 +237,7 @@ def test_a_descriptor_of_operator_state_is_not_compared_with_keyed_state_of_its_
     list_state(backend, "totals", pa.string()).add("a")
     pointer = write(operator_state=backend)
     checks = check(pointer, {"op": [ListStateDescriptor("totals", pa.string())]})
-    assert [(each.state, each.fate.value) for each in checks] == [
+    assert [(each.state, each.outcome.value) for each in checks] == [
         (name, "restored") for name in ("totals", "totals", "people", "seen", "due")
     ]
 
@@ -249,7 +249,7 @@ def test_states_of_one_name_are_told_by_their_kinds(
     list_state(backend, "totals", pa.string()).add("a")
     pointer = write(operator_state=backend)
     with pytest.raises(
-        InvalidRequestError, match=r"name one of the kinds \['list', 'keyed value'\]"
+        InvalidRequestError, match=r"choose one of the kinds \['list', 'keyed value'\]"
     ):
         holdfast.read_state(pointer, "op", "totals")
     assert holdfast.read_state(pointer, "op", "totals", kind="list")["value"].to_pylist() == ["a"]
@@ -261,7 +261,7 @@ def test_states_of_one_name_are_told_by_their_kinds(
 
 def test_nor_is_it_where_there_is_no_operator_state_of_that_name(write: Write) -> None:
     checks = check(write(), {"op": [ListStateDescriptor("totals", pa.string())]})
-    assert [(each.state, each.fate.value) for each in checks] == [
+    assert [(each.state, each.outcome.value) for each in checks] == [
         *((name, "restored") for name in STATES[0]),
         ("totals", "new"),
     ]

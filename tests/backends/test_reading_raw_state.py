@@ -27,7 +27,7 @@ from holdfast.backends import (
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
 )
-from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
+from holdfast.backends.snapshot import raw_key_groups, raw_operator_partitions
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,

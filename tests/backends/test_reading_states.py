@@ -40,9 +40,9 @@ from holdfast.backends import (
     Pickled,
     check,
 )
-from holdfast.backends.inspection import raw_parts, readable_state
+from holdfast.backends.inspection import operator_parts, readable_state
 from holdfast.backends.inspection.operator_parts import SectionPart
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -431,7 +431,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
 def test_a_large_array_is_stored_in_blocks(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.sections.section.BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr("holdfast.backends.snapshot.section.BLOCK_BYTES", 1 << 16)
     elements = pa.array(range(100_000))
     pointer = one_state(checkpoint, pa.int64(), elements)
     monkeypatch.setattr("holdfast.backends.inspection.operator_parts.PARALLEL_BYTES", 1 << 18)
@@ -512,12 +512,12 @@ class _Counted(bytes):
 
 def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [_Counted(b"x" * 10) for _ in range(500)]
-    monkeypatch.setattr(raw_parts, "MOST_BYTES", 1000)
+    monkeypatch.setattr(operator_parts, "MAX_BYTES", 1000)
     monkeypatch.setattr(
-        raw_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
+        operator_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
     )
-    part = raw_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
-    batches = part.batches(part.stored())
+    part = operator_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
+    batches = part.batches(part.stored_schema())
     assert [len(batch) for batch in batches if len(batch)] == [100] * 5
     assert _Counted.lengths_asked < 10 * len(contents)
 

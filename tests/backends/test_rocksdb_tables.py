@@ -36,7 +36,7 @@ from holdfast.backends.keyed import (
 )
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keyed.rocksdb.database import Database
-from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
+from holdfast.backends.keyed.rocksdb.locked_directory import LockedDirectory
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations.handles import (
     FileStateHandle,
@@ -214,8 +214,8 @@ def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpo
 
 def test_a_directory_is_its_process_own_until_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, signal, os; from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory; "
-        "held = HeldDirectory(sys.argv[1]); print(held.path, flush=True); sys.stdin.read()"
+        "import sys, signal, os; from holdfast.backends.keyed.rocksdb.locked_directory import LockedDirectory; "
+        "held = LockedDirectory(sys.argv[1]); print(held.path, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)],
@@ -225,11 +225,11 @@ def test_a_directory_is_its_process_own_until_that_is_killed(tmp_path: Path) -> 
     ) as process:
         assert process.stdout is not None
         path = process.stdout.readline().strip()
-        own = HeldDirectory(str(tmp_path))
+        own = LockedDirectory(str(tmp_path))
         assert os.path.isdir(path)
         process.kill()
         process.wait()
-    other = HeldDirectory(str(tmp_path))
+    other = LockedDirectory(str(tmp_path))
     assert not os.path.exists(path)
     assert os.path.isdir(own.path)
     own.release()
@@ -271,9 +271,9 @@ def test_expired_rows_are_deleted_little_by_little(checkpoints: KeyedCheckpoints
     ],
     ids=str,
 )
-def test_a_setting_that_cannot_be_is_refused_with_its_value(wrong: dict[str, Any]) -> None:
-    (value,) = wrong.values()
-    with pytest.raises(InvalidRequestError, match=f"not {value}"):
+def test_rocksdb_setting_out_of_bounds_is_refused_with_its_value(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(InvalidRequestError, match=f"{name} must be .*got {value}"):
         RocksDBSettings(**wrong)
 
 

@@ -15,7 +15,7 @@ from holdfast.backends.keyed import Keys, RocksDBSettings, StateTables, TableSpe
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keyed.rocksdb.native_manifest import decode_native, encode_native
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import SnapshotPart
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, StorageFullError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.file_systems import file_system_for
@@ -53,12 +53,12 @@ class Job:
         for spec in SPECS:
             self.tables.table(spec).write(keys.identities, keys.columns)
 
-    def snapshot(self, number: int) -> SnapshotPart:
+    def snapshot(self, number: int) -> AsyncSnapshot:
         location = self._access.initialize_location_for_checkpoint(number)
         return self.tables.snapshot(number, location)
 
     def completed(self) -> SegmentsStateHandle:
-        (handle,) = self.snapshot(1).run().managed_keyed
+        (handle,) = self.snapshot(1).run().state.managed_keyed
         assert isinstance(handle, SegmentsStateHandle)
         assert len(handle.segments) == STATES
         return handle
@@ -148,7 +148,7 @@ def test_a_snapshot_that_storage_has_no_room_for_leaves_nothing_and_the_next_one
     assert job.captured() == []
     job.tables.notify_checkpoint_aborted(1)
     job.faults.make_room()
-    (handle,) = job.snapshot(2).run().managed_keyed
+    (handle,) = job.snapshot(2).run().state.managed_keyed
     assert isinstance(handle, SegmentsStateHandle)
     restored = RocksDBStateTables(ALL, [handle])
     assert rows_of(restored) == [len(ROWS)] * STATES

@@ -24,7 +24,9 @@ def handle(memory_directory: str) -> OperatorStateHandle:
     access.initialize_base_locations_for_checkpoint()
     backend = OperatorStateBackend()
     list_state(backend, "s", pa.int64()).add_all(range(ROWS))
-    (handle,) = backend.snapshot(access.initialize_location_for_checkpoint(1)).run().handles
+    (handle,) = (
+        backend.snapshot(access.initialize_location_for_checkpoint(1)).run().state.managed_operator
+    )
     return handle
 
 
@@ -70,7 +72,9 @@ def test_texts_that_end_elsewhere_than_their_bytes_are_corrupt(memory_directory:
     access.initialize_base_locations_for_checkpoint()
     backend = OperatorStateBackend()
     list_state(backend, "s", pa.string()).add_all(["a", "bcde", "f"])
-    (handle,) = backend.snapshot(access.initialize_location_for_checkpoint(1)).run().handles
+    (handle,) = (
+        backend.snapshot(access.initialize_location_for_checkpoint(1)).run().state.managed_operator
+    )
     assert isinstance(handle.stream, ByteStreamStateHandle)
     right, wrong = struct.pack("<4i", 0, 1, 5, 6), struct.pack("<4i", 0, 1 << 30, 5, 6)
     assert right in handle.stream.data

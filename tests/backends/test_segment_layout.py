@@ -43,7 +43,7 @@ def handle(memory_directory: str) -> SegmentsStateHandle:
     """Two runs of two tables: what was put first, then appended, put and deleted."""
     access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
-    never = MergePolicy(rewrite=0, fan_in=100)
+    never = MergePolicy(rewrite_factor=0, fan_in=100)
     tables = ColumnarStateTables(KeyGroupRange(0, 7), policy=never)
     sums, last = tables.table(SUMS), tables.table(LAST)
     tables.advance_time(500)
@@ -60,7 +60,7 @@ def handle(memory_directory: str) -> SegmentsStateHandle:
     sums.write(identities(range(3)), [added[:3], lists[:3]], Operation.DELETE)
     last.write(identities(range(7)), [pa.array([0.5] * 7, pa.float32())])
     part = tables.snapshot(2, access.initialize_location_for_checkpoint(2))
-    (stored,) = part.run().managed_keyed
+    (stored,) = part.run().state.managed_keyed
     assert isinstance(stored, SegmentsStateHandle)
     return stored
 
@@ -148,7 +148,7 @@ def test_sort_keys_are_made_of_hashes_as_documented(memory_directory: str) -> No
     times = [0, -1, 1023, 1024, -(1 << 60), 1 << 60, 1_790_000_000_000] * 14 + [5, 6]
     backend.event_time_timers().columns.register(keys, times)
     part = backend.snapshot(1, access.initialize_location_for_checkpoint(1))
-    (stored,) = part.run().managed_keyed
+    (stored,) = part.run().state.managed_keyed
     assert isinstance(stored, SegmentsStateHandle)
     kinds = set()
     for content, section in sections(stored):

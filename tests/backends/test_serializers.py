@@ -26,8 +26,8 @@ from contracts.elements import (
 )
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend, Pickled
-from holdfast.backends.sections import Compression
-from holdfast.backends.serializers import Outcome, serializer_of, stored_in
+from holdfast.backends.serializers import Outcome, serializer_of, stored_serializer
+from holdfast.backends.snapshot import Compression
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 
 PYTHON = pytest.mark.parametrize(
@@ -275,7 +275,7 @@ class TestStored:
                 "element", pa.large_binary(), metadata={b"holdfast.serializer": content}
             )
             with pytest.raises(CheckpointCorruptedError, match="'s'"):
-                stored_in(stored, "s")
+                stored_serializer(stored, "s")
 
     def test_bytes_that_are_no_elements_are_corrupt(self) -> None:
         column = pa.chunked_array([[b"\xc1"]], pa.large_binary())

@@ -12,10 +12,10 @@ from contracts.elements import list_state
 from contracts.processes import output_of
 
 from holdfast.backends import OperatorStateBackend
-from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
-from holdfast.backends.sections import Compression
+from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
+from holdfast.backends.snapshot import Compression
 from holdfast.common import shortage_of
-from holdfast.errors import CheckpointError, OutOfResourcesError, StorageFullError
+from holdfast.errors import CheckpointError, ResourceExhaustedError, StorageFullError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import file_system_for
 
@@ -45,22 +45,24 @@ def test_state_that_does_not_fit_into_memory_is_not_damaged(
     backend = OperatorStateBackend()
     list_state(backend, "s", pa.binary()).add_all([bytes(1 << 20)] * 96)
     location = access.initialize_location_for_checkpoint(1)
-    (handle,) = backend.snapshot(location, compression=compression).run().handles
+    (handle,) = backend.snapshot(location, compression=compression).run().state.managed_operator
     (tmp_path / "handle").write_bytes(msgspec.msgpack.encode(handle))
     printed = output_of(READ, str(tmp_path / "handle"))
-    assert printed.startswith(("OutOfResourcesError", "MemoryError", "ArrowMemoryError")), printed
+    assert printed.startswith(("ResourceExhaustedError", "MemoryError", "ArrowMemoryError")), (
+        printed
+    )
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (MemoryError(), OutOfResourcesError),
-        (pa.ArrowMemoryError("malloc of size 4096 failed"), OutOfResourcesError),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), OutOfResourcesError),
-        (OSError(errno.EMFILE, "Too many open files"), OutOfResourcesError),
-        (OSError(errno.ENFILE, "Too many open files in system"), OutOfResourcesError),
-        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OutOfResourcesError),
-        (RuntimeError("can't start new thread"), OutOfResourcesError),
+        (MemoryError(), ResourceExhaustedError),
+        (pa.ArrowMemoryError("malloc of size 4096 failed"), ResourceExhaustedError),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), ResourceExhaustedError),
+        (OSError(errno.EMFILE, "Too many open files"), ResourceExhaustedError),
+        (OSError(errno.ENFILE, "Too many open files in system"), ResourceExhaustedError),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), ResourceExhaustedError),
+        (RuntimeError("can't start new thread"), ResourceExhaustedError),
         (OSError(errno.ENOSPC, "No space left on device"), StorageFullError),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), StorageFullError),
         (OSError(errno.EIO, "Input/output error"), None),
@@ -77,7 +79,7 @@ def test_error_of_the_machine_is_told_from_one_of_the_bytes(
     assert shortage is None if expected is None else type(shortage) is expected
     if expected is not None:
         assert getattr(shortage, "location", None) == "file:///x"
-        with pytest.raises(expected), translated("/x"):
+        with pytest.raises(expected), map_errors("/x"):
             raise error
 
 
@@ -88,7 +90,7 @@ def test_lack_of_file_handles_is_named(tmp_path: Path) -> None:
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(16)]
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(held) + 1, hard))
-        with pytest.raises(OutOfResourcesError, match="too few file handles"):
+        with pytest.raises(ResourceExhaustedError, match="too few file handles"):
             file_system_for(uri).inner.open(uri)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -98,5 +100,8 @@ def test_lack_of_file_handles_is_named(tmp_path: Path) -> None:
 
 def test_corruption_of_rocksdb_that_is_a_lack_of_handles_is_not_damage(tmp_path: Path) -> None:
     text = "Corruption: Can't access /000012.sst: IO error: While open: Too many open files"
-    with pytest.raises(OutOfResourcesError, match="nothing is damaged"), translated(str(tmp_path)):
+    with (
+        pytest.raises(ResourceExhaustedError, match="nothing is damaged"),
+        map_errors(str(tmp_path)),
+    ):
         raise Exception(text)  # noqa: TRY002  # the class that rocksdict has for all errors

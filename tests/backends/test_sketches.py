@@ -66,7 +66,7 @@ def test_sketches_come_out_of_a_checkpoint_as_they_went_in(memory_directory: str
     names = keys.columns[0].to_pylist()
     state = backend.get_reducing_state(descriptor)
     state.columns.add(keys, [sketch(name) for name in VALUES])
-    stored = backend.snapshot(1, storage.initialize_location_for_checkpoint(1)).run()
+    stored = backend.snapshot(1, storage.initialize_location_for_checkpoint(1)).run().state
 
     tables = ColumnarStateTables(GROUPS, stored.managed_keyed)  # type: ignore[arg-type]
     restored = KeyedStateBackend(tables, key, 128, GROUPS).get_reducing_state(descriptor)

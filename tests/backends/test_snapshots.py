@@ -21,6 +21,7 @@ from holdfast.errors import InvalidRequestError, StorageFullError, StorageUnavai
 from holdfast.locations import CheckpointStorageLocation, checkpoint_storage
 from holdfast.locations.adapters import CheckpointedStateScope, CheckpointStreamFactory
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.testing import Faults
 
 LARGE = (pa.int64(), range(100_000))
@@ -45,7 +46,7 @@ def test_no_state_makes_an_empty_result_and_no_file(
     faults.calls.clear()
     result = OperatorStateBackend().snapshot(location).run()
     assert result == SnapshotResult()
-    assert result.handles == ()
+    assert result.state == StoredSubtask()
     assert faults.calls == []
 
 
@@ -58,7 +59,7 @@ def test_a_snapshot_does_not_show_later_changes() -> None:
     list_state(backend, "t").update([6])
     list_state(backend, "late").add(7)
     result = pending.run()
-    restored = OperatorStateBackend.restore(result.handles)
+    restored = OperatorStateBackend.restore(result.state.managed_operator)
     assert restored.registered_state_names() == {"s", "t"}
     assert list_state(restored).get() == [1, 2, 9]
     assert list_state(restored, "t").get() == [3]
@@ -145,7 +146,7 @@ def test_a_snapshot_that_ran_lets_go_of_what_it_captured() -> None:
 def test_no_bytes_of_state_show_in_a_repr() -> None:
     handle = snapshot_of(backend_with(s=(pa.string(), ["somebody's secret"])))
     assert "secret" not in repr(handle)
-    assert "secret" not in repr(SnapshotResult((handle,)))
+    assert "secret" not in repr(SnapshotResult(StoredSubtask((handle,))))
 
 
 class Resources:
@@ -171,9 +172,7 @@ class Strategy:
     def sync_prepare_resources(self, checkpoint_id: int) -> Resources:
         return self.resources
 
-    def async_snapshot(
-        self, resources: Resources, streams: SnapshotStreams
-    ) -> SnapshotResult[OperatorStateHandle]:
+    def async_snapshot(self, resources: Resources, streams: SnapshotStreams) -> SnapshotResult:
         assert resources.released == 0
         handles = []
         for act in (self.between, lambda: None):
@@ -182,15 +181,12 @@ class Strategy:
                 handles.append(streams.finish(stream))
             act()
         partitions = {"s": StatePartitions(OperatorStateMode.UNION, 0, 1, 0, 0)}
-        return SnapshotResult(
-            tuple(OperatorStateHandle(partitions, file) for file in handles if file)
-        )
+        written = tuple(OperatorStateHandle(partitions, file) for file in handles if file)
+        return SnapshotResult(StoredSubtask(written))
 
 
-def asynchronous(
-    strategy: Strategy, factory: CheckpointStreamFactory
-) -> AsyncSnapshot[OperatorStateHandle]:
-    return AsyncSnapshot(strategy, strategy.sync_prepare_resources(1), SnapshotStreams(factory))
+def asynchronous(strategy: Strategy, factory: CheckpointStreamFactory) -> AsyncSnapshot:
+    return AsyncSnapshot.of(strategy, strategy.sync_prepare_resources(1), factory)
 
 
 class TestAsyncSnapshot:
@@ -201,7 +197,7 @@ class TestAsyncSnapshot:
     ) -> None:
         strategy = Strategy()
         snapshot = asynchronous(strategy, location)
-        assert [handle.size for handle in snapshot.run().handles] == [100_000] * 2
+        assert [handle.size for handle in snapshot.run().state.managed_operator] == [100_000] * 2
         snapshot.cancel()
         snapshot.cancel()
         assert strategy.resources.released == 1

@@ -25,7 +25,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from holdfast.backends import AsyncSnapshot, OperatorStateBackend, Pickled
 from holdfast.backends.assignment import redistribute
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.locations import CheckpointStorage, MemoryCheckpointStorage, checkpoint_storage
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.handles import OperatorStateHandle
@@ -86,7 +86,7 @@ class Model:
         )
 
 
-Captured = tuple[list[AsyncSnapshot[Any]], list[Model]]
+Captured = tuple[list[AsyncSnapshot], list[Model]]
 Stored = tuple[list[tuple[OperatorStateHandle, ...]], list[Model]]
 
 
@@ -185,7 +185,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
     @rule(target=stored, pending=consumes(captured))
     def run(self, pending: Captured) -> Stored:
         snapshots, models = pending
-        return [snapshot.run().handles for snapshot in snapshots], models
+        return [snapshot.run().state.managed_operator for snapshot in snapshots], models
 
     @rule(pending=consumes(captured))
     def cancel(self, pending: Captured) -> None:

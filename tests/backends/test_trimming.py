@@ -7,7 +7,7 @@ import pytest
 from contracts.elements import list_state, restored, snapshot_of
 
 from holdfast.backends import OperatorStateBackend
-from holdfast.backends.arrow import trimmed
+from holdfast.backends.arrow import trim_rows
 from holdfast.backends.assignment import redistribute
 
 COUNT = 1000
@@ -90,14 +90,14 @@ class TestShared:
         texts = of_texts(element_type, TEXTS)
         elements = pa.concat_arrays([texts.slice(0, 5), pa.nulls(3, element_type), texts])
         rows = pa.table({"element": elements.slice(first, 7)})
-        values = trimmed(rows)
+        values = trim_rows(rows)
         values.validate(full=True)
         assert values.schema == rows.schema
         assert values.to_pylist() == rows.to_pylist()
 
     def test_the_whole_is_left_as_it_is(self, element_type: pa.DataType) -> None:
         rows = pa.table({"element": of_texts(element_type, TEXTS)})
-        (chunk,) = trimmed(rows)["element"].chunks
+        (chunk,) = trim_rows(rows)["element"].chunks
         addresses = [buffer and buffer.address for buffer in chunk.buffers()]
         assert addresses == [
             buffer and buffer.address for buffer in rows["element"].chunk(0).buffers()
@@ -107,17 +107,17 @@ class TestShared:
 @pytest.mark.parametrize("element_type", SEPARATE.values(), ids=SEPARATE)
 def test_other_columns_are_not_looked_at(element_type: pa.DataType) -> None:
     rows = pa.table({"element": of_texts(element_type, TEXTS)}).slice(10, 1)
-    assert trimmed(rows) is rows
+    assert trim_rows(rows) is rows
 
 
 def test_what_arrow_can_not_make_anew_is_stored_whole() -> None:
     element_type = pa.list_view(pa.string_view())
     rows = pa.table({"element": of_texts(element_type, TEXTS)}).slice(10, 3)
-    assert trimmed(rows).to_pylist() == rows.to_pylist()
+    assert trim_rows(rows).to_pylist() == rows.to_pylist()
 
 
 def test_the_order_of_a_dictionary_is_kept() -> None:
     indices = pa.array([2, 0], pa.int8())
     ordered = pa.DictionaryArray.from_arrays(indices, ["low", "middle", "high"], ordered=True)
-    (chunk,) = trimmed(pa.table({"element": ordered}))["element"].chunks
+    (chunk,) = trim_rows(pa.table({"element": ordered}))["element"].chunks
     assert chunk.dictionary.to_pylist() == ["low", "middle", "high"]

@@ -71,7 +71,7 @@ PARALLELISMS = {
 
 def checkpoint(backends: Iterable[OperatorStateBackend]) -> Stored:
     """What each subtask of a job stores."""
-    return [backend.snapshot(memory_factory()).run().handles for backend in backends]
+    return [backend.snapshot(memory_factory()).run().state.managed_operator for backend in backends]
 
 
 def restarted(stored: Stored, parallelism: int) -> list[OperatorStateBackend]:

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs.quick_disk import QUICK_DISK
 
-from holdfast.backends.arrow import MisfitError, equal_rows
+from holdfast.backends.arrow import IncompatibleValueError, equal_rows
 from holdfast.backends.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -39,7 +39,7 @@ from holdfast.backends.keyed import (
     StateTables,
 )
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
-from holdfast.backends.keys import KeyGroupRange, check_hashed
+from holdfast.backends.keys import KeyGroupRange, check_key_type
 from holdfast.backends.operator import BroadcastState
 from holdfast.backends.serializers import Pickled, Serializer, serializer_of
 from holdfast.errors import InvalidRequestError
@@ -255,7 +255,7 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
 def is_hashed(kind: Any) -> bool:
     """Whether a state can have the type as a map key, and Python objects of it have a hash."""
     try:
-        check_hashed(serializer_of(kind, {}).storage_type)
+        check_key_type(serializer_of(kind, {}).storage_type)
     except InvalidRequestError:
         return False
     return kind not in (Basket, Line, dict[str, int], dict[str, Any]) and not (
@@ -312,7 +312,7 @@ def model_of(serializer: Serializer, value: Any) -> pa.Array | None:
     try:
         (column,) = serializer.encode([value])
         serializer.decode(pa.chunked_array([column]))
-    except (MisfitError, InvalidRequestError):
+    except (IncompatibleValueError, InvalidRequestError):
         return None
     return column
 
@@ -517,7 +517,7 @@ def test_broadcast_keys_are_those_that_differ_in_arrow(typed: Any) -> None:
     assert len(state) == len(model)
     for key, number in model:
         assert state.get(decoded(serializer, key)) == number
-    stored = state.captured()()
+    stored = state.capture()()
     again = BroadcastState("s", serializer, serializer_of(int, {}), stored)
     assert sorted(number for _, number in again.entries()) == sorted(number for _, number in model)
     for key, number in model:

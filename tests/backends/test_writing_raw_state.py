@@ -169,7 +169,7 @@ class TestWritingKeyedState:
             out.start_new_key_group(key_group)
             out.write(b"%d" % key_group)
         for key_group in (0, 1):
-            with pytest.raises(InvalidRequestError, match=f"{key_group} already registered"):
+            with pytest.raises(InvalidRequestError, match=f"{key_group} was already started"):
                 out.start_new_key_group(key_group)
         out.write(b"on")
         handle = out.close_and_get_handle()

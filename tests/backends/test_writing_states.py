@@ -76,7 +76,7 @@ def as_read(element_type: Any, values: list[Any]) -> pa.Table:
     """The table that a list state with these elements is read as."""
     backend = OperatorStateBackend()
     list_state(backend, "s", element_type).add_all(values)
-    (handle,) = backend.snapshot(memory_factory()).run().handles
+    (handle,) = backend.snapshot(memory_factory()).run().state.managed_operator
     return shown(StoredOperator(1, 128, {0: StoredSubtask((handle,))}))
 
 
@@ -302,14 +302,14 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
         StateRows(pa.table({"subtask": [0], "key": [1], "value": [1]})),
         r"need \['key', 'value'\]",
     ),
-    "a missing element": (StateRows(pa.table({"value": [1, None]})), "None is no element"),
+    "a missing element": (StateRows(pa.table({"value": [1, None]})), "None is not a valid element"),
     "a missing object": (
         StateRows(pa.table({"value": ["red", None]}), ListStateDescriptor("s", Color)),
-        "None is no element",
+        "None is not a valid element",
     ),
     "another type": (
         StateRows(pa.table({"value": ["a"]}), ListStateDescriptor("s", pa.int64())),
-        "type string is no int64",
+        "type string can.t be cast to int64",
     ),
     "another class": (
         StateRows(pa.table({"value": ["green"]}), ListStateDescriptor("s", Color)),
@@ -339,7 +339,7 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
     ),
     "no fields at all": (
         StateRows(pa.table({"value": [["x"]]}), ListStateDescriptor("s", Point)),
-        "type list.* is no struct",
+        "type list.* can.t be cast to struct",
     ),
     "a subtask too many": (
         StateRows(pa.table({"subtask": [1], "value": [1]})),
@@ -354,10 +354,10 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
         StateRows(pa.table({"key": [math.nan, math.nan], "value": [1, 2]})),
         "a key twice",
     ),
-    "no type": (StateRows(pa.table({"value": pa.nulls(0)})), "of no type"),
+    "no type": (StateRows(pa.table({"value": pa.nulls(0)})), "have no type"),
     "no type of a key": (
         StateRows(pa.table({"key": pa.nulls(0), "value": pa.array([], pa.int64())})),
-        "of no type",
+        "have no type",
     ),
     "a key that is a list": (
         StateRows(pa.table({"key": [[1]], "value": [1]})),
@@ -365,11 +365,11 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
     ),
     "another name": (
         StateRows(pa.table({"value": [1]}), ListStateDescriptor("t", pa.int64())),
-        "names 't'",
+        "has the name 't'",
     ),
     "a union of keys": (
         StateRows(pa.table({"key": [1], "value": [1]}), union=True),
-        "no union list state",
+        "can't be a union list state",
     ),
 }
 
@@ -383,10 +383,10 @@ def test_rows_that_are_no_state_are_refused(what: str) -> None:
 
 def test_a_list_of_an_operator_with_keys_says_where_they_are() -> None:
     rows = pa.table({"value": [1]})
-    with pytest.raises(InvalidRequestError, match="where their keys are"):
-        operator_of({"s": StateRows(rows)}, keeps_places=True)
+    with pytest.raises(InvalidRequestError, match="the subtask of their keys"):
+        operator_of({"s": StateRows(rows)}, needs_subtasks=True)
     placed = rows.append_column("subtask", pa.array([1]))
-    assert shown(operator_of({"s": StateRows(placed)}, parallelism=2, keeps_places=True))[
+    assert shown(operator_of({"s": StateRows(placed)}, parallelism=2, needs_subtasks=True))[
         "subtask"
     ].to_pylist() == [1]
 

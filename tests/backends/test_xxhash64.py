@@ -44,5 +44,5 @@ def test_texts_of_one_length_have_the_hashes_that_they_have_among_others() -> No
 
 def test_columns_of_no_length_or_of_several_are_refused() -> None:
     for columns in [(), (pa.array([1]), pa.array([1, 2]))]:
-        with pytest.raises(InvalidRequestError, match="equally long"):
+        with pytest.raises(InvalidRequestError, match="equal length"):
             xxhash64(columns)

@@ -56,7 +56,7 @@ def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str
             {
                 "operator": "visits",
                 "state": "seen",
-                "what": "changed",
+                "change": "changed",
                 "changes": {"stored_elements": [4, 10], "bytes": seen},
             }
         ],

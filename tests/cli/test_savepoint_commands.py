@@ -15,8 +15,8 @@ from servers.s3 import S3Bucket, settings_of
 from holdfast.cli.command_line import main
 from holdfast.locations import use_s3
 from holdfast.spark import restore_savepoint, take_savepoint
-from holdfast.spark.savepoints.notes import Change
-from holdfast.spark.savepoints.take import query_copy
+from holdfast.spark.savepoints import take
+from holdfast.spark.savepoints.change_notes import Change
 
 Captured = pytest.CaptureFixture[str]
 
@@ -111,7 +111,7 @@ def test_a_savepoint_that_cannot_be_taken_is_one_line(
 def test_an_interrupted_savepoint_leaves_none(
     stopped: str, directory: str, capsys: Captured
 ) -> None:
-    with mock.patch.object(query_copy, "complete_checkpoint", side_effect=KeyboardInterrupt):
+    with mock.patch.object(take, "complete_checkpoint", side_effect=KeyboardInterrupt):
         assert main(["savepoint", stopped, f"{directory}/savepoints"]) == 130
     streams = capsys.readouterr()
     assert streams.out == ""

@@ -13,7 +13,7 @@ from holdfast.locations import (
     load_checkpoint,
 )
 from holdfast.locations.adapters import CheckpointedStateScope, FileStateHandle
-from holdfast.locations.storages import entropy
+from holdfast.locations.storages import without_marker
 from holdfast.testing import metadata_of
 
 
@@ -22,7 +22,7 @@ def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
     storage = FileSystemCheckpointStorage(
         directory,
         inline_threshold=0,
-        savepoint_directory=f"{entropy.without_marker(directory)}/savepoints",
+        savepoint_directory=f"{without_marker(directory)}/savepoints",
     )
     access = storage.create_checkpoint_storage(job_id)
     access.initialize_base_locations_for_checkpoint()

@@ -7,13 +7,12 @@ from contracts.elements import list_state
 from contracts.progress import behind_batch
 
 from holdfast.backends import OperatorStateBackend
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageLocation,
     FileSystemCheckpointStorage,
     StoredOperator,
-    StoredSubtask,
     complete_checkpoint,
 )
 
@@ -39,7 +38,7 @@ class Checkpoint:
             backend = OperatorStateBackend()
             fill(backend, subtask)
             snapshot = backend.snapshot(self.location, compression=compression).run()
-            subtasks[subtask] = StoredSubtask(snapshot.handles)
+            subtasks[subtask] = snapshot.state
         self.operators[uid] = StoredOperator(parallelism, 128, subtasks)
 
     def complete(self) -> str:

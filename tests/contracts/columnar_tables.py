@@ -24,7 +24,7 @@ KEY = pa.schema([("k", pa.int64())])
 ROWS = 10_000
 LONG = pa.int64()
 
-NO_MERGES = MergePolicy(rewrite=0, fan_in=100, level_bytes=1e12)
+NO_MERGES = MergePolicy(rewrite_factor=0, fan_in=100, level_bytes=1e12)
 
 
 def value_spec(type: pa.DataType = LONG, name: str = "s") -> TableSpec:
@@ -86,7 +86,7 @@ class TablesJob:
     def snapshot(self, tables: ColumnarStateTables) -> SegmentsStateHandle:
         self.checkpoint += 1
         location = self.access.initialize_location_for_checkpoint(self.checkpoint)
-        (handle,) = tables.snapshot(self.checkpoint, location).run().managed_keyed
+        (handle,) = tables.snapshot(self.checkpoint, location).run().state.managed_keyed
         assert isinstance(handle, SegmentsStateHandle)
         self.written[self.checkpoint] = resolved(handle, self.confirmed)
         return self.written[self.checkpoint]

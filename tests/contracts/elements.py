@@ -20,7 +20,7 @@ from holdfast.backends import (
     OperatorStateBackend,
     Pickled,
 )
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.locations import MemoryCheckpointStorage
 from holdfast.locations.adapters import CheckpointStreamFactory
 from holdfast.locations.handles import OperatorStateHandle
@@ -249,7 +249,7 @@ def snapshot_of(
     compression: Compression | None = None,
 ) -> OperatorStateHandle:
     """Take a snapshot of a backend that has states."""
-    (handle,) = backend.snapshot(factory(), compression=compression).run().handles
+    (handle,) = backend.snapshot(factory(), compression=compression).run().state.managed_operator
     return handle
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keyed.table import Identities, TableSpec
-from holdfast.backends.keyed.timer_order import time_part
+from holdfast.backends.keyed.times import time_part
 
 GROUPS = 8
 

@@ -117,7 +117,7 @@ def write_keyed(
         )
         subtasks[index] = StoredSubtask(managed_keyed=(handle,))
     if operator_state is not None:
-        managed = operator_state.snapshot(location).run().handles
+        managed = operator_state.snapshot(location).run().state.managed_operator
         subtasks[0] = msgspec.structs.replace(subtasks[0], managed_operator=managed)
     metadata = CheckpointMetadata(
         job_id="job",

@@ -11,7 +11,7 @@ from holdfast.backends import (
     KeyGroupRange,
     OperatorStateCheckpointOutputStream,
 )
-from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
+from holdfast.backends.snapshot import raw_key_groups, raw_operator_partitions
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import CheckpointStateOutputStream
 from holdfast.locations.handles import KeyGroupsStateHandle, RawOperatorStateHandle

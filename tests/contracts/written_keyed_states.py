@@ -47,7 +47,7 @@ def keyed_checkpoint(directory: str, parallelism: int = 2) -> str:
         backend = KeyedStateBackend(HeapStateTables(groups), USER, _GROUPS, groups)
         mine = [group in groups for group in group_of.key_groups[group_of.codes].tolist()]
         _fill(backend, backend.keys([names.filter(pa.array(mine))]))
-        subtasks[index] = backend.snapshot(1, location).run()
+        subtasks[index] = backend.snapshot(1, location).run().state
     return complete_checkpoint(
         location,
         CheckpointMetadata(

@@ -42,7 +42,7 @@ def state_backend(
         with session_with(request.getfixturevalue("spark"), setting):
             yield backend
     else:  # RocksDB is here, for lack of an executor's directory
-        # Never with Spark: its process that looks for wake-ups would still look in the usual directory.
+        # Never with Spark: its process that polls for idle ticks would still look in the usual directory.
         monkeypatch.setattr(tempfile, "tempdir", QUICK_DISK)
         yield backend
     USUAL.reset(token)

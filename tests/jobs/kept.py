@@ -113,7 +113,7 @@ def write_checkpoint(
             values = map(element_type, range(count)) if element_type else range(count)
             list_state(backend, "seen", element_type).add_all(values)
             broadcast_state(backend, "rules", (str, dict[str, int]), {"vat": {"percent": 19}})
-            (handle,) = backend.snapshot(location).run().handles
+            (handle,) = backend.snapshot(location).run().state.managed_operator
         counted = SubtaskStatistics(
             count, count + 1, handle.size, 1.0, 20.0, 0.25, 1500.0, "worker"
         )

@@ -11,7 +11,7 @@ from jobs.session import STATE_BACKEND
 from msgspec import structs
 from pyspark import cloudpickle
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 from holdfast.backends.keys import key_hash
 from holdfast.backends.subtask import OperatorKey
 from holdfast.common import SYSTEM_CLOCK

@@ -11,7 +11,7 @@ from contracts.progress import behind_batch
 from jobs.keyed import USUAL
 from jobs.quick_disk import QUICK_DISK
 
-from holdfast.backends.api import BatchTimes, FunctionInitializationContext
+from holdfast.backends.functions import BatchTimes, FunctionInitializationContext
 from holdfast.backends.keyed import BackendName, open_tables
 from holdfast.backends.keyed_state import KeyedStateBackend
 from holdfast.backends.keys import key_group_range, key_hash

@@ -105,7 +105,7 @@ class Job:
 
     def _snapshot(self, tables: Any, number: int) -> tuple[Any, ...]:
         location = self._access.initialize_location_for_checkpoint(number)
-        handles: tuple[Any, ...] = tables.snapshot(number, location).run().managed_keyed
+        handles: tuple[Any, ...] = tables.snapshot(number, location).run().state.managed_keyed
         return handles
 
     def _is_full(self) -> pytest.RaisesExc[StorageFullError]:

@@ -60,7 +60,7 @@ class Lives:
                 kept = (mine >= groups.start_key_group) & (mine <= groups.end_key_group)
                 keys = Keys.of([keys.columns[0].filter(pa.array(kept))], GROUPS)
                 tables.table(SPEC).write(keys.identities, keys.columns)
-                handles += tables.snapshot(1, location).run().managed_keyed * part
+                handles += tables.snapshot(1, location).run().state.managed_keyed * part
             tables.close()
         self._confirmed.write_bytes(pickle.dumps(handles))
 

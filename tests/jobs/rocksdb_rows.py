@@ -54,7 +54,7 @@ def report(
     tables: StateTables, checkpoints: KeyedCheckpoints, number: int
 ) -> tuple[SegmentsStateHandle, SegmentsStateHandle]:
     """What a subtask reports of a snapshot, and the handle that the checkpoint has."""
-    state = tables.snapshot(number, checkpoints.location(number)).run()
+    state = tables.snapshot(number, checkpoints.location(number)).run().state
     (reported,) = state.managed_keyed
     assert isinstance(reported, SegmentsStateHandle)
     (completed,) = checkpoints.complete(state)

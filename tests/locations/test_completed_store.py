@@ -69,7 +69,7 @@ def test_what_may_not_go_yet_goes_with_a_later_one(
     store = CompletedCheckpointStore(1, cleaner)
     first, second, third = (completed(access, number) for number in (1, 2, 3))
     store.add(first)
-    store.add(second, lets_go=False)
+    store.add(second, subsume=False)
     assert ids(store) == [1, 2]
     assert_complete(first)
     store.add(third)

@@ -33,7 +33,7 @@ from holdfast.locations.adapters import (
     file_system_for,
 )
 from holdfast.locations.file_systems import publish
-from holdfast.locations.storages import check_job_id, entropy
+from holdfast.locations.storages import check_job_id, layout, resolve_pointer
 from holdfast.testing import (
     CheckpointStorageContract,
     metadata_of,
@@ -69,22 +69,22 @@ class TestPaths:
         ],
     )
     def test_the_marker_is_left_out_or_replaced(self, marked: str, plain: str, spread: str) -> None:
-        assert entropy.without_marker(marked) == plain
-        assert entropy.spread(marked, "a3456789") == spread
-        assert entropy.has_marker(marked) == (marked != spread)
+        assert layout.without_marker(marked) == plain
+        assert layout.inject_entropy(marked, "a3456789") == spread
+        assert layout.has_marker(marked) == (marked != spread)
 
     def test_there_are_256_directories_which_have_one_above_them(self) -> None:
-        directories = entropy.spread_everywhere("s3://b/c/_entropy_/d")
+        directories = layout.entropy_paths("s3://b/c/_entropy_/d")
         assert len(set(directories)) == 256
         assert all(re.fullmatch(r"s3://b/c/\.[0-9a-f]{2}/d", uri) for uri in directories)
-        assert entropy.common_directory("s3://b/c/_entropy_/d") == "s3://b/c"
+        assert layout.entropy_root("s3://b/c/_entropy_/d") == "s3://b/c"
 
     def test_without_a_marker_there_is_one_directory(self) -> None:
-        assert entropy.spread_everywhere("s3://b/c") == ["s3://b/c"]
-        assert entropy.common_directory("s3://b/c") == "s3://b/c"
+        assert layout.entropy_paths("s3://b/c") == ["s3://b/c"]
+        assert layout.entropy_root("s3://b/c") == "s3://b/c"
 
     @pytest.mark.parametrize(
-        ("uri", "lies_in"),
+        ("uri", "is_file"),
         [
             ("s3://b/c/job/chk-7/x", True),
             ("s3://b/.a3/c/job/chk-7/x", False),
@@ -105,9 +105,9 @@ class TestPaths:
     def test_a_file_is_known_to_be_of_a_directory_that_was_spread(
         self,
         uri: str,
-        lies_in: bool,  # noqa: FBT001
+        is_file: bool,  # noqa: FBT001
     ) -> None:
-        assert entropy.lies_in(uri, "s3://b/c/job/chk-7") == lies_in
+        assert layout.is_file_of(uri, "s3://b/c/job/chk-7") == is_file
 
 
 class TestWhereTheMarkerMayStand:
@@ -281,7 +281,7 @@ class TestLayout:
     ) -> None:
         done = completed(access, 1)
         for pointer in (f"{directory}/job/chk-1", f"{directory}/job/chk-1/_metadata"):
-            resolved = checkpoint_storage(f"{bucket}/another").resolve_checkpoint(pointer)
+            resolved = resolve_pointer(pointer)
             assert resolved.external_pointer == done.location.external_pointer
             assert load_checkpoint(resolved).metadata == done.metadata
 
@@ -291,12 +291,11 @@ class TestLayout:
         content = read(completed(access, 1).location.metadata_handle)
         publish(f"{bucket}/{METADATA_FILE}", content, single_writer=False)
         before = files_in(bucket)
-        storage = checkpoint_storage(f"{bucket}/another")
         for pointer in (bucket, f"{bucket}/", f"{bucket}/_entropy_", f"{bucket}/_entropy_/"):
             with pytest.raises(InvalidRequestError, match="root directory"):
-                storage.resolve_checkpoint(pointer)
+                resolve_pointer(pointer)
         for pointer in (f"{bucket}/{METADATA_FILE}", f"{bucket}/_entropy_/{METADATA_FILE}"):
-            resolved = storage.resolve_checkpoint(pointer)
+            resolved = resolve_pointer(pointer)
             with pytest.raises(InvalidRequestError, match="root directory"):
                 resolved.dispose_storage_location()
             with pytest.raises(InvalidRequestError, match="root directory"):
@@ -306,9 +305,7 @@ class TestLayout:
     def test_a_local_pointer_is_taken_literally(self, local_directory: str) -> None:
         completed(job_in(f"{local_directory}/x"), 1)
         with pytest.raises(CheckpointNotFoundError):
-            checkpoint_storage(local_directory).resolve_checkpoint(
-                f"{local_directory}/_entropy_/x/job/chk-1"
-            )
+            resolve_pointer(f"{local_directory}/_entropy_/x/job/chk-1")
 
     @pytest.mark.parametrize("marked_first", [True, False])
     def test_a_job_goes_on_when_the_marker_is_added_or_taken_away(

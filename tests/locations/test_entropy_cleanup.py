@@ -20,7 +20,6 @@ from contracts.values import SHARED, read
 from holdfast.common import uripath
 from holdfast.locations import (
     CheckpointStorageAccess,
-    checkpoint_storage,
     complete_checkpoint,
     load_checkpoint,
     sweep,
@@ -28,6 +27,7 @@ from holdfast.locations import (
 from holdfast.locations.adapters import METADATA_FILE, PendingUpload
 from holdfast.locations.coordination import CheckpointsCleaner, CompletedCheckpointStore
 from holdfast.locations.file_systems import publish
+from holdfast.locations.storages import resolve_pointer
 from holdfast.testing import Counts, counting_file_system, metadata_of
 
 __all__ = ["access", "bucket", "clock", "directory"]
@@ -53,7 +53,7 @@ class TestNothingIsLeft:
         copy = f"{bucket}/copies/job/chk-1"
         content = read(done.location.metadata_handle)
         publish(f"{copy}/{METADATA_FILE}", content, single_writer=False)
-        loaded = load_checkpoint(checkpoint_storage(bucket + "/c").resolve_checkpoint(copy))
+        loaded = load_checkpoint(resolve_pointer(copy))
         assert_complete(loaded)
         loaded.discard()
         assert files_in(bucket) == before

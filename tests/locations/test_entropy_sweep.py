@@ -48,7 +48,7 @@ class TestSweep:
         upload = PendingUpload(f"{bucket}/holdfast/.a3/job/shared/{RANDOM}", "1", clock.now_ms())
         ObjectStore.uploads.append(upload)
         young = sweep(directory, "job", grace_s=GRACE)
-        assert (young.files, young.uploads, young.too_young) == ((), (), len(orphans) + 1)
+        assert (young.files, young.uploads, young.within_grace) == ((), (), len(orphans) + 1)
         clock.advance(GRACE + 1)
         dry = sweep(directory, "job", grace_s=GRACE, dry_run=True)
         assert files_in(bucket) == before | {

@@ -33,9 +33,9 @@ from holdfast.locations.adapters import (
     StreamStateHandle,
     file_system_for,
 )
-from holdfast.locations.coordination import disposed_on_failure, load_latest_checkpoint
+from holdfast.locations.coordination import dispose_on_error, load_latest_checkpoint
 from holdfast.locations.file_systems import memory as store
-from holdfast.locations.storages import NOT_EXTERNALLY_ADDRESSABLE
+from holdfast.locations.storages import resolve_pointer
 from holdfast.testing import CheckpointStorageContract, Faults, metadata_of
 
 
@@ -88,17 +88,12 @@ class TestPointers:
     def test_a_checkpoint_is_found_by_directory_or_file(
         self, done: CompletedCheckpoint, local_directory: str, suffix: str
     ) -> None:
-        storage = checkpoint_storage("memory:///another")
-        resolved = storage.resolve_checkpoint(done.location.external_pointer + suffix)
+        resolved = resolve_pointer(done.location.external_pointer + suffix)
         assert resolved.external_pointer == f"{local_directory}/job/chk-1"
         assert load_checkpoint(resolved).metadata == done.metadata
 
-    def test_a_path_is_a_pointer(
-        self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
-    ) -> None:
-        resolved = checkpoint_storage(local_directory).resolve_checkpoint(
-            tmp_path / "job" / "chk-1"
-        )
+    def test_a_path_is_a_pointer(self, done: CompletedCheckpoint, tmp_path: Path) -> None:
+        resolved = resolve_pointer(tmp_path / "job" / "chk-1")
         assert load_checkpoint(resolved).metadata == done.metadata
 
     @pytest.mark.parametrize("name", ["none", "job/chk-2", "job/chk-1/x", "job/chk-1/_metadata/x"])
@@ -106,33 +101,30 @@ class TestPointers:
         self, done: CompletedCheckpoint, local_directory: str, name: str
     ) -> None:
         with pytest.raises(CheckpointNotFoundError) as caught:
-            checkpoint_storage(local_directory).resolve_checkpoint(f"{local_directory}/{name}")
+            resolve_pointer(f"{local_directory}/{name}")
         assert caught.value.location == f"{local_directory}/{name}"
 
     def test_a_directory_without_metadata_is_named_as_such(
         self, done: CompletedCheckpoint, local_directory: str
     ) -> None:
         with pytest.raises(
-            CheckpointNotFoundError, match=f"has no {METADATA_FILE}; name that of a checkpoint"
+            CheckpointNotFoundError,
+            match=f"has no {METADATA_FILE}; name the directory of a checkpoint",
         ):
-            checkpoint_storage(local_directory).resolve_checkpoint(f"{local_directory}/job")
+            resolve_pointer(f"{local_directory}/job")
 
     @pytest.mark.parametrize("pointer", ["", "/tmp/x", "file:///", "nothing:///x/y"])
-    def test_what_is_no_uri_is_refused(self, local_directory: str, pointer: str) -> None:
+    def test_what_is_no_uri_is_refused(self, pointer: str) -> None:
         with pytest.raises(InvalidRequestError):
-            checkpoint_storage(local_directory).resolve_checkpoint(pointer)
-
-    def test_the_pointer_of_memory_storage_leads_nowhere(self, local_directory: str) -> None:
-        with pytest.raises((CheckpointNotFoundError, InvalidRequestError)):
-            checkpoint_storage(local_directory).resolve_checkpoint(NOT_EXTERNALLY_ADDRESSABLE)
+            resolve_pointer(pointer)
 
     def test_a_metadata_file_may_have_any_name_but_is_not_deleted_then(
-        self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
+        self, done: CompletedCheckpoint, tmp_path: Path
     ) -> None:
         directory = tmp_path / "job" / "chk-1"
         os.rename(directory / METADATA_FILE, directory / "before the upgrade")
         pointer = f"{done.location.external_pointer}/before the upgrade"
-        loaded = load_checkpoint(checkpoint_storage(local_directory).resolve_checkpoint(pointer))
+        loaded = load_checkpoint(resolve_pointer(pointer))
         assert loaded.metadata == done.metadata
         with pytest.raises(InvalidRequestError):
             loaded.discard()
@@ -142,9 +134,7 @@ class TestPointers:
         self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
     ) -> None:
         shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
-        resolved = checkpoint_storage(local_directory).resolve_checkpoint(
-            f"{local_directory}/moved"
-        )
+        resolved = resolve_pointer(f"{local_directory}/moved")
         (handle,) = load_checkpoint(resolved).metadata.streams()
         assert isinstance(handle, FileStateHandle)
         assert handle.uri.startswith(f"{local_directory}/moved/")
@@ -277,7 +267,7 @@ class TestInterruptedPublishing:
     ) -> None:
         location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
         faults.before("publish", error)
-        with pytest.raises(type(error)), disposed_on_failure(location):
+        with pytest.raises(type(error)), dispose_on_error(location):
             complete_checkpoint(location, metadata)
         completed = complete_checkpoint(location, metadata)  # the store gets to it
         (handle,) = load_checkpoint(completed.location).metadata.streams()
@@ -289,7 +279,7 @@ class TestInterruptedPublishing:
     ) -> None:
         location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
         faults.before("publish", StorageFullError("as planned"))
-        with pytest.raises(StorageFullError), disposed_on_failure(location):
+        with pytest.raises(StorageFullError), dispose_on_error(location):
             complete_checkpoint(location, metadata)
         (handle,) = metadata.streams()
         with pytest.raises(CheckpointNotFoundError):
@@ -333,9 +323,8 @@ class TestDiscard:
         (tmp_path / "copied" / "job" / "x").touch()
         shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "copied", dirs_exist_ok=True)
         shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "alone")
-        storage = checkpoint_storage(local_directory)
         for name in ("copied", "alone"):
-            load_checkpoint(storage.resolve_checkpoint(tmp_path / name)).discard()
+            load_checkpoint(resolve_pointer(tmp_path / name)).discard()
         assert [path.name for path in (tmp_path / "copied").iterdir()] == ["job"]
         assert (tmp_path / "copied" / "job" / "x").exists()
         assert not (tmp_path / "alone").exists()

@@ -36,7 +36,7 @@ def test_gaps_lie_between_retained_checkpoints_readable_or_not(tmp_path: Path) -
     assert history.gaps == [(6, 7), (9, 10)]
     assert [checkpoint.checkpoint_id for checkpoint in history.checkpoints] == [4, 5, 11]
     assert [checkpoint.checkpoint_id for checkpoint in history.unreadable] == [8]
-    assert [checkpoint.checkpoint_id for checkpoint in history.uncommitted] == [2, 30]
+    assert [checkpoint.checkpoint_id for checkpoint in history.incomplete] == [2, 30]
 
 
 def test_unreadable_metadata_stops_the_sweep_and_nothing_else(tmp_path: Path) -> None:

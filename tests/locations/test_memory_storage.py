@@ -1,27 +1,52 @@
+import pickle
+
 import pytest
 from contracts.files import files_below
 from contracts.values import EXCLUSIVE, read
 
+from holdfast.common import uripath
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
     CheckpointStorage,
+    CheckpointStorageLocation,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
     complete_checkpoint,
 )
 from holdfast.locations.adapters import ByteStreamStateHandle
+from holdfast.locations.storages import (
+    NonPersistentMetadataCheckpointStorageLocation,
+    PersistentMetadataCheckpointStorageLocation,
+)
 from holdfast.testing import CheckpointStorageContract, metadata_of
 
 
 class TestMemoryCheckpointStorage(CheckpointStorageContract):
-    resolvable = False
-
     @pytest.fixture
     def storage(self) -> CheckpointStorage:
         return MemoryCheckpointStorage()
 
     def files(self, storage: CheckpointStorage) -> set[str]:
-        return set()
+        assert isinstance(storage, MemoryCheckpointStorage)
+        job = storage.create_checkpoint_storage("job").directory
+        return files_below(uripath.parent(job.uri))
+
+    def test_a_copy_in_this_process_has_the_same_checkpoints(
+        self, storage: CheckpointStorage, location: CheckpointStorageLocation
+    ) -> None:
+        complete_checkpoint(location, metadata_of())
+        copy = pickle.loads(pickle.dumps(storage))
+        assert list(copy.create_checkpoint_storage("job").completed_checkpoints()) == [1]
+        other = MemoryCheckpointStorage().create_checkpoint_storage("job")
+        assert other.completed_checkpoints() == {}
+
+    def test_locations_are_of_two_kinds(
+        self, location: CheckpointStorageLocation, memory_directory: str
+    ) -> None:
+        storage = MemoryCheckpointStorage(directory=memory_directory)
+        persistent = storage.create_checkpoint_storage("job").initialize_location_for_checkpoint(1)
+        assert isinstance(location, NonPersistentMetadataCheckpointStorageLocation)
+        assert isinstance(persistent, PersistentMetadataCheckpointStorageLocation)
 
     @pytest.mark.parametrize("parts", [[10], [9, 1], [0, 10, 0]])
     def test_exactly_the_limit_is_accepted(self, parts: list[int]) -> None:

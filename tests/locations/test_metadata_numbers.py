@@ -24,7 +24,7 @@ from holdfast.backends import (
 )
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import iter_state, states
-from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
+from holdfast.backends.snapshot import raw_key_groups, raw_operator_partitions
 from holdfast.cli.command_line import main
 from holdfast.errors import CheckpointCorruptedError, CheckpointError
 from holdfast.locations import (

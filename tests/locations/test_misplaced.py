@@ -120,7 +120,7 @@ def test_it_is_told_beside_the_others(directory: Path) -> None:
 def test_a_job_directory_of_another_name_says_how_it_is_used_again(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 2)
     (tmp_path / "job").rename(tmp_path / "renamed")
-    with pytest.raises(CheckpointCorruptedError, match="bring its directory back to job/chk-2"):
+    with pytest.raises(CheckpointCorruptedError, match="move its directory back to job/chk-2"):
         load_latest_checkpoint(job_in(tmp_path, "renamed"))
     (tmp_path / "renamed").rename(tmp_path / "job")
     assert load_latest_checkpoint(job_in(tmp_path)) is not None
@@ -189,4 +189,4 @@ class TestLinksToNowhere:
         (history,) = job_histories(directory)
         assert [checkpoint.checkpoint_id for checkpoint in history.unreadable] == [3]
         assert [checkpoint.checkpoint_id for checkpoint in history.checkpoints] == [2]
-        assert history.uncommitted == ()
+        assert history.incomplete == ()

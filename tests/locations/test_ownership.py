@@ -102,7 +102,7 @@ class TestClaims:
         owner = access.claim_job()
         overwrite_claim(memory_directory, 1, damage)
         with pytest.raises(CheckpointCorruptedError, match="claim") as caught:
-            owner.is_past(1, "token")
+            owner.is_superseded(1, "token")
         assert caught.value.location == f"{memory_directory}/job/_epoch/1"
         assert access.claim_job().epoch == 2
         assert not owns(owner)
@@ -288,7 +288,7 @@ else:
         adopted = sorted(access.completed_checkpoints())
         assert adopted == ([1] if moment == "before" else [])
         run(access, owner, *range(len(adopted) + 1, 4))
-        assert not any(owner.is_past(number, "token") for number in adopted)
+        assert not any(owner.is_superseded(number, "token") for number in adopted)
 
 
 def line_of(racer: object) -> str:
@@ -303,19 +303,19 @@ class TestIsPast:
 
     def test_a_job_without_checkpoints_is_past_none(self, access: CheckpointStorageAccess) -> None:
         owner = access.claim_job()
-        assert not any(owner.is_past(number, "token") for number in range(4))
+        assert not any(owner.is_superseded(number, "token") for number in range(4))
 
     def test_an_id_that_the_owner_found_is_not_past(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2, 3)
         owner = access.claim_job()
-        assert not any(owner.is_past(number, "token") for number in (1, 2, 3))
+        assert not any(owner.is_superseded(number, "token") for number in (1, 2, 3))
 
     def test_an_id_below_one_that_the_owner_found_is_past(
         self, access: CheckpointStorageAccess
     ) -> None:
         run(access, access.claim_job(), 1, 3)
         owner = access.claim_job()
-        assert [owner.is_past(number, "token") for number in range(5)] == [
+        assert [owner.is_superseded(number, "token") for number in range(5)] == [
             True,
             False,
             True,
@@ -328,18 +328,23 @@ class TestIsPast:
     ) -> None:
         owner = access.claim_job()
         run(access, owner, 2)
-        assert [owner.is_past(number, "token") for number in range(4)] == [True, True, False, False]
+        assert [owner.is_superseded(number, "token") for number in range(4)] == [
+            True,
+            True,
+            False,
+            False,
+        ]
 
     def test_an_id_above_the_newest_is_not_past(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2)
-        assert not access.claim_job().is_past(3, "token")
+        assert not access.claim_job().is_superseded(3, "token")
 
     def test_an_id_that_was_cleaned_up_is_past(self, access: CheckpointStorageAccess) -> None:
         owner = access.claim_job()
         run(access, owner, 1, 2, 3)
         discard(access, 1)
         discard(access, 2)
-        assert [owner.is_past(number, "token") for number in (1, 2, 3)] == [True, True, False]
+        assert [owner.is_superseded(number, "token") for number in (1, 2, 3)] == [True, True, False]
 
     def test_it_goes_by_the_newest_claim_whoever_asks(
         self, access: CheckpointStorageAccess
@@ -348,7 +353,7 @@ class TestIsPast:
         run(access, access.claim_job(), 1, 2, 3)
         discard(access, 1)
         access.claim_job()
-        assert [oldest.is_past(number, "token") for number in (1, 2, 3, 4)] == [
+        assert [oldest.is_superseded(number, "token") for number in (1, 2, 3, 4)] == [
             True,
             False,
             False,
@@ -361,4 +366,4 @@ class TestIsPast:
         run(access, access.claim_job(), 5)
         owner = access.claim_job()
         discard(access, 5)
-        assert owner.is_past(4, "token")
+        assert owner.is_superseded(4, "token")

@@ -24,8 +24,7 @@ from holdfast.locations import (
     complete_checkpoint,
 )
 from holdfast.locations.adapters import METADATA_FILE, LocalFileSystem
-from holdfast.locations.coordination import load_latest_checkpoint
-from holdfast.locations.coordination.claiming import take_back
+from holdfast.locations.coordination import load_latest_checkpoint, revoke_late_checkpoint
 from holdfast.testing import Faults, metadata_of
 
 
@@ -277,5 +276,5 @@ def test_late_checkpoint_is_taken_back_where_a_single_writer_was_promised() -> N
     late = complete_checkpoint(
         access.initialize_location_for_checkpoint(1), metadata_of(checkpoint_id=1)
     )
-    take_back(late.metadata, late.location, lambda: True)
+    revoke_late_checkpoint(late.metadata, late.location, lambda: True)
     assert load_latest_checkpoint(access) is None

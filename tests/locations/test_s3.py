@@ -24,6 +24,7 @@ from holdfast.locations import (
 from holdfast.locations.adapters import ExclusiveFileSystem, file_system_for, unregister_file_system
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.file_systems import S3FileSystem, check_exclusive
+from holdfast.locations.storages import resolve_pointer
 from holdfast.testing import (
     CheckpointStorageContract,
     ExclusiveFileSystemContract,
@@ -132,7 +133,7 @@ def test_s3_and_s3a_name_the_same_files(s3: S3Bucket) -> None:
     location = storage.create_checkpoint_storage("job").initialize_location_for_checkpoint(1)
     done = complete_checkpoint(location, metadata_of())
     pointer = done.location.external_pointer.replace("s3a://", "s3://")
-    assert load_checkpoint(storage.resolve_checkpoint(pointer)).checkpoint_id == 1
+    assert load_checkpoint(resolve_pointer(pointer)).checkpoint_id == 1
 
 
 def test_use_s3_holds_until_other_settings_are_used(s3: S3Bucket) -> None:

@@ -102,7 +102,7 @@ def test_a_sweep_gives_up_what_nobody_will_finish(
         begun_upload(s3_bucket, key)
 
     young = sweep(directory, "job")
-    assert (young.files, young.uploads, young.too_young) == ((), (), 3)
+    assert (young.files, young.uploads, young.within_grace) == ((), (), 3)
 
     with later(directory, seconds=7200):
         looked = sweep(directory, "job", grace_s=3600, dry_run=True)

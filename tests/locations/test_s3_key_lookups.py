@@ -65,7 +65,7 @@ def stored(directory: str, *batches: range) -> tuple[str, int]:
             at = keys.columns[0]
             visits = pa.StructArray.from_arrays([at.cast(pa.string()), at], fields=list(VISIT))
             backend.get_state(ValueStateDescriptor("visits", VISIT)).columns.put(keys, visits)
-            subtasks[index] = backend.snapshot(number, location).run()
+            subtasks[index] = backend.snapshot(number, location).run().state
             backend.close()
         metadata = CheckpointMetadata(
             job_id="job",

@@ -44,8 +44,8 @@ def test_a_handle_gives_its_stream_and_goes_on_with_another_one(
 def test_a_handle_that_leads_beyond_its_stream_says_so(
     handle_to: Callable[[StreamStateHandle], StateHandle],
 ) -> None:
-    assert handle_to(FILE).flaw() is None
-    flaw = handle_to(FileStateHandle("file:///a", 9)).flaw()
+    assert handle_to(FILE).find_inconsistency() is None
+    flaw = handle_to(FileStateHandle("file:///a", 9)).find_inconsistency()
     assert flaw is not None
     assert flaw.endswith("of a stream of 9")
 
@@ -78,7 +78,7 @@ class TestSegments:
     def test_a_placeholder_counts_with_the_size_of_what_it_stands_for(self) -> None:
         placeholder = PlaceholderStreamStateHandle(A, 10)
         handle = SegmentsStateHandle((4, 6), {A: placeholder}, MANIFEST)
-        assert (handle.size, handle.flaw()) == (18, None)
+        assert (handle.size, handle.find_inconsistency()) == (18, None)
 
     def test_a_placeholder_can_not_be_opened(self) -> None:
         with pytest.raises(InvalidRequestError, match=f"shared stream '{A}' has no bytes"):
@@ -111,10 +111,10 @@ class TestSegments:
     def test_a_name_that_is_none_of_a_segment_is_a_flaw(
         self, segments: dict[str, StreamStateHandle], flaw: str
     ) -> None:
-        assert SegmentsStateHandle((4, 6), segments, MANIFEST).flaw() == flaw
+        assert SegmentsStateHandle((4, 6), segments, MANIFEST).find_inconsistency() == flaw
 
     def test_a_range_that_ends_before_it_begins_is_a_flaw(self) -> None:
-        assert SegmentsStateHandle((4, 3), {}, MANIFEST).flaw() == "key groups 4 to 3"
+        assert SegmentsStateHandle((4, 3), {}, MANIFEST).find_inconsistency() == "key groups 4 to 3"
 
     def test_a_part_of_the_range_leads_to_the_same_streams(self) -> None:
         handle = SegmentsStateHandle((4, 6), {A: FILE}, MANIFEST)

@@ -18,7 +18,7 @@ from holdfast.locations import CompletedCheckpoint, load_checkpoint
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
-    Claims,
+    ClaimedCheckpoints,
     CompletedCheckpointStore,
     sweep,
 )
@@ -75,7 +75,7 @@ def complete_two_more(directory: Path, checkpoint: CompletedCheckpoint) -> None:
     """Let a driver find a checkpoint, and go on until nothing is kept of it."""
     cleaner = CheckpointsCleaner()
     access = job_in(f"file://{directory}")
-    claims = Claims.carried(
+    claims = ClaimedCheckpoints.restore(
         f"file://{directory}/job", checkpoint, lambda each: each.metadata.streams()
     )
     store = CompletedCheckpointStore(1, cleaner, [checkpoint], claims)
@@ -170,7 +170,7 @@ def test_claim_with_a_stray_file_is_damage(directory: Path, pointer: str, file: 
         (Path(paths[0]) / "_claimed").write_text(json.dumps(holder))
     (stored / "_metadata").unlink()  # else nothing is released as long as it can't be read
     with suppress(CheckpointError):
-        Claims(f"file://{directory}/job", [claim]).release(claim)
+        ClaimedCheckpoints(f"file://{directory}/job", [claim]).release(claim)
     assert victims_in(directory) == set(VICTIMS)
 
 

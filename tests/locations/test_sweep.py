@@ -182,7 +182,7 @@ sys.stdin.readline()
         left = files_below(local_directory) - before
         assert len(left) == 4
         report = sweep(local_directory, "job", grace_s=3600)
-        assert (report.files, report.too_young) == ((), 4)
+        assert (report.files, report.within_grace) == ((), 4)
         age(local_directory, left, 7200)
         assert uris(sweep(local_directory, "job", grace_s=3600)) == left
         assert files_below(local_directory) == before
@@ -297,7 +297,7 @@ class TestTheClock:
         access = job_in(directory)
         orphan = write_state(access.initialize_location_for_checkpoint(1))
         report = sweep(directory, "job", grace_s=3600)
-        assert (report.files, report.too_young) == ((), 1)
+        assert (report.files, report.within_grace) == ((), 1)
         clock.advance(3601)
         assert uris(sweep(directory, "job", grace_s=3600)) == {orphan.uri}
 

@@ -37,7 +37,6 @@ from holdfast.locations.adapters import (
 )
 from holdfast.locations.coordination import GRACE_S
 from holdfast.locations.handles import checksum_of
-from holdfast.locations.storages import AdoptingOutputStream
 from holdfast.testing import Faults, ManualClock, metadata_of
 
 __all__ = ["access", "clock"]
@@ -111,7 +110,7 @@ class TestWhatIsLeft:
         young = {write_state(location).uri, write_state(location, SHARED).uri}
         report = sweep(memory_directory, "job", grace_s=GRACE)
         assert uris(report) == {old.uri}
-        assert report.too_young == 2
+        assert report.within_grace == 2
         assert young <= files_below(memory_directory)
 
     def test_old_file_that_was_just_linked_in_is_young(self, tmp_path: Path) -> None:
@@ -121,12 +120,11 @@ class TestWhatIsLeft:
         age("", [str(segment)], 2 * GRACE_S)
         location = job_in(f"file://{tmp_path}/storage").initialize_location_for_checkpoint(1)
         stream = location.create_checkpoint_state_output_stream(SHARED)
-        assert isinstance(stream, AdoptingOutputStream)
         assert stream.adopt(str(segment), 100, checksum_of(segment.read_bytes()))
         assert sweep(f"file://{tmp_path}/storage", "job").files == ()
         handle = stream.close_and_get_handle()
         report = sweep(f"file://{tmp_path}/storage", "job")
-        assert (report.files, report.too_young) == ((), 1)
+        assert (report.files, report.within_grace) == ((), 1)
         assert isinstance(handle, FileStateHandle)
         assert segment.samefile(handle.uri.removeprefix("file://"))
 
@@ -139,7 +137,7 @@ class TestWhatIsLeft:
         copy.mkdir()
         shutil.copy2(handle.uri.removeprefix("file://"), copy)
         report = sweep(tmp_path, "job", savepoint_directory=tmp_path / "savepoints")
-        assert (uris(report), report.too_young) == ({handle.uri}, 1)
+        assert (uris(report), report.within_grace) == ({handle.uri}, 1)
 
     def test_directories_that_hold_something_are_not_said_to_be_empty(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
@@ -171,7 +169,7 @@ class TestWhatIsLeft:
         orphan = write_state(access.initialize_location_for_checkpoint(1))
         clock.advance(24 * 3600 - 60)
         assert GRACE_S == 24 * 3600
-        assert sweep(memory_directory, "job").too_young == 1
+        assert sweep(memory_directory, "job").within_grace == 1
         clock.advance(120)
         assert uris(sweep(memory_directory, "job")) == {orphan.uri}
 

@@ -78,7 +78,7 @@ def _complete(
     subtasks = {}
     for subtask in range(PARALLELISM):
         snapshot = _state_of(checkpoint_id, subtask).snapshot(location)
-        (handle,) = snapshot.run().handles
+        (handle,) = snapshot.run().state.managed_operator
         statistics = SubtaskStatistics(
             rows_in=500,
             rows_out=10,

@@ -20,7 +20,7 @@ from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates as agg
 from holdfast.spark import keyed
-from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregated, operands_of
+from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregate_rows, operands_of
 from holdfast.spark.operators import Operator, Routing, settled_table
 
 COLUMNS = {
@@ -124,7 +124,7 @@ def test_aggregates_of_all_batches_are_those_that_spark_makes_of_all_rows(
         assert len({row["k"] for row in out}) == len(out)
         held |= {row["k"]: row for row in out}
     native = settled_table(
-        aggregated(spark.createDataFrame(every, SCHEMA), ["k"], EVERYTHING), uid="test"
+        aggregate_rows(spark.createDataFrame(every, SCHEMA), ["k"], EVERYTHING), uid="test"
     )
     assert comparable([*held.values()]) == comparable(native.to_pylist())
     cast = pa.Table.from_pylist([*held.values()], native.schema)  # as the subtask does
@@ -169,7 +169,7 @@ def test_rows_that_are_gathered_in_several_steps_come_out_once(monkeypatch: Any)
 
 
 def test_rows_that_arrow_does_not_hold_in_one_array_are_folded_in_parts(monkeypatch: Any) -> None:
-    monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", 1)
+    monkeypatch.setattr("holdfast.backends.arrow.batches.MAX_BATCH_BYTES", 1)
     batches = [
         *table([1, 5]).to_batches(),
         *table([2], key=2).to_batches(),
@@ -188,9 +188,9 @@ def bad_aggregates() -> Iterator[tuple[dict[str, Any], str]]:
     return iter(
         [
             ({}, "there are no aggregates"),
-            ({"n": "sum"}, "aggregate 'n' is a str; make it by the functions"),
-            ({"K": agg.count()}, r"several columns \['k'\]"),
-            ({"n": agg.avg("x"), "n_sum": agg.sum("x")}, r"several columns \['n_sum'\]"),
+            ({"n": "sum"}, "aggregate 'n' is a str; make it with the functions"),
+            ({"K": agg.count()}, r"would have the names \['k'\]"),
+            ({"n": agg.avg("x"), "n_sum": agg.sum("x")}, r"would have the names \['n_sum'\]"),
         ]
     )
 
@@ -247,7 +247,7 @@ def test_distinct_values_of_all_batches_are_counted_about(spark: SparkSession) -
 def test_distinct_values_of_single_rows_are_not_counted() -> None:
     distinct = {"n": agg.approx_count_distinct("n")}
     subtasks = KeyedSubtasks(lambda: Aggregation(distinct), KEY)
-    with pytest.raises(InvalidRequestError, match="column 'n' is made of combined rows"):
+    with pytest.raises(InvalidRequestError, match="column 'n' needs combined rows"):
         subtasks.batch(table([1]))
 
 
@@ -322,7 +322,7 @@ def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
     return [
         comparable(rows_of(panes)),
         rows_of(distinct),
-        aggregated(frame, ["k"], EVERYTHING).schema.simpleString(),
+        aggregate_rows(frame, ["k"], EVERYTHING).schema.simpleString(),
         sorted(map(repr, marks.to_pylist())),
     ]
 
@@ -385,7 +385,7 @@ def test_structs_are_compared_field_by_field_with_and_without_combining(
         [(1, (a, (d,)), timedelta(days=number)) for number, (a, d) in enumerate(values)], schema
     )
     aggregates = {"least": agg.min("v"), "most": agg.max("v"), "end": agg.last("v", by="at")}
-    native = rows_of(aggregated(frame, ["k"], aggregates))
+    native = rows_of(aggregate_rows(frame, ["k"], aggregates))
     for combine in (True, False):
         subtasks = KeyedSubtasks(lambda: Aggregation(aggregates), KEY)
         operands = operands_of(frame, ["k"], aggregates, combine=combine)
@@ -423,7 +423,7 @@ def test_a_sum_of_decimals_that_wraps_around_in_a_batch_is_an_error() -> None:
     )
     for aggregate in (agg.sum("n"), agg.avg("n")):
         subtasks = KeyedSubtasks(lambda: Aggregation({"n": aggregate}), KEY)  # noqa: B023
-        with pytest.raises(InvalidRequestError, match="'aggregates': a sum has more than the 38"):
+        with pytest.raises(InvalidRequestError, match="'aggregates': a sum exceeds the 38"):
             subtasks.batch(rows)
 
 

@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.spark import (
     application_id,
-    preview_roll_back,
+    preview_rollback,
     restore_savepoint,
     roll_back,
     take_savepoint,
 )
-from holdfast.spark.savepoints.notes import Change
+from holdfast.spark.savepoints.change_notes import Change
 
 without_spark = pytest.mark.usefixtures("as_without_spark")
 
@@ -120,7 +120,7 @@ def test_the_id_without_a_location_needs_a_batch() -> None:
 
 @without_spark
 def test_the_preview_says_which_batches_the_sink_gets_again(stopped: str) -> None:
-    preview = preview_roll_back(stopped, checkpoint=2)
+    preview = preview_rollback(stopped, checkpoint=2)
     assert (preview.batch_id, preview.newest_batch_id) == (1, 3)
 
 

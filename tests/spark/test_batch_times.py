@@ -7,11 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.api import NO_WATERMARK, BatchTimes
-from holdfast.spark.event_time import due, earliest, is_due, times_of_batch, wakes_only
+from holdfast.backends.functions import NO_WATERMARK, BatchTimes
+from holdfast.spark.event_time import (
+    earliest_timers,
+    is_due,
+    is_tick_only,
+    next_batch_time,
+    times_of_batch,
+)
 from holdfast.spark_progress import SparkProgress
 
-WAKES = '{"holdfast-wake": %d}'
+TICK = '{"holdfast-ticks": %d}'
 
 
 def entry(batch_time: int, watermark: int, *sources: str) -> str:
@@ -89,7 +95,7 @@ TIMES = BatchTimes(5_000, 90, 80)
 
 
 @pytest.mark.parametrize(
-    ("event", "processing", "rows_came", "when"),
+    ("event", "processing", "has_input", "when"),
     [
         (None, None, True, None),
         (91, None, True, 0),  # rows can move the watermark
@@ -102,9 +108,9 @@ TIMES = BatchTimes(5_000, 90, 80)
     ],
 )
 def test_a_batch_is_asked_for_when_timers_need_it(
-    event: int | None, processing: int | None, *, rows_came: bool, when: int | None
+    event: int | None, processing: int | None, *, has_input: bool, when: int | None
 ) -> None:
-    assert due(event, processing, TIMES, rows_came=rows_came) == when
+    assert next_batch_time(event, processing, TIMES, has_input=has_input) == when
 
 
 @pytest.mark.parametrize(
@@ -128,12 +134,12 @@ def test_a_timer_fires_when_its_time_has_come(
 def test_the_earliest_timers_are_those_of_all_subtasks(
     timers: list[tuple[int | None, int | None]],
 ) -> None:
-    for domain, time in enumerate(earliest(timers)):
+    for domain, time in enumerate(earliest_timers(timers)):
         of_domain = [left for each in timers if (left := each[domain]) is not None]
         assert time == min(of_domain, default=None)
 
 
 def test_a_batch_came_only_for_timers_if_all_other_sources_are_where_they_were() -> None:
-    assert wakes_only(['{"logOffset":3}', WAKES % 9], ['{"logOffset":3}', WAKES % 5])
-    assert not wakes_only(['{"logOffset":4}', WAKES % 9], ['{"logOffset":3}', WAKES % 5])
-    assert not wakes_only(['{"logOffset":3}', WAKES % 9], None)
+    assert is_tick_only(['{"logOffset":3}', TICK % 9], ['{"logOffset":3}', TICK % 5])
+    assert not is_tick_only(['{"logOffset":4}', TICK % 9], ['{"logOffset":3}', TICK % 5])
+    assert not is_tick_only(['{"logOffset":3}', TICK % 9], None)

@@ -126,10 +126,10 @@ def test_another_order_of_aggregates_is_the_same_state() -> None:
     [
         (
             made(orders=agg.count()),
-            r"\['n'\] are stored.*\['orders'\] are asked for.*'orders': 'n'",
+            r"\['n'\] are stored.*\['orders'\] are requested.*'orders': 'n'",
         ),
-        (made(n=agg.count(), more=agg.count()), r"\['more'\] are asked for.*added=\['more'\]"),
-        (made({"added": ["a"]}, a=agg.count()), r"\['n'\] are stored.*dropped=\['n'\] to lose"),
+        (made(n=agg.count(), more=agg.count()), r"\['more'\] are requested.*added=\['more'\]"),
+        (made({"added": ["a"]}, a=agg.count()), r"\['n'\] are stored.*dropped=\['n'\] to delete"),
         (
             made(n=agg.sum("v")),
             r"'n' is stored as count\(\), and is sum\('v'\) now.*dropped=\['n'\]",
@@ -168,12 +168,12 @@ def test_aggregation_with_an_unknown_option_is_refused() -> None:
     ("changes", "message"),
     [
         ({"renamed": {"m": "n"}}, r"name \['m'\], but the aggregates are \['a', 'b'\]"),
-        ({"renamed": {"a": "b"}}, r"\['b'\] are said to be renamed or dropped"),
-        ({"dropped": ["a"]}, r"\['a'\] are said to be renamed or dropped"),
+        ({"renamed": {"a": "b"}}, r"\['b'\] are renamed or dropped"),
+        ({"dropped": ["a"]}, r"\['a'\] are renamed or dropped"),
         ({"dropped": "a"}, "must be a list of names"),
         ({"dropped": agg.count()}, "must be a list of names"),
         ({"renamed": ["a"]}, "must map new names to stored names"),
-        ({"renamed": {"a": "n", "b": "n"}}, "no two aggregates can have had one name"),
+        ({"renamed": {"a": "n", "b": "n"}}, "two aggregates can't have the same stored name"),
         ({"renamed": {"a": "n"}, "added": ["a"]}, "both renamed and added"),
     ],
 )
@@ -229,7 +229,8 @@ def test_another_gap_of_sessions_is_refused() -> None:
     subtasks.batch(table([5]))
     subtasks.make = windowed(session(2 * MINUTE), n=agg.count())
     with pytest.raises(
-        StateMigrationError, match=r"gap of 0:01:00, and now has aggregates of session.*0:02:00"
+        StateMigrationError,
+        match=r"gap of 0:01:00, and the operator now has aggregates of session.*0:02:00",
     ):
         subtasks.batch(table([5]))
 
@@ -301,7 +302,7 @@ def test_columns_of_rows_of_open_windows_are_renamed_and_dropped() -> None:
     subtasks = KeyedSubtasks(operator(), KEY, output=COUNTED)
     subtasks.batch(table([5]))
     subtasks.make = operator()
-    with pytest.raises(StateMigrationError, match=r"have columns \['v'\].*but \['value'\]"):
+    with pytest.raises(StateMigrationError, match=r"have columns \['v'\].*new columns \['value'\]"):
         subtasks.batch(other)
     subtasks.make = operator(renamed={"value": "v"})
     subtasks.batch(other)

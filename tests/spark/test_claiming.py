@@ -25,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import copy_checkpoint, load_checkpoint, sweep, verify
 from holdfast.locations.adapters import file_system_for
-from holdfast.locations.coordination import CLAIMED, claimant_of, load_checkpoints
+from holdfast.locations.coordination import CLAIMED, load_checkpoints, read_claim
 from holdfast.locations.storages import JobDirectory, resolve_pointer
 from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import Faults
@@ -138,12 +138,12 @@ class TestOfASavepoint:
         self, memory_directory: str, savepoint: str
     ) -> None:
         begun(claiming(memory_directory, savepoint), 0)
-        assert claimant_of(savepoint) is not None
+        assert read_claim(savepoint) is not None
         driver = coordinator(memory_directory, start=savepoint, num_retained=1)
         for batch_id in range(3):
             run_batch(driver, batch_id, merges)
         CLEANER.wait()
-        assert claimant_of(savepoint) is None
+        assert read_claim(savepoint) is None
         assert all(file.failure is None for file in verify(latest(driver).metadata.streams()))
         run_batch(claiming(memory_directory, savepoint, job_id="third"), 0, merges)
 
@@ -275,7 +275,7 @@ class TestOfACheckpointOfAnotherJob:
             2,
             3,
         ]
-        assert [claimant_of(f"{faults.directory}/other/chk-{number}") for number in (2, 3)] == [
+        assert [read_claim(f"{faults.directory}/other/chk-{number}") for number in (2, 3)] == [
             None,
             None,
         ]
@@ -349,7 +349,7 @@ class TestOfACheckpointOfAnotherJob:
         with pytest.raises(CheckpointConflictError, match="started while it was being claimed"):
             begun(driver, 0)
         faults.clear()
-        assert claimant_of(pointer) is None
+        assert read_claim(pointer) is None
         run_batch(started[0], 1, nothing)
 
     def test_a_job_that_is_started_and_claimed_meanwhile_is_refused(self, faults: Faults) -> None:
@@ -387,7 +387,7 @@ class TestOfACheckpointOfAnotherJob:
         faults.before("publish", claims, nth=last)  # of the record
         with pytest.raises(CheckpointConflictError, match=r"job 'third' in .* has claimed"):
             begun(driver, 0)
-        holder = claimant_of(copy)
+        holder = read_claim(copy)
         assert holder is not None
         assert holder.job_id == "third"
 
@@ -401,4 +401,4 @@ class TestOfACheckpointOfAnotherJob:
         with pytest.raises(CheckpointNotFoundError):
             begun(driver, 0)
         faults.clear()
-        assert claimant_of(pointer) is None
+        assert read_claim(pointer) is None

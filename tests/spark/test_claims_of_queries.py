@@ -11,7 +11,7 @@ from jobs.stopped import QUERY, as_without_spark, directory, stopped
 from holdfast.cli.command_line import main
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations import load_checkpoint, verify
-from holdfast.locations.coordination import claimant_of
+from holdfast.locations.coordination import read_claim
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.query import CLEANER
@@ -66,7 +66,7 @@ def test_a_query_is_not_rolled_back_either_when_that_happens_meanwhile(
     faults.before("publish", claims)  # of the claim to the job
     with pytest.raises(CheckpointConflictError, match="has claimed"):
         roll_back(stopped, checkpoint=2)
-    assert claimant_of(f"{checkpoints}/{QUERY}/chk-4") is not None
+    assert read_claim(f"{checkpoints}/{QUERY}/chk-4") is not None
     assert all(
         file.failure is None
         for number in (1, 2, 3, 4)

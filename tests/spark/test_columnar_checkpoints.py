@@ -27,7 +27,7 @@ __all__ = ["clock"]
 TOTALS = TableSpec(
     "totals", "value", pa.schema([("key", pa.int64())]), pa.schema([("value", pa.int64())])
 )
-POLICY = MergePolicy(fan_in=3, rewrite=0.0)
+POLICY = MergePolicy(fan_in=3, rewrite_factor=0.0)
 """Merges soon, so that segments come and go."""
 
 Totals = dict[int, int]
@@ -55,7 +55,7 @@ def write(driver: CheckpointCoordinator, batch_id: int, new: Totals) -> None:
             identities = Identities(sort_keys, (pa.array(keys, pa.int64()),))
             values = pa.array([new[key] for key in keys], pa.int64())
             tables.table(TOTALS).write(identities, [values])
-        state = tables.snapshot(pending.checkpoint_id, pending.location).run()
+        state = tables.snapshot(pending.checkpoint_id, pending.location).run().state
         tables.close()
         acknowledgements.append(Acknowledgement(index, index, state, pending.checkpoint_id))
     driver.complete(pending, {UID: acknowledgements}, progress(batch_id))

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.backends.api import NO_WATERMARK, BatchTimes
+from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import StatefulFunction, progress_of, stateful
 from holdfast.spark.event_time import LateRows

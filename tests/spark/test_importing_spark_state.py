@@ -81,7 +81,7 @@ def test_a_query_goes_on_as_if_it_had_never_been_moved(
 
     savepoints = f"file://{job.directory}/savepoints"
     pointer = import_spark_state(f"file://{left}", savepoints, uid="remembering", parallelism=3)
-    assert "lost is the sink" in caplog.text
+    assert "loses the sink" in caplog.text
     restored = restore_savepoint(
         pointer, f"file://{job.directory}/moved", checkpoint_dir=f"file://{job.checkpoints}"
     )

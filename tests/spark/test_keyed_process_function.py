@@ -55,7 +55,7 @@ def test_a_key_is_called_once_where_arrow_needs_several_arrays(
 ) -> None:
     job = KeyedJob(memory_directory, Sums(), schema=ROWS)
     pairs = [("a", 1), ("b", 10), ("c", 2), (None, 5), ("d", 4)]
-    monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", bound)
+    monkeypatch.setattr("holdfast.backends.arrow.batches.MAX_BATCH_BYTES", bound)
     assert sums(job, *pairs) == dict(pairs)
     if bound == 1:  # a key with two rows has more than a batch holds
         with pytest.raises(

@@ -13,7 +13,8 @@ from jobs.keyed_operators import Totals
 
 from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.columnar.segment_store import SegmentStore
-from holdfast.backends.keyed.segments import Segment, segment_bytes
+from holdfast.backends.keyed.segments import Segment
+from holdfast.backends.keyed.segments import segment as segment_module
 from holdfast.backends.keyed.segments import trailer as trailer_module
 from holdfast.backends.keyed.segments.trailer import Trailer
 from holdfast.locations.adapters import FileStateHandle
@@ -189,13 +190,13 @@ def test_a_worker_that_is_used_again_does_not_verify_what_it_has_written(
 ) -> None:
     verified: list[int] = []
 
-    def flaw_of_blocks(
+    def find_corrupt_block(
         trailer: Trailer, numbers: Sequence[int], blocks: Iterable[memoryview]
     ) -> str | None:
         verified.extend(numbers)
-        return trailer_module.flaw_of_blocks(trailer, numbers, blocks)
+        return trailer_module.find_corrupt_block(trailer, numbers, blocks)
 
-    monkeypatch.setattr(segment_bytes, "flaw_of_blocks", flaw_of_blocks)
+    monkeypatch.setattr(segment_module, "find_corrupt_block", find_corrupt_block)
     host.worker_bytes = LARGE
     host.start()
     for _ in range(3):

@@ -55,11 +55,11 @@ def test_initial_state_is_given_to_its_keys_in_the_first_batch_alone(
     ("given", "what"),
     [
         (lambda states: [(0, 100)], "type list"),
-        (lambda states: states.drop("key"), "grouped by \\['key'\\]"),
+        (lambda states: states.drop("key"), "got \\['key'\\]"),
         (lambda states: states.groupBy(states.key + 1), "grouped by"),
-        (lambda states: states.groupBy("key", "n"), "as many"),
-        (lambda states: states.groupBy(), "grouped by \\[\\]"),
-        (lambda states: states.selectExpr("string(key) as key"), "string.*bigint.*cast it"),
+        (lambda states: states.groupBy("key", "n"), "got \\['key', 'n'\\]"),
+        (lambda states: states.groupBy(), "got \\[\\]"),
+        (lambda states: states.selectExpr("string(key) as key"), "bigint, got string; cast it"),
     ],
     ids=["a list", "no key", "an expression", "two columns", "no column", "another type"],
 )
@@ -73,5 +73,5 @@ def test_initial_state_is_rows_grouped_by_the_key(
 
 def test_no_column_is_the_event_time_of_what_is_behind_it(job: Job) -> None:
     rows = keyed(stream(job), "key", uid="sums", parallelism=2)
-    with pytest.raises(InvalidRequestError, match="eventTimeColumnName is 'at'"):
+    with pytest.raises(InvalidRequestError, match="eventTimeColumnName must be empty, got 'at'"):
         rows.transformWithState(Totals(), OUT, "Update", "EventTime", eventTimeColumnName="at")

@@ -68,7 +68,7 @@ def test_the_only_variable_of_a_processor_need_not_be_named_for_one_key(
     pointer = job.latest.location.external_pointer
     (row,) = holdfast.read_state(pointer, key="b").to_pylist()
     assert row["value"] == {"n": 7, "s": "b"}
-    with pytest.raises(InvalidRequestError, match="not named; name one of"):
+    with pytest.raises(InvalidRequestError, match="needs a name; choose one of"):
         holdfast.read_state(pointer)  # there is also what a processor notes of itself
 
 

@@ -16,8 +16,8 @@ from holdfast.locations.adapters import file_system_for
 from holdfast.spark import RestoredQuery, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
 from holdfast.spark.savepoints import RESTORED_FILE
-from holdfast.spark.savepoints.notes import Change
-from holdfast.spark.savepoints.restore import restoring
+from holdfast.spark.savepoints import restore as restoring
+from holdfast.spark.savepoints.change_notes import Change
 from holdfast.testing import ANY_CALL, Faults
 
 pytestmark = [
@@ -160,7 +160,7 @@ def test_a_note_that_cannot_be_read_is_an_error(
     restore()
     remove(f"{fork}/{RESTORED_FILE}")
     put(f"{fork}/{RESTORED_FILE}", "{")
-    with pytest.raises(CheckpointCorruptedError, match="what was restored here can't be read"):
+    with pytest.raises(CheckpointCorruptedError, match="the note of the restore can't be read"):
         restore()
 
 
@@ -189,5 +189,5 @@ def test_a_roll_back_that_was_begun_meanwhile_keeps_its_note(
 
 def test_a_repetition_makes_nothing_anew(restore: Callable[[], RestoredQuery]) -> None:
     restore()
-    with mock.patch.object(restoring, "materialise", side_effect=AssertionError):
+    with mock.patch.object(restoring, "write_spark_files", side_effect=AssertionError):
         assert restore().restored_before

@@ -184,7 +184,7 @@ def test_state_that_the_class_does_not_declare_so_is_refused(
         with pytest.raises(InvalidRequestError, match=match):
             spark_initial_state(spark, at, Told(init=declare), **options)
 
-    refused(stored, "the operator is not 'sums'; name one of ", operator="sums")
+    refused(stored, "there is no operator 'sums'; name one of ", operator="sums")
     refused(
         lambda handle: handle.getValueState("n", "n int"),
         r"states \['l'\], which the processor does not",
@@ -197,7 +197,7 @@ def test_state_that_the_class_does_not_declare_so_is_refused(
         lambda handle: [handle.getValueState("n", "n int"), handle.getValueState("l", "s string")],
         r"'l' is stored as list of array<struct<s:string>>, and the processor declares value of struct<s:string>",
     )
-    with pytest.raises(InvalidRequestError, match="int is no StatefulProcessor"):
+    with pytest.raises(InvalidRequestError, match="int is not a StatefulProcessor"):
         spark_initial_state(spark, at, 5)  # type: ignore[arg-type]
 
     def gives_up(handle: Any) -> list[Any]:
@@ -211,16 +211,16 @@ def test_an_operator_without_state_of_a_processor_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     processor_job(f"file://{tmp_path}/none", Told()).run([{"k": "a", "v": 1}])
-    with pytest.raises(InvalidRequestError, match="operator 'operator' has no state by key"):
+    with pytest.raises(InvalidRequestError, match="operator 'operator' has no keyed state"):
         spark_initial_state(spark, pointer(tmp_path / "none"), Told())
     rows = spark.range(3).withColumnRenamed("id", "value")
     states = {("first", "rows"): rows, ("second", "rows"): rows}
     written = write_savepoint(f"file://{tmp_path}/written", states)
     with pytest.raises(
-        InvalidRequestError, match=r"operator is not named; name one of \['first', 'second'\]"
+        InvalidRequestError, match=r"no operator is named; name one of \['first', 'second'\]"
     ):
         spark_initial_state(spark, written, Told())
     with pytest.raises(
-        InvalidRequestError, match=r"'first' has run no processor; it has states \['rows'\]"
+        InvalidRequestError, match=r"'first' has not run a processor; it has states \['rows'\]"
     ):
         spark_initial_state(spark, written, Told(), operator="first")

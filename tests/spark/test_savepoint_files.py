@@ -37,8 +37,9 @@ from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import progress_of, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import APPLICATION_FILE
+from holdfast.spark.savepoints.copier import Base
 from holdfast.spark.savepoints.stored_query import QueryAddress
-from holdfast.spark.savepoints.take import Base, copy_query
+from holdfast.spark.savepoints.take import copy_query
 from holdfast.spark_progress import spark_files_of
 from holdfast.testing import Faults, ManualClock
 

@@ -44,10 +44,9 @@ from holdfast.spark.checkpoint_location import (
     rewritten,
     tree,
 )
-from holdfast.spark.savepoints.notes import Change
-from holdfast.spark.savepoints.restore import restoring
-from holdfast.spark.savepoints.rollback import way_back
-from holdfast.spark.savepoints.take import query_copy
+from holdfast.spark.savepoints import restore as restoring
+from holdfast.spark.savepoints import rollback, take
+from holdfast.spark.savepoints.change_notes import Change
 from holdfast.spark_progress import SPARK_FILES, SparkFiles, spark_files_of
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
@@ -143,7 +142,7 @@ def test_what_a_driver_did_before_the_job_was_claimed_goes_too(stopped: str) -> 
         add_batches(stopped, [4])
         return batch
 
-    with mock.patch.object(way_back, "batch_at", goes_on):
+    with mock.patch.object(rollback, "batch_at", goes_on):
         roll_back(stopped, checkpoint=2)
     left = all_files(stopped)
     assert {path for path in left if path.endswith(("/4", "/5.delta"))} == set()
@@ -154,7 +153,7 @@ def test_what_a_driver_did_before_the_job_was_claimed_goes_too(stopped: str) -> 
 
 def test_operators_that_were_left_behind_are_no_old_savepoint(stopped: str, directory: str) -> None:
     add_batches(stopped, [4, 5])
-    with pytest.raises(InvalidRequestError, match=r"batch 5.*behind batch 3.*operators=False"):
+    with pytest.raises(InvalidRequestError, match=r"batch 5.*after batch 3.*operators=False"):
         take_savepoint(stopped, f"{directory}/savepoints")
     pointer = take_savepoint(stopped, f"{directory}/savepoints", operators=False)
     restored = restore_savepoint(pointer, f"{directory}/fork")
@@ -190,7 +189,7 @@ def test_a_query_that_has_only_just_begun_with_its_operators_keeps_their_state(
             put(f"{stopped}/holdfast.json", text)
         return newest_committed(location)
 
-    with mock.patch.object(query_copy, "newest_committed", first_batch_ends):
+    with mock.patch.object(take, "newest_committed", first_batch_ends):
         pointer = take_savepoint(stopped, f"{directory}/savepoints")
     assert load_checkpoint(resolve_pointer(pointer)).metadata.operators.keys() == {UID}
 
@@ -371,8 +370,8 @@ def test_a_query_whose_restore_has_just_begun_again_is_told_so(plain: str, direc
     def without_metadata(location: str) -> dict[str, int]:
         return {path: size for path, size in tree(location).items() if path != "metadata"}
 
-    with mock.patch.object(query_copy, "tree", without_metadata):
-        with pytest.raises(CheckpointNotFoundError, match="restore or a roll back has just begun"):
+    with mock.patch.object(take, "tree", without_metadata):
+        with pytest.raises(CheckpointNotFoundError, match="restore or a rollback has just begun"):
             take_savepoint(plain, f"{directory}/savepoints")
     assert all_files(f"{directory}/savepoints") == {}
 
@@ -481,7 +480,7 @@ def test_an_interrupted_roll_back_is_not_taken_for_rubbish(plain: str, directory
     with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             roll_back(plain, batch_id=2)
-    with pytest.raises(InvalidRequestError, match="roll back was begun") as caught:
+    with pytest.raises(InvalidRequestError, match="rollback was begun") as caught:
         restore_savepoint(pointer, plain)
     assert "delete" not in str(caught.value)
     assert roll_back(plain, batch_id=2) == 2
@@ -490,7 +489,7 @@ def test_an_interrupted_roll_back_is_not_taken_for_rubbish(plain: str, directory
 def test_a_restore_is_repeated_as_it_was_begun(stopped: str, directory: str) -> None:
     pointer = take_savepoint(stopped, f"{directory}/savepoints")
     first, second, fork = (f"{directory}/{name}" for name in ("first", "second", "fork"))
-    with mock.patch.object(restoring, "materialise", side_effect=KeyboardInterrupt):
+    with mock.patch.object(restoring, "write_spark_files", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             restore_savepoint(pointer, fork, checkpoint_dir=first, job_id="one")
     with pytest.raises(InvalidRequestError, match="job one in"):

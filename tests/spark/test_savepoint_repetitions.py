@@ -30,16 +30,16 @@ from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import CompletedCheckpoint, FileSystemCheckpointStorageAccess
 from holdfast.spark import (
     RestoredQuery,
-    preview_roll_back,
+    preview_rollback,
     progress_of,
     restore_savepoint,
     roll_back,
     take_savepoint,
 )
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
-from holdfast.spark.savepoints import RESTORED_FILE, is_attempt
-from holdfast.spark.savepoints.notes import Change, attempts, unfinished
-from holdfast.spark.savepoints.restore import materialising, restoring
+from holdfast.spark.savepoints import RESTORED_FILE, change_notes, is_attempt, restored_files
+from holdfast.spark.savepoints import restore as restoring
+from holdfast.spark.savepoints.change_notes import Change
 
 pytestmark = [
     pytest.mark.usefixtures("as_without_spark"),
@@ -96,12 +96,12 @@ def meanwhile(
 # The same at once
 
 
-@pytest.mark.parametrize("dies_at", ["clear", "materialise"])
+@pytest.mark.parametrize("dies_at", ["clear", "write_spark_files"])
 def test_a_restore_does_not_end_what_another_one_has_begun_anew(
     restore: Restore, fork: str, savepoint: str, directory: str, dies_at: str
 ) -> None:
     second = partial(interrupted, restoring, dies_at, restore)
-    with meanwhile(restoring, "materialise", second):
+    with meanwhile(restoring, "write_spark_files", second):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert not can_be_started(fork)
@@ -116,7 +116,7 @@ def test_a_restore_does_not_end_what_another_one_has_begun_anew(
 
 def test_of_two_restores_at_once_the_last_one_ends(restore: Restore, fork: str) -> None:
     ended: list[RestoredQuery] = []
-    with meanwhile(restoring, "check_whole", lambda: ended.append(restore())):
+    with meanwhile(restoring, "check_files", lambda: ended.append(restore())):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     files = all_files(fork)
@@ -131,7 +131,7 @@ def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork
         restore()
         whole.append(all_files(fork))
 
-    with meanwhile(materialising, "tree", ends):
+    with meanwhile(restored_files, "tree", ends):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert all_files(fork) == whole[0]
@@ -141,7 +141,7 @@ def test_whoever_begins_anew_in_the_last_moment_is_not_overtaken(
     restore: Restore, fork: str
 ) -> None:
     second = partial(interrupted, restoring, "clear", restore)
-    with meanwhile(attempts, "check_newest", second):
+    with meanwhile(change_notes, "check_newest", second):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert not can_be_started(fork)
@@ -159,7 +159,7 @@ def test_a_restore_looks_at_what_lies_there_before_it_ends(
         if change != "gone":
             put(f"{fork}/{path}", "x")
 
-    with meanwhile(restoring, "materialise", changes):
+    with meanwhile(restoring, "write_spark_files", changes):
         with pytest.raises(CheckpointConflictError, match=r"state/0/1/.\.delta"):
             restore()
     assert not can_be_started(fork)
@@ -167,7 +167,7 @@ def test_a_restore_looks_at_what_lies_there_before_it_ends(
 
 
 def test_what_was_restored_but_for_metadata_is_not_made_anew(restore: Restore, fork: str) -> None:
-    with meanwhile(unfinished, "done", _interrupt):
+    with meanwhile(change_notes, "end_attempt", _interrupt):
         with pytest.raises(KeyboardInterrupt):
             restore()
     assert not can_be_started(fork)
@@ -255,7 +255,7 @@ def test_a_roll_back_with_operators_is_not_finished_without_them(
 ) -> None:
     interrupted(CompletedCheckpoint, "discard", partial(roll_back, stopped, checkpoint=2))
     before = all_files(directory)
-    for look in (roll_back, preview_roll_back):
+    for look in (roll_back, preview_rollback):
         with pytest.raises(InvalidRequestError, match=f"job {QUERY} in {directory}/checkpoints"):
             look(stopped, batch_id=1, operators=False)
     assert all_files(directory) == before
@@ -268,7 +268,7 @@ def test_a_roll_back_with_operators_is_not_finished_without_them(
 
 @pytest.mark.parametrize(
     ("place", "step"),
-    [(restoring, "materialise"), (Change, "forget")],
+    [(restoring, "write_spark_files"), (Change, "forget")],
     ids=["begun", "all but done"],
 )
 def test_a_restore_that_an_older_version_has_begun_is_finished(
@@ -331,6 +331,6 @@ def test_a_query_with_its_checkpoints_among_files_of_spark_is_moved_by_a_savepoi
 @pytest.mark.parametrize("inside", ["", "/savepoints", "/state/0"])
 def test_a_savepoint_is_not_taken_into_the_query_it_is_of(stopped: str, inside: str) -> None:
     before = all_files(stopped)
-    with pytest.raises(InvalidRequestError, match="lies in the query's checkpointLocation"):
+    with pytest.raises(InvalidRequestError, match="is in the query's checkpointLocation"):
         take_savepoint(stopped, f"{stopped}{inside}")
     assert all_files(stopped) == before

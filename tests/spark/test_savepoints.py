@@ -21,7 +21,7 @@ from holdfast.spark import (
     take_savepoint,
 )
 from holdfast.spark.savepoints import Copier
-from holdfast.spark.savepoints.notes import Change
+from holdfast.spark.savepoints.change_notes import Change
 
 
 @pytest.mark.exhaustive
@@ -132,7 +132,7 @@ def test_a_running_query_with_operators_is_forked_and_both_go_on(
 ) -> None:
     original, query = running
     source = tmp_path / "source"
-    copies = Copier.state
+    copies = Copier.copy_state
 
     def runs_on_meanwhile(copier: Copier, metadata: object) -> object:
         # The query keeps a single checkpoint, which is superseded twice before it is copied.
@@ -140,7 +140,7 @@ def test_a_running_query_with_operators_is_forked_and_both_go_on(
         query.processAllAvailable()
         return copies(copier, metadata)  # type: ignore[arg-type]
 
-    with mock.patch.object(Copier, "state", runs_on_meanwhile):
+    with mock.patch.object(Copier, "copy_state", runs_on_meanwhile):
         pointer = take_savepoint(query, f"file://{tmp_path}/savepoints")
     restored = restore_savepoint(
         pointer, f"file://{tmp_path}/fork", checkpoint_dir=f"file://{tmp_path}/checkpoints"

@@ -329,7 +329,7 @@ class TestAJobThatBeginsWithAnotherJobsState:
         def refers(_: int, backend: Backend) -> None:
             backend.confirm_all()
 
-        with pytest.raises(CheckpointDeclinedError, match="lets it be used again"):
+        with pytest.raises(CheckpointDeclinedError, match="can't share it"):
             run_batch(driver, 0, refers)
         assert shared_files(memory_directory) == set()
 

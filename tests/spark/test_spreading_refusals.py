@@ -14,7 +14,7 @@ from holdfast.errors import (
 )
 from holdfast.spark import restore_savepoint, sessions, take_savepoint
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
-from holdfast.spark.savepoints.restore import restoring
+from holdfast.spark.savepoints import restore as restoring
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 
@@ -94,7 +94,7 @@ def test_spreading_does_not_end_what_another_restore_has_begun_anew(
 
     def spread(location: str, partitions: int) -> None:
         _pin(location, 2, partitions)
-        with mock.patch.object(restoring, "materialise", side_effect=KeyboardInterrupt):
+        with mock.patch.object(restoring, "write_spark_files", side_effect=KeyboardInterrupt):
             with pytest.raises(KeyboardInterrupt):
                 restore()
 

@@ -132,9 +132,9 @@ def test_the_tasks_of_an_executor_share_rocksdbs_memory(
     assert settings.share_bytes == (64 << 20) // (tasks or os.cpu_count() or 1)
 
 
-def test_however_many_tasks_share_it_each_has_some_memory() -> None:
+def test_rocksdb_memory_share_is_at_least_one_mib() -> None:
     assert RocksDBSettings(memory_bytes=2 << 20, processes=64).share_bytes == 1 << 20
-    with pytest.raises(InvalidRequestError, match="a process at least"):
+    with pytest.raises(InvalidRequestError, match="processes must be >= 1"):
         RocksDBSettings(processes=0)
 
 

@@ -212,18 +212,22 @@ def test_what_is_of_another_kind_than_its_method_takes_is_refused_on_the_driver(
             rows.agg(n=aggregate)
     with pytest.raises(InvalidRequestError, match=r"rows have no columns \['x'\]"):
         rows.agg(n=aggregates.max("x"))
-    with pytest.raises(InvalidRequestError, match=r"'n' is a Column; make it by the functions of"):
+    with pytest.raises(
+        InvalidRequestError, match=r"'n' is a Column; make it with the functions of"
+    ):
         rows.agg(n=F.count("*"))  # type: ignore[arg-type]
     by_minute = rows.window(windows.tumbling(timedelta(minutes=1)), time="at")
-    with pytest.raises(InvalidRequestError, match=r"'n' is a Column; make it by the functions of"):
+    with pytest.raises(
+        InvalidRequestError, match=r"'n' is a Column; make it with the functions of"
+    ):
         by_minute.agg(n=F.count("*"))  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match=r"several columns \['window_start'\]"):
+    with pytest.raises(InvalidRequestError, match=r"would have the names \['window_start'\]"):
         by_minute.agg(window_start=aggregates.count())
     for taker in (rows, by_minute):
         with pytest.raises(InvalidRequestError, match=r"has no name; name its column, such as"):
             taker.agg(aggregates.count())
     for wrong in ("1 minute", F.window("at", "1 minute")):
-        with pytest.raises(InvalidRequestError, match=r"make them by holdfast.spark.windows"):
+        with pytest.raises(InvalidRequestError, match=r"must be made by holdfast.spark.windows"):
             rows.window(wrong, time="at").agg(n=aggregates.count())  # type: ignore[arg-type]
 
 

@@ -210,7 +210,7 @@ def test_windows_are_what_rows_one_by_one_make(
 def test_windows_of_rows_that_arrow_holds_in_several_arrays_are_the_same(
     monkeypatch: pytest.MonkeyPatch, windows: WindowAssigner
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.arrow.large_batches.MAX_BATCH_BYTES", 1)
+    monkeypatch.setattr("holdfast.backends.arrow.batches.MAX_BATCH_BYTES", 1)
     rows = [(key, time, time) for time in (20, 3, 28, 11) for key in (1, None, 2)]
     check_windows(windows, 1, "append", [(rows, 10, 2, 0), (rows, 15, 1, 1)], "columnar")
 
@@ -365,12 +365,12 @@ def test_parts_of_milliseconds_are_rounded_down() -> None:
 
 def test_what_is_no_window_is_refused() -> None:
     refused: list[tuple[Callable[[], object], str]] = [
-        (lambda: tumbling(ms(0)), "the size of windows is 0:00:00; it must be at least"),
+        (lambda: tumbling(ms(0)), "the size of windows must be >= 1 ms, got 0:00:00"),
         (lambda: sliding(ms(5), ms(0.5)), "the slide of windows"),
-        (lambda: session(5), "give a timedelta of whole milliseconds"),  # type: ignore[arg-type]
+        (lambda: session(5), "must be a timedelta of whole milliseconds"),  # type: ignore[arg-type]
         (
             lambda: WindowedFunction(function_of([]), session(ms(1)), time="ts", emit="always"),  # type: ignore[arg-type]
-            "emit is 'always'; it must be 'append' or 'update'",
+            "emit must be 'append' or 'update', got 'always'",
         ),
         (
             lambda: WindowedFunction(
@@ -385,7 +385,10 @@ def test_what_is_no_window_is_refused() -> None:
 
 
 def test_rows_need_a_column_of_event_time() -> None:
-    for time, text in [("t", "rows have no column 't'"), ("v", "'v' of event time is int64")]:
+    for time, text in [
+        ("t", "rows have no column 't'"),
+        ("v", "'v' of event time must be a timestamp, got int64"),
+    ]:
         subtasks = KeyedSubtasks(
             lambda time=time: WindowedFunction(function_of([]), session(ms(1)), time=time),  # type: ignore[misc]
             KEY,

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
-from holdfast.backends.sections import WrittenStates
+from holdfast.backends.snapshot import WrittenStates
 from holdfast.errors import StateMigrationError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import CheckpointStreamFactory
@@ -37,9 +37,9 @@ def backend_of(values: object) -> OperatorStateBackend:
 
 def snapshot(backend: OperatorStateBackend, factory: CheckpointStreamFactory) -> Written:
     result = backend.snapshot(factory).run()
-    (handle,) = result.handles
-    assert result.written is not None
-    return handle, result.written
+    (handle,) = result.state.managed_operator
+    assert result.task_local is not None
+    return handle, result.task_local
 
 
 def contents(backend: OperatorStateBackend) -> tuple[object, ...]:
@@ -52,8 +52,8 @@ def contents(backend: OperatorStateBackend) -> tuple[object, ...]:
 
 def test_states_from_memory_are_those_from_storage(factory: CheckpointStreamFactory) -> None:
     handle, written = snapshot(backend_of(range(1000)), factory)
-    from_memory = OperatorStateBackend.of_written(written)
-    assert written.are_those_of(handle)
+    from_memory = OperatorStateBackend.from_written(written)
+    assert written.matches(handle)
     again, _ = snapshot(from_memory, factory)  # also if nobody has asked for them
     assert again.states == handle.states
     from_storage = OperatorStateBackend.restore([handle])
@@ -67,10 +67,10 @@ def test_states_from_memory_are_migrated_like_those_from_storage(
     backend.get_list_state(ListStateDescriptor("longs", pa.int32())).add_all([1, 2])
     _, written = snapshot(backend, factory)
     with pytest.raises(StateMigrationError):
-        OperatorStateBackend.of_written(written).get_list_state(
+        OperatorStateBackend.from_written(written).get_list_state(
             ListStateDescriptor("longs", pa.string())
         )
-    wider = OperatorStateBackend.of_written(written).get_list_state(LONGS)
+    wider = OperatorStateBackend.from_written(written).get_list_state(LONGS)
     assert wider.to_arrow().type == pa.int64()
     assert wider.get() == [1, 2]
 
@@ -80,13 +80,13 @@ def test_what_a_task_does_to_its_state_afterwards_is_not_in_memory(
 ) -> None:
     backend = backend_of([1, 2])
     handle, written = snapshot(backend, factory)
-    before = contents(OperatorStateBackend.of_written(written))
-    for spoilt in (backend, OperatorStateBackend.of_written(written)):
+    before = contents(OperatorStateBackend.from_written(written))
+    for spoilt in (backend, OperatorStateBackend.from_written(written)):
         spoilt.get_list_state(LONGS).add(3)
         spoilt.get_union_list_state(NAMES).clear()
         spoilt.get_broadcast_state(RULES).put("x", 7)
-    assert contents(OperatorStateBackend.of_written(written)) == before
-    assert written.are_those_of(handle)
+    assert contents(OperatorStateBackend.from_written(written)) == before
+    assert written.matches(handle)
 
 
 def test_memory_that_somebody_has_changed_is_not_used(factory: CheckpointStreamFactory) -> None:
@@ -147,4 +147,4 @@ def test_a_slice_counts_as_all_that_it_keeps_in_memory(factory: CheckpointStream
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_compressed_state_is_not_kept(factory: CheckpointStreamFactory, compression: str) -> None:
     result = backend_of([1]).snapshot(factory, compression=compression).run()  # type: ignore[arg-type]
-    assert result.written is None
+    assert result.task_local is None

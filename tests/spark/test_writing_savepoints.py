@@ -116,7 +116,7 @@ def test_a_first_batch_that_fails_begins_with_it_again(spark: SparkSession, job:
 def test_an_operator_with_keys_begins_where_its_keys_are(spark: SparkSession, job: Job) -> None:
     rows = pa.table({"value": [5, 6]})
     target = f"file://{job.directory}/written"
-    with pytest.raises(InvalidRequestError, match="where their keys are"):
+    with pytest.raises(InvalidRequestError, match="the subtask of their keys"):
         write_savepoint(
             target, {("operator", "s"): rows}, operators={"operator": NewOperator(2, key="name")}
         )
@@ -255,9 +255,9 @@ def test_what_can_not_be_written_is_refused(tmp_path: Path) -> None:
         write_savepoint(target, {("new", "list"): None}, base=base)
     with pytest.raises(InvalidRequestError, match="type list"):
         write_savepoint(target, {("new", "s"): [1, 2]})
-    with pytest.raises(InvalidRequestError, match="no one Arrow type"):
+    with pytest.raises(InvalidRequestError, match="without a common Arrow type"):
         write_savepoint(target, {("new", "s"): pd.DataFrame({"value": [1, "a"]})})
-    with pytest.raises(InvalidRequestError, match="nothing to begin with"):
+    with pytest.raises(InvalidRequestError, match="needs states or a base"):
         write_savepoint(target, {})
     with pytest.raises(InvalidRequestError, match=r"savepoint\.dir"):
         write_savepoint(None, {("new", "s"): table})
@@ -309,7 +309,7 @@ def test_keyed_state_of_the_base_is_in_the_savepoint(tmp_path: Path) -> None:
 
 
 class TestKeyedStates:
-    """Keyed states are read as tables, changed, and written to where their keys are."""
+    """Keyed states are read as tables, changed, and written to the subtask of their keys."""
 
     @staticmethod
     def changed(directory: Path, states: dict[str, Any], base: str | None = None) -> str:
@@ -411,13 +411,13 @@ class TestKeyedStates:
             (pa.table({"user": ["ann", "ann"], "value": [1, 2]}), "a key twice; 0.0 and -0.0"),
             (pa.table({"name": ["ann"], "value": [1]}), "they need"),
             (pa.table({"user": ["ann"], "value": ["much"]}), "doesn't fit"),
-            (pa.table({"user": [b"\xff"], "value": [1]}), "has to be string"),
+            (pa.table({"user": [b"\xff"], "value": [1]}), "must be of type string"),
             (
                 StateRows(
                     pa.table({"user": ["ann"], "value": [1]}),
                     ValueStateDescriptor("other", pa.int64()),
                 ),
-                "give both one name",
+                "give both the same name",
             ),
         ],
     )
@@ -431,5 +431,5 @@ class TestKeyedStates:
 
     def test_a_new_operator_without_a_key_gets_none(self, tmp_path: Path) -> None:
         rows = StateRows(pa.table({"user": ["ann"], "value": [1]}), kind="keyed value")
-        with pytest.raises(InvalidRequestError, match="say by which"):
+        with pytest.raises(InvalidRequestError, match="names of its key columns"):
             self.changed(tmp_path, {"totals": rows})

@@ -1,4 +1,4 @@
-"""Merges some sort keys at a time: what is sorted stays in the processor's cache, and memory is used again."""
+"""Merge rows chunk by chunk: a chunk is sorted in the processor's cache, and the output's memory is reused."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,80 +7,128 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.backends.keyed.columnar.workspace import Arena
-from holdfast.backends.keyed.columns import Column, concatenated
-from holdfast.backends.keyed.segments import Part, SortedRows, empty_rows, merged
+from holdfast.backends.keyed.columns import Column, concatenate
+from holdfast.backends.keyed.segments import RowRange, SortedRows, merge
 from holdfast.backends.keyed.table import TableSpec
 
 CHUNK_ROWS = 1 << 16
-"""About how many rows are merged at a time."""
+"""Wanted rows of a chunk."""
+
+_MIN_ARENA_BYTES = 8 << 20
+_ALIGNMENT = 64
 
 
-def merged_by_chunks(
-    parts: Sequence[Part],
+class Arena:
+    """Memory for merged rows, reused by the next snapshot: allocating new pages costs more than merging.
+
+    The memory of a large merge is freed if no other large one follows.
+
+    Args:
+        max_bytes: Maximum size; larger arrays are allocated separately.
+    """
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        self._max_bytes = max_bytes
+        self._buffer = np.empty(0, np.uint8)
+        self._end = 0
+        self._needed = 0  # recently; older needs decay
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self._buffer)
+
+    def reset(self) -> None:
+        """Reuse all memory: arrays that were returned before must not be used any longer."""
+        self._needed = max(self._end, self._needed - self._needed // 16)
+        if self.size > max(_MIN_ARENA_BYTES, 4 * self._needed):
+            self._buffer = np.empty(0, np.uint8)
+        self._end = 0
+
+    def array(self, length: int, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+        """Return an uninitialized array."""
+        dtype = np.dtype(dtype)
+        size = -(-length * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        if self._end + size > self._max_bytes:
+            return np.empty(length, dtype)
+        if self._end + size > len(self._buffer):
+            wanted = max(_MIN_ARENA_BYTES, 2 * (self._end + size))
+            # Arrays that were returned before keep the old buffer.
+            self._buffer = np.empty(min(self._max_bytes, wanted), np.uint8)
+            self._end = 0
+        data = self._buffer[self._end : self._end + length * dtype.itemsize]
+        self._end += size
+        return data.view(dtype)
+
+    def release(self) -> None:
+        """Free all memory, except that of returned arrays."""
+        self._buffer = np.empty(0, np.uint8)
+        self._end = 0
+
+
+def merge_in_chunks(
+    ranges: Sequence[RowRange],
     spec: TableSpec,
     arena: Arena,
     *,
     is_bottom: bool,
     now_ms: int | None,
 ) -> SortedRows:
-    """The rows of all parts as those of one, as `merged` has it; large columns are in the arena's memory."""
-    parts = [part for part in parts if part.rows]
-    total = sum(part.rows for part in parts)
-    if len(parts) < 2 or total <= 2 * CHUNK_ROWS:
-        return merged(parts, spec, is_bottom=is_bottom, now_ms=now_ms)
-    rows = _Gathered(spec, arena, total)
-    for chunk in _chunks(parts, total):
-        rows.add(merged(chunk, spec, is_bottom=is_bottom, now_ms=now_ms))
-    return rows.rows()
+    """Merge rows as `merge` does; large columns are in the arena's memory."""
+    ranges = [range_ for range_ in ranges if range_.rows]
+    total = sum(range_.rows for range_ in ranges)
+    if len(ranges) < 2 or total <= 2 * CHUNK_ROWS:
+        return merge(ranges, spec, is_bottom=is_bottom, now_ms=now_ms)
+    rows = _RowBuilder(spec, arena, total)
+    for chunk in _split_ranges(ranges, total):
+        rows.add(merge(chunk, spec, is_bottom=is_bottom, now_ms=now_ms))
+    return rows.finish()
 
 
-def _chunks(parts: Sequence[Part], total: int) -> list[list[Part]]:
-    """The parts cut at the same sort keys."""
-    largest = max(parts, key=lambda part: part.rows)
+def _split_ranges(ranges: Sequence[RowRange], total: int) -> list[list[RowRange]]:
+    """Split all ranges at the same sort keys."""
+    largest = max(ranges, key=lambda range_: range_.rows)
     step = max(1, largest.rows * CHUNK_ROWS // total)
     cuts = np.unique(largest.source.sort_keys[largest.first + step : largest.end : step])
     edges = [
         [
-            part.first,
+            range_.first,
             *(
-                part.first + part.source.sort_keys[part.first : part.end].searchsorted(cuts)
+                range_.first + range_.source.sort_keys[range_.first : range_.end].searchsorted(cuts)
             ).tolist(),
-            part.end,
+            range_.end,
         ]
-        for part in parts
+        for range_ in ranges
     ]
     return [
         [
-            replace(part, first=edge[number], end=edge[number + 1])
-            for part, edge in zip(parts, edges, strict=True)
+            replace(range_, first=edge[number], end=edge[number + 1])
+            for range_, edge in zip(ranges, edges, strict=True)
         ]
         for number in range(len(cuts) + 1)
     ]
 
 
-class _Gathered:
-    """Rows put together, chunk by chunk."""
+class _RowBuilder:
+    """Concatenates chunks of rows."""
 
-    def __init__(self, spec: TableSpec, arena: Arena, most_rows: int) -> None:
+    def __init__(self, spec: TableSpec, arena: Arena, max_rows: int) -> None:
         self._spec = spec
         self._rows = 0
-        self._sort_keys = _GatheredNumbers(arena, most_rows)
-        self._operations: _GatheredNumbers | None = None
-        self._times = _GatheredNumbers(arena, most_rows)
-        self._operations_memory = _GatheredNumbers(arena, most_rows)
-        self._columns: list[_GatheredColumn] = [
-            _GatheredColumn(arena, most_rows) for _ in (*spec.id_fields, *spec.values)
-        ]
+        self._sort_keys = _NumberBuilder(arena, max_rows)
+        self._has_operations = False
+        self._operations = _NumberBuilder(arena, max_rows)
+        self._times = _NumberBuilder(arena, max_rows)
+        self._columns = [_ColumnBuilder(arena, max_rows) for _ in (*spec.id_fields, *spec.values)]
 
     def add(self, chunk: SortedRows) -> None:
         if not chunk.rows:
             return
         self._sort_keys.add(chunk.sort_keys)
-        if chunk.operations is not None and self._operations is None:
-            self._operations = self._operations_memory
+        if chunk.operations is not None and not self._has_operations:
+            self._has_operations = True
             self._operations.add(np.zeros(self._rows, np.uint8))
-        if self._operations is not None:
+        if self._has_operations:
             puts = np.zeros(chunk.rows, np.uint8)
             self._operations.add(puts if chunk.operations is None else chunk.operations)
         if chunk.times_ms is not None:
@@ -89,36 +137,36 @@ class _Gathered:
             column.add(values)
         self._rows += chunk.rows
 
-    def rows(self) -> SortedRows:
+    def finish(self) -> SortedRows:
         if not self._rows:
-            return empty_rows(self._spec)
+            return SortedRows.empty(self._spec)
         types = [field.type for field in (*self._spec.id_fields, *self._spec.values)]
         columns = [
-            concatenated(column.parts(), type)
+            concatenate(column.chunks(), type)
             for column, type in zip(self._columns, types, strict=True)
         ]
         ids = len(self._spec.id_fields)
         return SortedRows(
             self._sort_keys.numbers(),
-            None if self._operations is None else self._operations.numbers(),
+            self._operations.numbers() if self._has_operations else None,
             None if self._spec.ttl_ms is None else self._times.numbers(),
             columns[:ids],
             columns[ids:],
         )
 
 
-class _GatheredNumbers:
-    """Numbers side by side, in memory that is there for all of them from the first on."""
+class _NumberBuilder:
+    """Concatenates numbers, in memory that is allocated for all of them with the first."""
 
-    def __init__(self, arena: Arena, most: int) -> None:
+    def __init__(self, arena: Arena, max_count: int) -> None:
         self._arena = arena
-        self._most = most
+        self._max_count = max_count
         self._array: npt.NDArray[Any] | None = None
         self.count = 0
 
     def add(self, numbers: npt.NDArray[Any]) -> None:
         if self._array is None:
-            self._array = self._arena.array(self._most, numbers.dtype)
+            self._array = self._arena.array(self._max_count, numbers.dtype)
         self._array[self.count : self.count + len(numbers)] = numbers
         self.count += len(numbers)
 
@@ -127,22 +175,22 @@ class _GatheredNumbers:
         return self._array[: self.count]
 
 
-class _GatheredColumn:
-    """A column: numbers side by side, as long as Arrow needs not come in."""
+class _ColumnBuilder:
+    """Collects a column: numbers concatenated until the first chunk that is an Arrow array."""
 
-    def __init__(self, arena: Arena, most: int) -> None:
-        self._numbers: _GatheredNumbers | None = _GatheredNumbers(arena, most)
-        self._parts: list[Column] = []
+    def __init__(self, arena: Arena, max_count: int) -> None:
+        self._numbers: _NumberBuilder | None = _NumberBuilder(arena, max_count)
+        self._chunks: list[Column] = []
 
     def add(self, values: Column) -> None:
         if self._numbers is not None and not isinstance(values, np.ndarray):
             if self._numbers.count:
-                self._parts.append(self._numbers.numbers())
+                self._chunks.append(self._numbers.numbers())
             self._numbers = None
         if self._numbers is not None:
             self._numbers.add(values)
         else:
-            self._parts.append(values)
+            self._chunks.append(values)
 
-    def parts(self) -> list[Column]:
-        return self._parts if self._numbers is None else [self._numbers.numbers()]
+    def chunks(self) -> list[Column]:
+        return self._chunks if self._numbers is None else [self._numbers.numbers()]

@@ -1,4 +1,4 @@
-"""A table in sorted columns: what was written lately, over immutable runs in segments."""
+"""A table in sorted columns: recent writes in memory, over immutable runs in segments."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -8,34 +8,33 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columnar.earliest_timer import earliest_time
-from holdfast.backends.keyed.columnar.lookup import Hits, Level, look_up
+from holdfast.backends.keyed.columnar.lookup import Hits, OpenRun, look_up
 from holdfast.backends.keyed.columns import (
     Column,
     Rows,
-    concatenated,
-    fold_values,
+    concatenate,
     from_arrow,
     take,
     take_or_null,
     to_arrow,
 )
+from holdfast.backends.keyed.folding import fold_values
 from holdfast.backends.keyed.segments import (
     END,
-    Layer,
+    NEVER,
+    OpenSlice,
+    RowRange,
     Run,
     Section,
     SectionRows,
     Slice,
     SortedRows,
     TableManifest,
-    merged,
-    migration_of,
-    rows_at,
+    merge,
+    resolve_migration,
     rows_between,
     scan,
-    table_rows,
-    whole,
+    take_rows,
 )
 from holdfast.backends.keyed.table import (
     Flags,
@@ -46,10 +45,11 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
+from holdfast.backends.keyed.times import GROUP, STEP, advance_to_time
 from holdfast.errors import InvalidRequestError
 
-_MOST_PIECES = 8
-"""More pieces of what was written lately become one."""
+_MAX_RECENT_WRITES = 8
+"""More recent writes are merged into one."""
 
 
 class ColumnarTable:
@@ -58,11 +58,11 @@ class ColumnarTable:
     Args:
         spec: The table's name, columns and types.
         manifest: The table's runs; the manifest's last spec is that of the table.
-        sections: Returns the section which contains a slice.
-        sort_keys: The least sort key of the subtask, and the least above its own.
+        open_section: Returns the section of a slice.
+        sort_keys: The first sort key of the subtask, and the end, exclusive.
         now_ms: Returns the time of the batch.
-        migration: For sections that were written with other values.
-        rewrite: Whether the next snapshot has no such sections any more.
+        migration: Migrates values of sections that were written with another spec.
+        rewrite: Whether the next snapshot must rewrite such sections.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ColumnarTable:
         spec: TableSpec,
         manifest: TableManifest,
         *,
-        sections: Callable[[Slice], Section],
+        open_section: Callable[[Slice], Section],
         sort_keys: tuple[int, int],
         now_ms: Callable[[], int],
         migration: Migration | None = None,
@@ -79,19 +79,18 @@ class ColumnarTable:
         self.spec = spec
         self.manifest = manifest
         self.sort_keys = sort_keys
-        self.pieces: list[SortedRows] = []  # newest first
-        self._sections = sections
+        self._recent: list[SortedRows] = []  # newest first
+        self._open_section = open_section
         self._now_ms = now_ms
         self._migration = migration
         self._rewrite = rewrite
-        self._stored = [stored.spec() for stored in manifest.specs]
-        self._migrations = self._migrations_of(self._stored)
-        # By segment and section. The section is kept to tell whether its segment was fetched again.
+        self._set_specs(manifest)
+        # By segment and section. A section changes when its segment is fetched again.
         self._sources: dict[tuple[str, int], tuple[Section, SectionRows]] = {}
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether the next snapshot must merge all runs, because some were written with other values."""
+        """True if the next snapshot must merge all runs, because some were written with another spec."""
         return self._rewrite and len(self.manifest.specs) > 1
 
     @property
@@ -104,13 +103,13 @@ class ColumnarTable:
     ) -> tuple[Flags, tuple[pa.Array, ...]]:
         ids = [from_arrow(column) for column in identities.columns]
         now_ms = None if include_expired else self.now_ms
-        hits = look_up(self._levels(), self.spec, identities.sort_keys, ids, now_ms=now_ms)
+        hits = look_up(self._open_runs(), self.spec, identities.sort_keys, ids, now_ms=now_ms)
         present = np.zeros(len(identities), bool)
-        for where, _ in hits:
-            present[where] = True
-        if self.spec.folds and sum(len(where) for where, _ in hits) > int(present.sum()):
-            return present, self._folded(hits, len(identities), present)
-        return present, self._gathered(hits, len(identities), present)
+        for positions, _ in hits:
+            present[positions] = True
+        if self.spec.folds and sum(len(positions) for positions, _ in hits) > int(present.sum()):
+            return present, self._fold_hits(hits, len(identities), present)
+        return present, self._gather_hits(hits, len(identities), present)
 
     def write(
         self,
@@ -130,9 +129,9 @@ class ColumnarTable:
         times = None if self.spec.ttl_ms is None else np.full(count, self.now_ms, np.int64)
         ids = [from_arrow(column) for column in identities.columns]
         columns = [from_arrow(column) for column in values]
-        self.pieces.insert(0, SortedRows(identities.sort_keys, operations, times, ids, columns))
-        if len(self.pieces) > _MOST_PIECES:
-            self.settle()
+        self._recent.insert(0, SortedRows(identities.sort_keys, operations, times, ids, columns))
+        if len(self._recent) > _MAX_RECENT_WRITES:
+            self.merge_recent()
 
     def rows_between(
         self,
@@ -142,18 +141,18 @@ class ColumnarTable:
         endings: Flags | None = None,
         include_expired: bool = False,
     ) -> TableRows:
-        layers = self._layers_between(first, end)
+        slices = self._open_slices_between(first, end)
         now_ms = None if include_expired else self.now_ms
-        rows = rows_between(layers, self.spec, first, end, endings=endings, now_ms=now_ms)
-        return table_rows(rows, self.spec)
+        rows = rows_between(slices, self.spec, first, end, endings=endings, now_ms=now_ms)
+        return rows.table_rows(self.spec)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
-        count = sum(piece.rows for piece in self.pieces)
+        count = sum(rows.rows for rows in self._recent)
         count += sum(run.rows for run in self.manifest.runs)
         first, end = self.sort_keys
-        layers = self._layers()
+        slices = self._open_slices()
         steps = scan(
-            lambda *_: layers,
+            lambda *_: slices,
             self.spec,
             rows=count,
             step_rows=step_rows,
@@ -161,108 +160,125 @@ class ColumnarTable:
             end=end,
             now_ms=self.now_ms,
         )
-        return (table_rows(step, self.spec) for step in steps)
+        return (step.table_rows(self.spec) for step in steps)
 
-    def forget_up_to(self, time_ms: int) -> None:
+    def delete_up_to(self, time_ms: int) -> None:
         runs = []
         for run in self.manifest.runs:
             slices = (
-                msgspec.structs.replace(piece, dead_up_to_ms=max(piece.dead_up_to_ms, time_ms))
-                for piece in run.slices
+                msgspec.structs.replace(slice_, dead_up_to_ms=max(slice_.dead_up_to_ms, time_ms))
+                for slice_ in run.slices
             )
             runs.append(Run(run.level, tuple(slices)))
         self.manifest = msgspec.structs.replace(self.manifest, runs=tuple(runs))
-        pieces = []
-        for piece in self.pieces:
-            living = Layer(piece, dead_up_to_ms=time_ms).is_living(np.arange(piece.rows))
-            if living.any():
-                pieces.append(rows_at(piece, living.nonzero()[0]))
-        self.pieces = pieces
+        recent = []
+        for rows in self._recent:
+            is_live = OpenSlice(rows, dead_up_to_ms=time_ms).is_live(np.arange(rows.rows))
+            if is_live.any():
+                recent.append(take_rows(rows, is_live.nonzero()[0]))
+        self._recent = recent
 
     def earliest_time(self) -> int | None:
-        return earliest_time(self._layers(), self.spec, self.sort_keys)
+        slices = self._open_slices()
+        groups = np.arange(*self.sort_keys, GROUP, dtype=np.uint64)
+        low, width = 0, STEP
+        while True:  # timers of a key group are ordered by time, so few rows are read
+            low = min((_first_timer(slice_, groups, low) for slice_ in slices), default=GROUP)
+            if low >= GROUP:
+                return None
+            low -= low % STEP
+            high = min(low + width, GROUP)
+            first, end = groups + np.uint64(low), groups + np.uint64(high)
+            rows = rows_between(slices, self.spec, first, end)
+            if rows.rows:
+                return int(rows.ids[-1].min())
+            low, width = high, 2 * width  # all of these were deleted
 
-    def settle(self) -> SortedRows | None:
-        """Make what was written lately one piece, and give it; None if nothing was."""
-        if len(self.pieces) > 1:
-            parts = [whole(piece) for piece in self.pieces]
-            self.pieces = [merged(parts, self.spec, is_bottom=False, now_ms=self.now_ms)]
-        return self.pieces[0] if self.pieces else None
+    def merge_recent(self) -> SortedRows | None:
+        """Merge recent writes into one, and return it; None without recent writes."""
+        if len(self._recent) > 1:
+            ranges = [RowRange.whole(rows) for rows in self._recent]
+            self._recent = [merge(ranges, self.spec, is_bottom=False, now_ms=self.now_ms)]
+        return self._recent[0] if self._recent else None
 
-    def layer(self, piece: Slice) -> Layer:
-        """The rows of a slice."""
-        key = piece.segment, piece.section
-        section = self._sections(piece)
-        of, source = self._sources.get(key, (None, None))
-        if source is None or of is not section:
-            stored, migration = self._stored[piece.spec], self._migrations[piece.spec]
+    def open_slice(self, slice_: Slice) -> OpenSlice:
+        """Open a slice."""
+        key = slice_.segment, slice_.section
+        section = self._open_section(slice_)
+        known, source = self._sources.get(key, (None, None))
+        if source is None or known is not section:
+            stored, migration = self._stored[slice_.spec], self._migrations[slice_.spec]
             source = SectionRows(section, stored, migration)
             self._sources[key] = section, source
-        return Layer(source, piece.first, piece.end, piece.dead_up_to_ms)
+        return OpenSlice(source, slice_.first, slice_.end, slice_.dead_up_to_ms)
 
     def commit(self, manifest: TableManifest) -> None:
-        """Continue with a manifest that contains all that was written."""
+        """Continue with a manifest that contains all recent writes."""
         if manifest.specs != self.manifest.specs:
-            self._stored = [stored.spec() for stored in manifest.specs]
-            self._migrations = self._migrations_of(self._stored)
+            self._set_specs(manifest)
         self.manifest = manifest
-        self.pieces = []
-        keys = {(piece.segment, piece.section) for piece in manifest.slices()}
+        self._recent = []
+        keys = {(slice_.segment, slice_.section) for slice_ in manifest.slices()}
         self._sources = {key: source for key, source in self._sources.items() if key in keys}
 
-    def _migrations_of(self, stored: Sequence[TableSpec]) -> list[Migration | None]:
-        """For each spec of the manifest what makes its values the table's; the last one is the table's own."""
-        before = [migration_of(spec, self.spec, self._migration) for spec in stored[:-1]]
-        return [*before, None]
+    def _set_specs(self, manifest: TableManifest) -> None:
+        self._stored = [stored.spec() for stored in manifest.specs]
+        self._migrations = [
+            *(resolve_migration(spec, self.spec, self._migration) for spec in self._stored[:-1]),
+            None,
+        ]
 
-    def _layers(self) -> list[Layer]:
-        """All layers, newest first."""
+    def _open_slices(self) -> list[OpenSlice]:
+        """Open all slices, newest first."""
         edges = np.array(self.sort_keys, np.uint64)
-        return list(self._layers_between(edges[:1], edges[1:]))
+        return list(self._open_slices_between(edges[:1], edges[1:]))
 
-    def _layers_between(self, first: SortKeys, end: SortKeys) -> Iterator[Layer]:
-        """The layers that can have rows in one of the ranges, newest first."""
-        yield from (Layer(piece) for piece in self.pieces)
-        for piece in self.manifest.slices():
-            number = int(end.searchsorted(np.uint64(piece.first), "right"))
-            if number < len(first) and first[number] < piece.end:
-                yield self.layer(piece)
+    def _open_slices_between(self, first: SortKeys, end: SortKeys) -> Iterator[OpenSlice]:
+        """Open the slices that may have rows in one of the ranges, newest first."""
+        yield from (OpenSlice(rows) for rows in self._recent)
+        for slice_ in self.manifest.slices():
+            number = int(end.searchsorted(np.uint64(slice_.first), "right"))
+            if number < len(first) and first[number] < slice_.end:
+                yield self.open_slice(slice_)
 
-    def _levels(self) -> Iterator[Level]:
-        for piece in self.pieces:
-            yield Level([(0, END)], partial(_layer_of_piece, piece))
+    def _open_runs(self) -> Iterator[OpenRun]:
+        for rows in self._recent:
+            yield OpenRun([(0, END)], partial(_open_recent, rows))
         for run in self.manifest.runs:
-            yield Level(
-                [(piece.first, piece.end) for piece in run.slices],
-                partial(self._layer_of_run, run),
+            yield OpenRun(
+                [(slice_.first, slice_.end) for slice_ in run.slices],
+                partial(self._open_slice_of_run, run),
                 is_bottom=run is self.manifest.runs[-1],
             )
 
-    def _layer_of_run(self, run: Run, number: int) -> Layer:
-        return self.layer(run.slices[number])
+    def _open_slice_of_run(self, run: Run, number: int) -> OpenSlice:
+        return self.open_slice(run.slices[number])
 
-    def _gathered(self, hits: Hits, count: int, present: Flags) -> tuple[pa.Array, ...]:
-        """The values of each identity, which has one row at most."""
+    def _gather_hits(self, hits: Hits, count: int, present: Flags) -> tuple[pa.Array, ...]:
+        """Return the values of each identity, which has at most one row."""
         if len(hits) == 1 and present.all():
             columns = hits[0][1]
             return tuple(
                 to_arrow(c, f.type) for c, f in zip(columns, self.spec.values, strict=True)
             )
         return tuple(
-            _scattered(
-                [(where, columns[number]) for where, columns in hits], count, present, field.type
+            _scatter(
+                [(positions, columns[number]) for positions, columns in hits],
+                count,
+                present,
+                field.type,
             )
             for number, field in enumerate(self.spec.values)
         )
 
-    def _folded(self, hits: Hits, count: int, present: Flags) -> tuple[pa.Array, ...]:
-        """The values of each identity, folded from several rows."""
+    def _fold_hits(self, hits: Hits, count: int, present: Flags) -> tuple[pa.Array, ...]:
+        """Return the values of each identity, folded from several rows."""
         hits = hits[::-1]  # oldest first
-        where = np.concatenate([positions for positions, _ in hits])
-        order = np.argsort(where, kind="stable")
-        bounds = np.concatenate([[0], np.cumsum(np.bincount(where, minlength=count))])
+        all_positions = np.concatenate([positions for positions, _ in hits])
+        order = np.argsort(all_positions, kind="stable")
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(all_positions, minlength=count))])
         columns = [
-            take(concatenated([values[number] for _, values in hits], field.type), order)
+            take(concatenate([values[number] for _, values in hits], field.type), order)
             for number, field in enumerate(self.spec.values)
         ]
         folded = fold_values(columns, bounds, self.spec)
@@ -273,34 +289,47 @@ class ColumnarTable:
         )
 
     def _check(self, identities: Identities, values: Sequence[pa.Array]) -> None:
-        given = [column.type for column in (*identities.columns, *values)]
-        wanted = [field.type for field in (*self.spec.id_fields, *self.spec.values)]
+        types = [column.type for column in (*identities.columns, *values)]
+        expected = [field.type for field in (*self.spec.id_fields, *self.spec.values)]
         lengths = {len(column) for column in (*identities.columns, *values)}
-        if given != wanted or lengths - {len(identities)}:
+        if types != expected or lengths - {len(identities)}:
             message = (
-                f"state {self.spec.name!r} has columns of {wanted}, and is given {given} "
-                f"of {sorted(lengths)} rows"
+                f"state {self.spec.name!r} needs columns of types {expected} with {len(identities)} rows, "
+                f"got {types} with {sorted(lengths)} rows"
             )
             raise InvalidRequestError(message)
 
 
-def _layer_of_piece(piece: SortedRows, _: int) -> Layer:
-    return Layer(piece)
+def _open_recent(rows: SortedRows, _: int) -> OpenSlice:
+    return OpenSlice(rows)
 
 
-def _scattered(
-    parts: Sequence[tuple[Rows, Column]], count: int, present: Flags, type: pa.DataType
+def _first_timer(slice_: OpenSlice, groups: SortKeys, low: int) -> int:
+    """Return the place in its key group of the first timer that is not before `low`; `GROUP` without one."""
+    begins = np.maximum(groups + np.uint64(low), np.uint64(slice_.first))
+    if slice_.dead_up_to_ms != NEVER:
+        begins = advance_to_time(begins, slice_.dead_up_to_ms)
+    sort_keys = slice_.source.sort_keys
+    rows = sort_keys.searchsorted(begins)
+    inside = rows < sort_keys.searchsorted(np.uint64(slice_.end))
+    # The place of a row of another key group is at least `GROUP`.
+    places = sort_keys[rows[inside]] - groups[inside]
+    return int(places.min(initial=GROUP))
+
+
+def _scatter(
+    hits: Sequence[tuple[Rows, Column]], count: int, present: Flags, type: pa.DataType
 ) -> pa.Array:
-    """A column of `count` rows, whose values are in the parts; null where there is none."""
-    if not parts:
+    """Return a column of `count` rows with the values of the hits; null elsewhere."""
+    if not hits:
         return pa.nulls(count, type)
-    first = parts[0][1]
-    if isinstance(first, np.ndarray) and all(isinstance(c, np.ndarray) for _, c in parts):
+    first = hits[0][1]
+    if isinstance(first, np.ndarray) and all(isinstance(c, np.ndarray) for _, c in hits):
         values = np.zeros(count, first.dtype)
-        for where, column in parts:
-            values[where] = column
+        for positions, column in hits:
+            values[positions] = column
         return to_arrow(values, type, None if present.all() else present)
     rows = np.full(count, -1, np.int64)
-    where = np.concatenate([positions for positions, _ in parts])
-    rows[where] = np.arange(len(where))
-    return take_or_null(concatenated([column for _, column in parts], type), rows, type)
+    all_positions = np.concatenate([positions for positions, _ in hits])
+    rows[all_positions] = np.arange(len(all_positions))
+    return take_or_null(concatenate([column for _, column in hits], type), rows, type)

@@ -1,58 +1,65 @@
 """All tables of a subtask in sorted columns."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.backends.keyed.columnar.columnar_snapshot import (
-    CapturedTables,
-    ColumnarSnapshotStrategy,
-)
 from holdfast.backends.keyed.columnar.columnar_table import ColumnarTable
 from holdfast.backends.keyed.columnar.compaction import Compaction, NewSegment
 from holdfast.backends.keyed.columnar.policy import MergePolicy
-from holdfast.backends.keyed.columnar.segment_store import SegmentStore
-from holdfast.backends.keyed.columnar.workspace import Workspace
+from holdfast.backends.keyed.columnar.segment_store import SegmentStore, Workspace
 from holdfast.backends.keyed.segments import (
     Manifest,
     Section,
+    Segment,
     Slice,
     StoredSpec,
     TableManifest,
+    encode_manifest,
+    finish_stream,
     read_manifest,
     sort_key_range,
 )
-from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotPart, SnapshotStreams
-from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
-from holdfast.locations.storages import CheckpointStreamFactory
+from holdfast.backends.snapshot import (
+    AsyncSnapshot,
+    SnapshotResult,
+    SnapshotStreams,
+)
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.handles import (
+    PlaceholderStreamStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
+from holdfast.locations.metadata import StoredSubtask
+from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
 
 
 class ColumnarStateTables:
-    """Tables over segments that several checkpoints refer to. Used by one thread.
+    """Tables over segments that several checkpoints share. Used by one thread.
 
-    Segments are opened when a row may be in them. A snapshot makes two segments at most, and merges a
-    bounded part of the rows.
+    A segment is opened when it may have a requested row. A snapshot makes at most two segments, and merges a bounded
+    part of the rows.
 
     Args:
         key_groups: The key groups of the subtask.
-        handles: The stored state, which such tables or `HeapStateTables` wrote; no two handles have rows of one
+        handles: The stored state, written by such tables or by `HeapStateTables`; no two handles have rows of one
             key group.
-        directory: The path of a directory on this host for copies of segments, which stay there when the tables
-            are closed. Segments that the disk doesn't take are kept in memory; without a directory all are.
-        policy: When rows are merged.
-        workspace: Files and memory that stay open from one batch to the next; None makes a new workspace.
-        may_refer: Whether checkpoints may refer to the segments that were restored. Not if these belong
-            to a savepoint, or to another job.
+        directory: A directory on this host for copies of segments, which remain there when the tables are closed.
+            Segments are in memory if the disk is full, or without a directory.
+        policy: The merge policy.
+        workspace: Open segments and memory that are kept between batches; None makes a new workspace.
+        may_refer: Whether checkpoints may refer to the restored segments: not if these belong to a savepoint or to
+            another job.
 
     Raises:
         InvalidRequestError: Two handles have rows of one key group, or the directory is a URI.
         CheckpointNotFoundError: A manifest is gone.
-        CheckpointCorruptedError: A manifest is damaged.
-        UnsupportedFormatError: A newer Holdfast wrote it, or RocksDB has the rows.
+        CheckpointCorruptedError: A manifest is corrupt.
+        UnsupportedFormatError: A newer Holdfast wrote it, or it is that of a RocksDB database.
     """
 
     def __init__(
@@ -66,7 +73,9 @@ class ColumnarStateTables:
         may_refer: bool = True,
     ) -> None:
         if directory is not None and "://" in str(directory):
-            message = f"{directory!r} is no path of a directory on this host, where copies of segments could be"
+            message = (
+                f"the directory for copies of segments must be a local path, got {directory!r}"
+            )
             raise InvalidRequestError(message)
         self._key_groups = key_groups
         self._policy = policy or MergePolicy()
@@ -78,7 +87,9 @@ class ColumnarStateTables:
         self._store = SegmentStore(directory, self._workspace, streams)
         self._tables: dict[str, ColumnarTable] = {}
         self._now_ms = 0
-        self._lock = threading.Lock()  # a part that runs in another thread tells what it wrote
+        self._lock = (
+            threading.Lock()
+        )  # the asynchronous part of a snapshot may run in another thread
         self._written: dict[int, Mapping[str, StreamStateHandle]] = {}  # by checkpoint
         self._confirmed: Mapping[str, StreamStateHandle] = streams if may_refer else {}
         self._confirmed_id = 0
@@ -94,7 +105,9 @@ class ColumnarStateTables:
         table = self._tables.get(spec.name)
         if table is not None:
             if not table.spec.equals(spec):
-                message = f"state {spec.name!r} is {table.spec} already, and can't be {spec} too"
+                message = (
+                    f"state {spec.name!r} was requested as {table.spec} before, and now as {spec}"
+                )
                 raise InvalidRequestError(message)
             return table
         manifest = self._restored.get(spec.name)
@@ -105,7 +118,7 @@ class ColumnarStateTables:
         table = ColumnarTable(
             spec,
             manifest,
-            sections=self._section,
+            open_section=self._open_section,
             sort_keys=sort_key_range(self._key_groups),
             now_ms=lambda: self._now_ms,
             migration=migration,
@@ -126,22 +139,22 @@ class ColumnarStateTables:
     def advance_time(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
-        """Capture all rows; the part writes them, in any thread.
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
+        """Capture all rows; the returned part writes them, in any thread.
 
         Raises:
-            CheckpointCorruptedError: A segment that was to be merged is damaged.
+            CheckpointCorruptedError: A segment that would be merged is corrupt.
         """
 
-        def written(streams: Mapping[str, StreamStateHandle]) -> None:
+        def note_streams(streams: Mapping[str, StreamStateHandle]) -> None:
             with self._lock:
                 if checkpoint_id in self._pending:
                     self._written[checkpoint_id] = streams
 
-        strategy = ColumnarSnapshotStrategy(self._key_groups, self._capture, written)
+        strategy = _ColumnarSnapshotStrategy(self._key_groups, self._capture, note_streams)
         resources = strategy.sync_prepare_resources(checkpoint_id)
         self._pending[checkpoint_id] = resources.manifest.segments
-        return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
+        return AsyncSnapshot.of(strategy, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if checkpoint_id <= self._confirmed_id:
@@ -149,8 +162,8 @@ class ColumnarStateTables:
         self._confirmed_id = checkpoint_id
         with self._lock:
             self._confirmed = self._written.get(checkpoint_id, self._confirmed)
-            self._written = _later(self._written, checkpoint_id)
-        self._pending = _later(self._pending, checkpoint_id)
+            self._written = _entries_after(self._written, checkpoint_id)
+        self._pending = _entries_after(self._pending, checkpoint_id)
         self._delete_unused()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
@@ -167,51 +180,108 @@ class ColumnarStateTables:
         tables = {name: table.manifest for name, table in self._tables.items()}
         return Manifest({**self._restored, **tables})
 
-    def _capture(self) -> CapturedTables:
-        """Make what was written lately segments, merge, and capture what the tables are then."""
+    def _capture(self) -> "_CapturedTables":
+        """Write recent writes to segments, merge, and capture the resulting tables."""
         new, merged = NewSegment(), NewSegment()
         self._workspace.arena.reset()
         manifests = {
             name: Compaction(
                 table, self._policy, new=new, merged=merged, arena=self._workspace.arena
-            ).manifest()
+            ).compact()
             for name, table in self._tables.items()
         }
         for segment in (new, merged):
             if segment.writer.sections:
                 checksum = segment.writer.finish()
-                self._store.add(segment.name, segment.parts, checksum)
+                self._store.add(segment.name, segment.buffers, checksum)
         for name, manifest in manifests.items():  # nothing fails from here on
             self._tables[name].commit(manifest)
-        whole = self._manifest()
-        names = whole.segments
-        return CapturedTables(
-            whole,
+        captured = self._manifest()
+        names = captured.segments
+        return _CapturedTables(
+            captured,
             {name: self._store.segment(name) for name in names if name not in self._confirmed},
             {name: self._confirmed[name] for name in names if name in self._confirmed},
         )
 
     def _delete_unused(self) -> None:
-        """Delete local copies that neither the tables need, nor a checkpoint that exists or may come to."""
+        """Delete local copies that neither the tables nor a confirmed or pending checkpoint need."""
         used = self._manifest().segments | self._confirmed.keys()
         for names in self._pending.values():
             used |= names
         self._store.discard(self._store.names - used)
 
-    def _section(self, piece: Slice) -> Section:
-        segment = self._store.segment(piece.segment)
-        section = segment.section(piece.section)
+    def _open_section(self, slice_: Slice) -> Section:
+        segment = self._store.segment(slice_.segment)
+        section = segment.section(slice_.section)
         if section.table not in self._tables:
-            message = (
-                f"segment {piece.segment}: section {piece.section} is of table {section.table!r}"
-            )
-            raise CheckpointCorruptedError(message, segment.location)
+            message = f"section {slice_.section} belongs to table {section.table!r}"
+            raise segment.corrupted_error(message)
         return section
+
+
+@dataclass(slots=True)
+class _CapturedTables:
+    """Tables as they were when the snapshot was taken.
+
+    Attributes:
+        manifest: The manifest of the tables.
+        segments: The segments that the last confirmed checkpoint doesn't have, by name.
+        confirmed: The streams of the other segments, by name.
+    """
+
+    manifest: Manifest
+    segments: dict[str, Segment]
+    confirmed: dict[str, StreamStateHandle]
+
+    def release(self) -> None:
+        """Release the segments."""
+        self.segments = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnarSnapshotStrategy:
+    """Writes new segments and the manifest, and refers to confirmed segments.
+
+    Attributes:
+        key_groups: The key groups of the subtask.
+        capture: Captures the current state of all tables.
+        note_streams: Called with the stream of every segment once the snapshot is written.
+    """
+
+    key_groups: KeyGroupRange
+    capture: Callable[[], _CapturedTables]
+    note_streams: Callable[[Mapping[str, StreamStateHandle]], None]
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> _CapturedTables:  # noqa: ARG002  # the port's
+        return self.capture()
+
+    def async_snapshot(
+        self, resources: _CapturedTables, streams: SnapshotStreams
+    ) -> SnapshotResult:
+        if not resources.manifest.tables:
+            return SnapshotResult()
+        new: dict[str, StreamStateHandle] = {}
+        for name, segment in resources.segments.items():
+            with streams.open(CheckpointedStateScope.SHARED) as stream:
+                segment.write_to(stream)
+                new[name] = finish_stream(streams, stream)
+        with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+            stream.write(encode_manifest(resources.manifest))
+            manifest = finish_stream(streams, stream)
+        self.note_streams({**resources.confirmed, **new})
+        references = {
+            name: PlaceholderStreamStateHandle(name, stream.size)
+            for name, stream in resources.confirmed.items()
+        }
+        key_groups = self.key_groups.start_key_group, self.key_groups.end_key_group
+        handle = SegmentsStateHandle(key_groups, {**references, **new}, manifest)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
 
 _Value = TypeVar("_Value")
 
 
-def _later(by_checkpoint: Mapping[int, _Value], checkpoint_id: int) -> dict[int, _Value]:
-    """The entries of checkpoints after this one."""
+def _entries_after(by_checkpoint: Mapping[int, _Value], checkpoint_id: int) -> dict[int, _Value]:
+    """Return the entries of checkpoints after this one."""
     return {number: value for number, value in by_checkpoint.items() if number > checkpoint_id}

@@ -1,14 +1,17 @@
-"""The segments of a subtask: local files that are mapped, fetched when they are not there; small ones in memory."""
+"""The segments of a subtask: mapped local files, fetched from storage when they are missing; small ones in memory."""
 
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from holdfast.backends.keyed.columnar.local_segment import LocalSegment, write_file
-from holdfast.backends.keyed.columnar.workspace import Workspace
-from holdfast.backends.keyed.segments import Segment, load_segment
+from holdfast.backends.keyed.columnar.chunked_merging import Arena
+from holdfast.backends.keyed.segments import Segment
+from holdfast.common import FULL_ERRNOS, replace_file
 from holdfast.errors import (
+    CheckpointCorruptedError,
     CheckpointNotFoundError,
     StorageFullError,
     StorageUnavailableError,
@@ -19,20 +22,104 @@ from holdfast.locations.handles import ByteStreamStateHandle, Checksum, StreamSt
 _log = logging.getLogger(__name__)
 
 IN_MEMORY_BYTES = 20 << 10
-"""Segments of at most so many bytes are kept in memory: a file is not worth its while."""
+"""Segments up to this size are kept in memory, which costs less than a file."""
+
+_MAX_OWNERS = 1024
+"""Owners whose segments are tracked. A worker has few at a time, and more after a cluster has moved subtasks."""
+
+_READ_BYTES = 1 << 20
+_MAX_BUFFERS = 512
+
+
+class Workspace:
+    """Open segments and memory for merging, which a worker keeps between batches for all its subtasks.
+
+    It is used by one thread at a time. The blocks of a segment that is opened again by name stay verified.
+
+    Args:
+        max_segments: Maximum number of open segments; the least recently used are closed first.
+    """
+
+    def __init__(self, max_segments: int = 4096) -> None:
+        self.arena = Arena()
+        self._max_segments = max_segments
+        self._segments: OrderedDict[str, Segment] = OrderedDict()
+        self._needed: OrderedDict[str, frozenset[str]] = OrderedDict()  # by owner
+
+    def segment(self, name: str) -> Segment | None:
+        """Return an open segment; None if it is not open."""
+        segment = self._segments.get(name)
+        if segment is not None:
+            self._segments.move_to_end(name)
+        return segment
+
+    def keep(self, segment: Segment) -> None:
+        """Keep a segment open."""
+        self._segments[segment.name] = segment
+        while len(self._segments) > self._max_segments:
+            self.forget(next(iter(self._segments)))
+
+    def forget(self, name: str) -> None:
+        """Release a segment, if it is open."""
+        segment = self._segments.pop(name, None)
+        if segment is not None:
+            segment.release()
+
+    def keep_only(self, owner: str, names: frozenset[str]) -> None:
+        """Release the segments that an owner needed before, and no longer needs.
+
+        `forget_deleted` doesn't find small segments, since they have no file.
+
+        Args:
+            owner: A subtask of an operator.
+            names: The segments that it may be restored from.
+        """
+        for name in self._needed.get(owner, frozenset()) - names:
+            self.forget(name)
+        self._needed[owner] = names
+        self._needed.move_to_end(owner)
+        if len(self._needed) > _MAX_OWNERS:
+            self._needed.popitem(last=False)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the arena and of segments in memory; the system can evict the pages of mapped files."""
+        return self.arena.size + sum(segment.size for segment in self._in_memory())
+
+    def limit(self, max_bytes: int) -> None:
+        """Reduce the memory to at most `max_bytes`: release the arena if it is larger, then the oldest segments."""
+        if self.arena.size > max_bytes:
+            self.arena.release()
+        excess = self.memory_bytes - max_bytes
+        for segment in self._in_memory():
+            if excess <= 0:
+                return
+            excess -= segment.size
+            self.forget(segment.name)
+
+    def _in_memory(self) -> list[Segment]:
+        """Return the segments without a file, oldest first."""
+        return [each for each in self._segments.values() if not os.path.isabs(each.location)]
+
+    def forget_deleted(self) -> None:
+        """Release segments whose files were deleted: while they are mapped they occupy the disk."""
+        mapped = [segment for segment in self._segments.values() if os.path.isabs(segment.location)]
+        for segment in mapped:
+            if not os.path.exists(segment.location):
+                self.forget(segment.name)
 
 
 class SegmentStore:
     """Segments by name.
 
-    A local file that is damaged, cut off or gone is fetched again, also when that turns out in the middle of a
-    look-up: only what storage has wrong, too, is an error. Whether a file was changed is asked whenever its segment
-    is: pages that are cut off while an array of them is being read end the process, and nothing can prevent that.
+    A local file that is corrupt, truncated or missing is fetched again, also during a lookup: only corruption in
+    storage is an error. Whenever a segment is requested its file is checked for changes. A file that is truncated
+    while an array of it is being read kills the process, which can't be prevented.
 
     Args:
-        directory: Where local files are; None keeps all segments in memory.
-        workspace: Keeps segments open for the stores that come after this.
-        streams: Where segments are fetched from.
+        directory: The directory of local files; None keeps all segments in memory.
+        workspace: Keeps segments open for later stores.
+        streams: The stored segments by name.
     """
 
     def __init__(
@@ -48,15 +135,15 @@ class SegmentStore:
 
     @property
     def names(self) -> set[str]:
-        """The names of all segments that there are or that can be fetched."""
+        """The names of all segments that are open or can be fetched."""
         return self._segments.keys() | self._streams.keys()
 
     def segment(self, name: str) -> Segment:
-        """A segment by its name.
+        """Return a segment.
 
         Raises:
             CheckpointNotFoundError: The segment is gone.
-            CheckpointCorruptedError: The segment is damaged.
+            CheckpointCorruptedError: The segment is corrupt.
             StorageUnavailableError: The segment can't be fetched.
         """
         segment = self._segments.get(name)
@@ -67,19 +154,19 @@ class SegmentStore:
             if segment is not None and segment.is_changed():
                 self._workspace.forget(name)
                 segment = None
-            local = self._local(name)
+            copy = self._local_copy(name)
             if segment is None:
-                segment = self._opened(name, local)
-            if local is not None:
-                segment.fetch_if_damaged(local.fetched_again)
+                segment = self._open(name, copy)
+            if copy is not None:
+                segment.fetch_if_corrupt(copy.fetch_again)
             self._segments[name] = segment
         return segment
 
-    def add(self, name: str, parts: Sequence[BytesLike], checksum: Checksum) -> None:
-        """Store a new segment, whose parts have this checksum; in memory if the disk doesn't take it."""
-        size = sum(memoryview(part).nbytes for part in parts)
-        if size <= IN_MEMORY_BYTES or not self._has_file(name, parts):
-            segment = Segment.of_bytes(b"".join(parts), name)
+    def add(self, name: str, buffers: Sequence[BytesLike], checksum: Checksum) -> None:
+        """Add a new segment with this checksum; in memory if the disk is full or fails."""
+        size = sum(memoryview(buffer).nbytes for buffer in buffers)
+        if size <= IN_MEMORY_BYTES or not self._write_copy(name, buffers):
+            segment = Segment.from_bytes(b"".join(buffers), name)
             if size <= IN_MEMORY_BYTES:
                 self._workspace.keep(segment)
         else:
@@ -88,7 +175,7 @@ class SegmentStore:
         self._segments[name] = segment
 
     def discard(self, names: Iterable[str]) -> None:
-        """Let go of segments, and delete their local files."""
+        """Release segments, and delete their local files."""
         for name in names:
             self._segments.pop(name, None)
             self._streams.pop(name, None)
@@ -98,43 +185,134 @@ class SegmentStore:
                     os.unlink(self._path(name))
 
     def close(self) -> None:
-        """Let go of all segments. Local files stay."""
+        """Release all segments. Local files remain."""
         self._segments = {}
 
-    def _opened(self, name: str, local: LocalSegment | None) -> Segment:
-        if local is None:
+    def _open(self, name: str, copy: "_LocalCopy | None") -> Segment:
+        if copy is None:
             stream = self._streams.get(name)
-            if stream is None and name in self._segments:  # written here: this file is all there is
+            if stream is None and name in self._segments:  # written here, and only in this file
                 return Segment.open(self._path(name), name)
             if stream is None:
                 raise CheckpointNotFoundError(f"segment {name} is gone")
-            segment = load_segment(name, stream)
+            segment = Segment.load(name, stream)
             if isinstance(stream, ByteStreamStateHandle):
                 self._workspace.keep(segment)
             return segment
-        segment = local.open()
-        if segment.location == local.path:
+        segment = copy.open()
+        if segment.location == copy.path:
             self._workspace.keep(segment)
         return segment
 
-    def _local(self, name: str) -> LocalSegment | None:
-        """The local copy of a segment that storage has; None if there is to be none."""
+    def _local_copy(self, name: str) -> "_LocalCopy | None":
+        """Return the local copy of a stored segment; None if it shall have none."""
         stream = self._streams.get(name)
         if stream is None or self._directory is None or isinstance(stream, ByteStreamStateHandle):
             return None
-        return LocalSegment(name, self._path(name), stream)
+        return _LocalCopy(name, self._path(name), stream)
 
-    def _has_file(self, name: str, parts: Sequence[BytesLike]) -> bool:
-        """Make a file of a segment, if files are wanted and the disk takes it."""
+    def _write_copy(self, name: str, buffers: Sequence[BytesLike]) -> bool:
+        """Write the local file of a new segment; return whether there is one."""
         if self._directory is None:
             return False
         try:
-            write_file(self._path(name), parts)
+            _write_file(self._path(name), buffers)
         except (StorageFullError, StorageUnavailableError) as error:
-            _log.warning("there will be no local copy of a segment: %s", error)
+            _log.warning("the new segment is kept in memory, without a local copy: %s", error)
             return False
         return True
 
     def _path(self, name: str) -> str:
         assert self._directory is not None
         return os.path.join(self._directory, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalCopy:
+    """The local copy of a stored segment; the file may be missing.
+
+    Attributes:
+        name: The segment's name.
+        path: The local file.
+        stream: The segment in storage.
+    """
+
+    name: str
+    path: str
+    stream: StreamStateHandle
+
+    def open(self) -> Segment:
+        """Open the segment; from memory if the disk is full or fails.
+
+        Raises:
+            CheckpointNotFoundError: The segment is missing in storage.
+            CheckpointCorruptedError: The segment is corrupt in storage.
+            StorageUnavailableError: The segment can't be fetched.
+        """
+        try:
+            return Segment.open(self.path, self.name)
+        except CheckpointNotFoundError:
+            return self._fetch()
+        except CheckpointCorruptedError as error:
+            return self.fetch_again(str(error))
+
+    def fetch_again(self, corruption: str) -> Segment:
+        """Delete the corrupt file, so that no other task maps it, and fetch the segment. Raises as `open`."""
+        _log.warning(
+            "the local copy of segment %s is corrupt, fetching it again: %s", self.name, corruption
+        )
+        with suppress(OSError):
+            os.unlink(self.path)
+        return self._fetch()
+
+    def _fetch(self) -> Segment:
+        try:
+            with self.stream.open_input_stream() as source:  # it verifies what it reads
+                _write_file(self.path, iter(lambda: source.read(_READ_BYTES), b""))
+        except (StorageFullError, StorageUnavailableError) as error:
+            _log.warning("segment %s is read without a local copy: %s", self.name, error)
+            return Segment.load(self.name, self.stream)  # if storage failed, it fails again
+        return Segment.open(self.path, self.name)
+
+
+def _write_file(path: str, buffers: Iterable[BytesLike]) -> None:
+    """Write a file atomically. It is not synced, since storage has the bytes.
+
+    Raises:
+        StorageFullError: The disk is full.
+        StorageUnavailableError: The file can't be written.
+        CheckpointError: An error of the iterable.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with replace_file(path) as temporary:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                _write_all(descriptor, buffers)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        error_class = StorageFullError if error.errno in FULL_ERRNOS else StorageUnavailableError
+        message = f"segment can't be written ({error.strerror})"
+        raise error_class(message, path) from error
+
+
+def _write_all(descriptor: int, buffers: Iterable[BytesLike]) -> None:
+    """Write all bytes, with as few system calls as possible."""
+    left: list[memoryview] = []
+    for buffer in buffers:
+        left.append(memoryview(buffer).cast("B"))
+        if len(left) == _MAX_BUFFERS:
+            _write_buffers(descriptor, left)
+            left = []
+    _write_buffers(descriptor, left)
+
+
+def _write_buffers(descriptor: int, left: list[memoryview]) -> None:
+    left = [buffer for buffer in left if len(buffer)]
+    while left:
+        written = os.writev(descriptor, left)
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if written:
+            left[0] = left[0][written:]

@@ -1,18 +1,16 @@
-"""Tables in RocksDB, through rocksdict: for values that are large and changed in part, and for states larger than memory.
+"""Tables in RocksDB, through rocksdict: for large values with partial updates, and for states larger than memory.
 
-    rocksdb_tables   all tables of a subtask: restored, written to, and captured
-    rocksdb_table    the rows of a state, in a column family of its own
-    row_bytes        rows as RocksDB has them: a key and a value in bytes
-    rocksdb_snapshot what of a database gets into a checkpoint
-    native_manifest  which files a checkpoint's database is made of
-    stored_database  such a database, brought to this host
-    canonical_form   its rows in segments, which any backend reads
-    database         an open database
-    patient_writes   its writes, which wait for flushes and merges
-    held_directory   the directory that it is in, which no other process uses
-    rocksdb_errors   its errors and the disk's, made ours
-    native_metrics   what RocksDB says of itself
-    budget           the memory that all databases of a process share
+    rocksdb_tables    all tables of a subtask: restored, written to, and captured
+    rocksdb_table     the rows of a state, in their own column family
+    row_bytes         rows in RocksDB's form: a key and a value in bytes
+    rocksdb_snapshot  the upload of a database to a checkpoint
+    native_manifest   the files of a stored database
+    stored_database   the download of a stored database to this host
+    canonical_form    conversion of a stored database to segments, which any backend reads
+    database          an open database, its writes and metrics
+    locked_directory  the working directory of a process
+    rocksdb_errors    mapping of errors of RocksDB and the disk
+    budget            the memory that all databases of a process share, and their options
 
 Needs `holdfast[rocksdb]`. Start with `rocksdb_tables`.
 """

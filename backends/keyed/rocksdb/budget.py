@@ -1,7 +1,7 @@
-"""The memory of all databases of a process, and what databases are opened with.
+"""The memory that all databases of a process share, and the options of databases.
 
-Workers of Spark wait for tasks with no database open, and there may be more of them than tasks run at a time: who
-closes the last database of a process gives back what its blocks took, to the system, too, if that is much.
+Idle Spark workers have no database open, and there can be more workers than task slots. So closing the last database
+of a process frees its cached blocks, and returns large amounts of memory to the system.
 """
 
 import ctypes
@@ -19,26 +19,26 @@ from rocksdict import (
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.common import ProcessCache
 
-_MUCH_BYTES = 16 << 20
-"""To give back so much takes some milliseconds, and to have filled it has taken a hundred."""
+_TRIM_BYTES = 16 << 20
+"""Returning this much to the system takes a few milliseconds; filling it took about a hundred."""
 
 _NEVER = 1 << 30
-"""Files that no level has."""
+"""More files than a level ever has."""
 
 FILE_BYTES = 32 << 20
-"""About so large are files that were merged."""
+"""Target size of merged files."""
 
 _FIRST_LEVEL_BYTES = 2 * FILE_BYTES
-"""About so large is the level that new files are merged with, all of it each time. New files are small, since each snapshot
-flushes: to merge four of them with RocksDB's own 256 MiB is to write many times what is new."""
+"""Target size of the level that new files are merged into, each time as a whole. Each snapshot flushes, so new files are
+small, and merging four of them into RocksDB's default of 256 MiB would write far more bytes than are new."""
 
 
 class Memory:
     """Memory that databases share: blocks, indexes, filters, and write buffers.
 
     Args:
-        share_bytes: How much, where it is enough for what they are just using.
-        write_buffer_ratio: How much of it write buffers may take.
+        share_bytes: Size of the cache; databases exceed it only while they use more.
+        write_buffer_ratio: Share of it for write buffers.
     """
 
     def __init__(self, share_bytes: int, write_buffer_ratio: float) -> None:
@@ -50,13 +50,13 @@ class Memory:
         self._databases = 0
         self._lock = threading.Lock()
 
-    def enter(self) -> None:
-        """A database is about to be opened."""
+    def acquire(self) -> None:
+        """Count a database that is about to be opened."""
         with self._lock:
             self._databases += 1
 
-    def leave(self) -> None:
-        """A database was closed."""
+    def release(self) -> None:
+        """Count a closed database, and free the memory after the last one."""
         with self._lock:
             self._databases -= 1
             if self._databases:
@@ -64,25 +64,25 @@ class Memory:
             used = self.cache.get_usage()
             self.cache.set_capacity(0)
             self.cache.set_capacity(self._bytes)
-        if used >= _MUCH_BYTES:
-            _give_back()
+        if used >= _TRIM_BYTES:
+            _trim_heap()
 
 
 _MEMORY: ProcessCache[tuple[int, float], Memory] = ProcessCache()
 
 
 def memory_of(settings: RocksDBSettings) -> Memory:
-    """The memory that this process' databases of such settings share."""
+    """Return the memory that this process' databases with these settings share."""
     key = settings.share_bytes, settings.write_buffer_ratio
     return _MEMORY.get(key, lambda: Memory(*key))
 
 
 def database_options(settings: RocksDBSettings) -> Options:
-    """Options of a database, and of each column family; all of a process share their memory."""
+    """Return options for a database and each column family, with the shared memory of the process."""
     memory = memory_of(settings)
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
-    table.set_cache_index_and_filter_blocks(True)  # else they would be beyond the budget
+    table.set_cache_index_and_filter_blocks(True)  # otherwise they are not in the budget
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     table.set_block_size(settings.block_bytes)
     if settings.bloom_bits:
@@ -96,9 +96,9 @@ def database_options(settings: RocksDBSettings) -> Options:
     options.set_compression_type(getattr(DBCompressionType, settings.compression)())
     options.set_max_bytes_for_level_base(_FIRST_LEVEL_BYTES)
     options.set_target_file_size_base(FILE_BYTES)
-    # Timers are deleted in the order that they are read in: without this each look passes over all that fired.
+    # Timers are deleted in the order of reading: without this each read skips the tombstones of all fired timers.
     options.add_compact_on_deletion_collector_factory(1000, 500, 0.5)
-    # It waits for flushes alone then, which end; `patient_writes` waits for merges.
+    # RocksDB then waits for flushes only, which end; `PatientWriter` waits for merges.
     options.set_level_zero_slowdown_writes_trigger(_NEVER)
     options.set_level_zero_stop_writes_trigger(_NEVER)
     options.set_soft_pending_compaction_bytes_limit(0)
@@ -114,8 +114,8 @@ def database_options(settings: RocksDBSettings) -> Options:
     return options
 
 
-def _give_back() -> None:
-    """Let the system have what was freed; of C libraries but GNU's it is not known how."""
+def _trim_heap() -> None:
+    """Return freed memory to the system, if the C library is GNU's."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,18 +1,26 @@
-"""An open database: column families by name.
+"""An open database: column families by name, writes, and metrics.
 
-<directory>/<32 hex digits>.rocksdb/     what a process works in (see `held_directory`)
+<directory>/<32 hex digits>.rocksdb/     the working directory of a process (see `locked_directory`)
     db/                                  RocksDB's own files
-    snapshot-<n>/                        files of a snapshot, as hard links, until it is written
-<directory>/<name>                       a copy of a sorted file, which databases have as a hard link
+    snapshot-<n>/                        hard links to the files of a snapshot, until it is written
+<directory>/<name>                       a copy of a sorted file, shared with databases by hard links
 
-The log says nothing of rows: what is not in a checkpoint is written again when its batch is repeated.
+There is no write-ahead log: rows that are not in a checkpoint are written again when their batch is repeated.
+
+RocksDB stops writes while write buffers wait to be flushed, or files to be merged. If the disk is full, it retries until
+there is space, and a stopped write blocks that long without an error; in rocksdict it holds Python's lock, so the whole
+process hangs. So RocksDB is configured to reject such writes, and `PatientWriter` waits outside of it and checks for failures.
+
+Source:
+    Flink, RocksDBNativeMetricOptions has the names of metrics. Times of merging and flushing are RocksDB's histograms.
 """
 
 import itertools
 import os
+import re
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from rocksdict import (
@@ -20,25 +28,131 @@ from rocksdict import (
     Checkpoint,
     ColumnFamily,
     IngestExternalFileOptions,
+    Options,
     Rdict,
     SstFileWriter,
     WriteBatch,
+    WriteOptions,
 )
 
 from holdfast.backends.keyed.rocksdb.budget import FILE_BYTES, Memory, database_options, memory_of
-from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
-from holdfast.backends.keyed.rocksdb.native_metrics import metrics_of
-from holdfast.backends.keyed.rocksdb.patient_writes import PatientWriter
-from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
+from holdfast.backends.keyed.rocksdb.locked_directory import LockedDirectory
+from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
-from holdfast.errors import InvalidRequestError
+from holdfast.common import SYSTEM_CLOCK, Clock, raise_if_cancelled
+from holdfast.errors import InvalidRequestError, StorageFullError
 from holdfast.locations.handles import StreamStateHandle
 
 _DEFAULT = "default"
-"""RocksDB has this column family always; no state lies in it."""
+"""The column family that RocksDB always has; it has no state."""
 
 _PREFIX = "state/"
 _FILE_STEP_ROWS = 1 << 12
+
+_MAX_UNMERGED_FILES = 20
+"""Writes wait for merges from this number of files on, at which RocksDB starts to slow writes down."""
+
+_STALLED = "Write stall"
+_MIN_WAIT_S = 0.0005
+_MAX_WAIT_S = 0.02
+
+_NO_STALL = WriteOptions()
+_NO_STALL.disable_wal = True  # type: ignore[assignment,method-assign]  # its stub is wrong
+_NO_STALL.no_slowdown = True
+
+_FAMILY_PROPERTIES = (
+    "estimate-num-keys",
+    "estimate-live-data-size",
+    "live-sst-files-size",
+    "cur-size-all-mem-tables",
+    "estimate-pending-compaction-bytes",
+)
+"""Properties of each column family, which are summed up."""
+
+_SHARED_PROPERTIES = (
+    "block-cache-capacity",
+    "block-cache-usage",
+    "num-running-compactions",
+    "num-running-flushes",
+)
+"""Properties of all column families together; the cache's are of all databases of the process."""
+
+_STATISTICS = {
+    "rocksdb.block.cache.hit COUNT": "block-cache-hit",
+    "rocksdb.block.cache.miss COUNT": "block-cache-miss",
+    "rocksdb.stall.micros COUNT": "stall-micros",
+    "rocksdb.compaction.times.micros SUM": "compaction-micros",
+    "rocksdb.db.flush.micros SUM": "flush-micros",
+}
+"""Statistics since the database was opened, by RocksDB's names with the printed aggregate."""
+
+_STATISTIC = re.compile(r"^(\S+) .*?(COUNT|SUM) : (\d+)$", re.MULTILINE)
+
+
+class PatientWriter:
+    """Writes to a database, and waits outside of RocksDB for its background work.
+
+    Args:
+        database: The database, with options that leave waiting for merges to this class (see `budget`).
+        clock: Waits.
+    """
+
+    def __init__(self, database: Rdict, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._database = database
+        self._clock = clock
+
+    def write(self, rows: Rdict, make_batch: Callable[[], WriteBatch]) -> None:
+        """Write a batch as soon as RocksDB accepts it.
+
+        Args:
+            rows: The column family of the batch.
+            make_batch: Makes the batch for each attempt, because RocksDB consumes rejected batches, too.
+
+        Raises:
+            Exception: RocksDB failed.
+            StorageFullError: Files can't be merged because the disk is full.
+            CancelledError: The task was cancelled.
+        """
+        while not self._try_write(make_batch()):
+            waits = self._backoff()
+            while not self._try_write(WriteBatch(raw_mode=True)):
+                next(waits)
+        if _count_unmerged_files(rows) >= _MAX_UNMERGED_FILES:
+            self._wait_for_merges(rows)
+
+    def _try_write(self, batch: WriteBatch) -> bool:
+        """Return whether RocksDB accepted the batch. Raises its error if it has failed for good."""
+        try:
+            self._database.write(batch, _NO_STALL)
+        except Exception as error:
+            if _STALLED not in str(error):
+                raise
+            return False
+        return True
+
+    def _wait_for_merges(self, rows: Rdict) -> None:
+        """Wait until files are merged or merging fails; RocksDB retries each second then, and still accepts writes."""
+        failures = self._count_failures()
+        waits = self._backoff()
+        while _count_unmerged_files(rows) >= _MAX_UNMERGED_FILES:
+            is_failed = self._count_failures() > failures
+            self._try_write(WriteBatch(raw_mode=True))  # raises any error except a full disk
+            if is_failed:
+                path = self._database.path()
+                raise StorageFullError("no space left for RocksDB to merge its files", path)
+            next(waits)
+
+    def _backoff(self) -> Iterator[None]:
+        """Wait longer each time, until the task is cancelled."""
+        wait_s = _MIN_WAIT_S
+        while True:
+            raise_if_cancelled()
+            self._clock.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MAX_WAIT_S)
+            yield
+
+    def _count_failures(self) -> int:
+        return _property(self._database, "background-errors")
 
 
 class Family:
@@ -47,11 +161,11 @@ class Family:
     Args:
         database: The database.
         name: The column family's name.
-        settings: What it was opened with.
-        stored: Files that the database has from storage, by their names in it.
+        settings: The settings of the database.
+        stored: The stored files of the database, by their names in it.
 
     Attributes:
-        rows: The column family, as rocksdict gives it.
+        rows: The column family in rocksdict.
     """
 
     def __init__(
@@ -69,16 +183,16 @@ class Family:
         self._path = database.path()
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """The value of each key; None where there is none."""
-        with translated(self._path, self._stored):
+        """Return the value of each key; None for missing keys."""
+        with map_errors(self._path, self._stored):
             return self.rows.get(keys) or []  # type: ignore[arg-type]  # its stub wants lists of anything
 
     def write(
         self, keys: Sequence[bytes], values: Sequence[bytes], deletes: Sequence[bytes] = ()
     ) -> None:
-        """Put a value for each of the keys, and delete keys."""
+        """Put the values of some keys, and delete others."""
 
-        def batch() -> WriteBatch:
+        def make_batch() -> WriteBatch:
             batch = WriteBatch(raw_mode=True)
             batch.set_default_column_family(self._handle)
             for key, value in zip(keys, values, strict=True):
@@ -87,22 +201,22 @@ class Family:
                 batch.delete(key)
             return batch
 
-        with translated(self._path, self._stored):
-            self._writer.write(self.rows, batch)
+        with map_errors(self._path, self._stored):
+            self._writer.write(self.rows, make_batch)
 
     def ingest(self, rows: Iterable[tuple[bytes, bytes]], directory: str) -> None:
-        """Add rows that ascend by key, as files: what is there of their keys doesn't count any more.
+        """Add rows in ascending order of keys as files; they replace present rows with these keys.
 
         Args:
             rows: The keys and values.
-            directory: Where the files are made, on the database's disk; they are moved from there.
+            directory: A directory on the database's disk, from which the files are moved.
         """
         paths: list[str] = []
         rest = iter(rows)
-        with translated(directory):
+        with map_errors(directory):
             for first in rest:
                 paths.append(os.path.join(directory, f"{uuid.uuid4().hex}.sst"))
-                _write_sorted(paths[-1], self._settings, first, rest)
+                _write_sst(paths[-1], self._settings, first, rest)
             if paths:
                 moving = IngestExternalFileOptions()
                 moving.set_move_files(True)
@@ -111,17 +225,17 @@ class Family:
     def delete_range(self, first: bytes, end: bytes) -> None:
         """Delete the keys `first` <= key < `end`, without reading them."""
 
-        def batch() -> WriteBatch:
+        def make_batch() -> WriteBatch:
             batch = WriteBatch(raw_mode=True)
-            batch.delete_range(first, end, self._handle)  # the batch's default isn't for ranges
+            batch.delete_range(first, end, self._handle)  # ranges ignore the batch's default
             return batch
 
-        with translated(self._path, self._stored):
-            self._writer.write(self.rows, batch)
+        with map_errors(self._path, self._stored):
+            self._writer.write(self.rows, make_batch)
 
     def ranges(self, ranges: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        """The keys and values of ranges `first` <= key < `end`, as they are now."""
-        with translated(self._path, self._stored):
+        """Iterate over the present keys and values in ranges `first` <= key < `end`."""
+        with map_errors(self._path, self._stored):
             rows = self.rows.iter()
             for first, end in ranges:
                 rows.seek(first)
@@ -131,22 +245,22 @@ class Family:
                         break
                     yield key, rows.value()
                     rows.next()
-                rows.status()  # a damaged block ends the rows, too
+                rows.status()  # a corrupted block ends the iteration, too
 
     def close(self) -> None:
-        """Let go of the database, which is not closed before; an error of who uses this later. Never raises."""
+        """Release the database, which can only be closed after all families. Never raises."""
         self._handle = None
-        with suppress(Exception):  # it flushes, see `_closed`
+        with suppress(Exception):  # it flushes, see `_close`
             self.rows.close()
 
 
-def _write_sorted(
+def _write_sst(
     path: str,
     settings: RocksDBSettings,
     first: tuple[bytes, bytes],
     rest: Iterator[tuple[bytes, bytes]],
 ) -> None:
-    """A file of the next rows, until it is large."""
+    """Write the next rows to a file until it is large enough."""
     writer = SstFileWriter(database_options(settings))
     writer.open(path)
     writer[first[0]] = first[1]
@@ -159,20 +273,20 @@ def _write_sorted(
 
 
 class Database:
-    """A database that this process has open.
+    """An open database.
 
     Args:
-        holder: The directory that it is in, which is deleted when it is closed; None of one that belongs to another.
-        path: Where the database has its files.
-        settings: What it is opened with.
-        is_read_only: Whether nothing will be written.
-        stored: Files that it has from storage, by their names in it: of a damaged file the error looks whether it is
-            damaged there, too.
+        path: The directory of the database's files.
+        settings: The settings.
+        directory: The working directory to delete after closing; None if the caller owns it.
+        is_read_only: Whether the database is only read.
+        stored: The stored files of the database, by their names in it; if a file is corrupted, its stored file is
+            verified as well.
 
     Raises:
-        CheckpointCorruptedError: A file is damaged.
+        CheckpointCorruptedError: A file is corrupted.
         StorageFullError: The disk is full.
-        StorageUnavailableError: The disk doesn't do it.
+        StorageUnavailableError: The disk failed.
     """
 
     def __init__(
@@ -180,7 +294,7 @@ class Database:
         path: str,
         settings: RocksDBSettings,
         *,
-        holder: HeldDirectory | None = None,
+        directory: LockedDirectory | None = None,
         is_read_only: bool = False,
         stored: Mapping[str, StreamStateHandle] | None = None,
     ) -> None:
@@ -191,37 +305,37 @@ class Database:
         names = {_DEFAULT}
         access = AccessType.read_only(False) if is_read_only else AccessType.read_write()
         memory = memory_of(settings)
-        memory.enter()
+        memory.acquire()
         try:
-            with translated(self.path, self._stored):
+            with map_errors(self.path, self._stored):
                 if os.path.exists(os.path.join(path, "CURRENT")):
                     names |= set(Rdict.list_cf(path, options))
                 families = {name: database_options(settings) for name in names}
                 self._database = Rdict(path, options, families, access)
         except BaseException:
-            memory.leave()
+            memory.release()
             raise
         self._families = {
             name.removeprefix(_PREFIX): Family(self._database, name, settings, self._stored)
             for name in names - {_DEFAULT}
         }
         self._close = weakref.finalize(
-            self, _closed, self._database, self._families, memory, holder
+            self, _close, self._database, self._families, memory, directory
         )
 
     @property
     def names(self) -> frozenset[str]:
-        """The states that there are."""
+        """The names of all states."""
         return frozenset(self._families)
 
     def family(self, name: str) -> Family:
-        """The rows of a state; none if it is new. Raises `InvalidRequestError` for a name that RocksDB can't have."""
+        """Return the rows of a state, new or known. Raises `InvalidRequestError` for a name that RocksDB doesn't support."""
         family = self._families.get(name)
         if family is None:
             if "\0" in name:
-                message = f"RocksDB can't keep state {name!r}, for its name has a null character; take another backend or name"
+                message = f"RocksDB doesn't support null characters in state names, got {name!r}; rename the state, or use another backend"
                 raise InvalidRequestError(message)
-            with translated(self.path, self._stored):
+            with map_errors(self.path, self._stored):
                 self._database.create_column_family(
                     _PREFIX + name, database_options(self._settings)
                 )
@@ -231,35 +345,62 @@ class Database:
         return family
 
     def drop(self, name: str) -> None:
-        """Delete a state, if it is there, without reading it."""
+        """Delete a state, if it exists, without reading it."""
         if self._families.pop(name, None) is not None:
-            with translated(self.path, self._stored):
+            with map_errors(self.path, self._stored):
                 self._database.drop_column_family(_PREFIX + name)
 
     def metrics(self) -> Mapping[str, int]:
-        """What RocksDB says of the database, by Flink's names."""
+        """Return RocksDB's metrics of the database, by Flink's names."""
         families = [family.rows for family in self._families.values()]
-        with translated(self.path, self._stored):
-            return metrics_of(self._database, families, self._options)
+        with map_errors(self.path, self._stored):
+            return _collect_metrics(self._database, families, self._options)
 
     def capture(self, path: str) -> None:
-        """Make a database of what there is now, in a new directory on the same disk: its files are hard links."""
-        with translated(self.path, self._stored):
+        """Create a database of the present rows in a new directory on the same disk, from hard links."""
+        with map_errors(self.path, self._stored):
             Checkpoint(self._database).create_checkpoint(path)
 
     def close(self) -> None:
-        """Close it, and delete its directory if it has one of its own. May be called twice."""
+        """Close the database, and delete its working directory if it owns one. May be called twice."""
         self._close()
 
 
-def _closed(
-    database: Rdict, families: dict[str, Family], memory: Memory, holder: HeldDirectory | None
+def _close(
+    database: Rdict,
+    families: dict[str, Family],
+    memory: Memory,
+    directory: LockedDirectory | None,
 ) -> None:
     for family in families.values():
         family.close()
     families.clear()
-    with suppress(Exception):  # it flushes, which a full disk or damage prevents, and nobody needs
+    with suppress(Exception):  # the flush may fail, but its rows are not needed
         database.close()
-    memory.leave()
-    if holder is not None:
-        holder.release()
+    memory.release()
+    if directory is not None:
+        directory.release()
+
+
+def _collect_metrics(
+    database: Rdict, families: Sequence[Rdict], options: Options
+) -> Mapping[str, int]:
+    """Return the metrics of a database with these column families; statistics only if its options enable them."""
+    metrics = {
+        name: sum(_property(family, name) for family in families) for name in _FAMILY_PROPERTIES
+    }
+    metrics |= {name: _property(database, name) for name in _SHARED_PROPERTIES}
+    metrics["num-live-sst-files"] = len(database.live_files())
+    for name, aggregate, number in _STATISTIC.findall(options.get_statistics() or ""):
+        known = _STATISTICS.get(f"{name} {aggregate}")
+        if known is not None:
+            metrics[known] = int(number)
+    return metrics
+
+
+def _property(rows: Rdict, name: str) -> int:
+    return rows.property_int_value(f"rocksdb.{name}") or 0
+
+
+def _count_unmerged_files(rows: Rdict) -> int:
+    return int(rows.property_value("rocksdb.num-files-at-level0") or 0)

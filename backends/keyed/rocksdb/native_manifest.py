@@ -1,4 +1,4 @@
-"""Which files a database is made of: what a checkpoint has in a manifest's place. Pure, no I/O.
+"""The manifest of a stored database: its files and tables. Pure, no I/O.
 
 offset  length  meaning
 0       8       magic, "HOLDRKDB" in ASCII
@@ -18,7 +18,7 @@ from holdfast.common import KeyGroup, crc32c, message_pack_decoder, raise_shorta
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 VERSION = 1
-"""The version that is written, and the only one that is read."""
+"""The only version that is written and read."""
 
 _HEADER = struct.Struct(">8sI")
 _CHECKSUM = struct.Struct(">I")
@@ -26,14 +26,14 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
 
 
 class NativeManifest(msgspec.Struct, frozen=True):
-    """A database.
+    """A stored database.
 
     Attributes:
-        key_groups: First and last key group that there are rows of.
+        key_groups: The first and last key group of its rows.
         specs: The columns and types of the tables.
         files: The name of each sorted file among the handle's shared files, by its name in the database.
         private: The bytes of all other files, by their names.
-        cursors: For tables whose rows live for a time, how far expired rows were looked for last.
+        cursors: For tables with a time to live, the key up to which expired rows were deleted last.
     """
 
     key_groups: tuple[KeyGroup, KeyGroup]
@@ -44,21 +44,21 @@ class NativeManifest(msgspec.Struct, frozen=True):
 
 
 def encode_native(manifest: NativeManifest) -> bytes:
-    """The bytes of a manifest."""
+    """Encode a manifest."""
     content = _HEADER.pack(ROCKSDB_MAGIC, VERSION) + msgspec.msgpack.encode(manifest)
     return content + _CHECKSUM.pack(crc32c(content))
 
 
 def decode_native(content: bytes, location: str = "") -> NativeManifest:
-    """Read the bytes of a manifest, which begin with its magic.
+    """Decode a manifest; the bytes must begin with its magic.
 
     Raises:
-        CheckpointCorruptedError: The bytes were cut or changed.
-        UnsupportedFormatError: The bytes are intact, and of a newer version.
+        CheckpointCorruptedError: The bytes are truncated or changed.
+        UnsupportedFormatError: The bytes are intact, but of a newer version.
     """
     end = len(content) - _CHECKSUM.size
     if end < _HEADER.size:
-        message = f"{len(content)} bytes are no manifest of a database"
+        message = f"{len(content)} bytes are too short for the manifest of a database"
         raise CheckpointCorruptedError(message, location)
     (expected,) = _CHECKSUM.unpack_from(content, end)
     actual = crc32c(memoryview(content)[:end])
@@ -85,12 +85,12 @@ _DECODER = message_pack_decoder(NativeManifest)
 
 
 def _check(manifest: NativeManifest) -> None:
-    """Raise `ValueError` if a table can't be right, a file would lead out of the directory, or RocksDB began anew."""
+    """Raise `ValueError` for invalid tables, file names that leave the directory, or a missing CURRENT file."""
     for stored in manifest.specs:
         stored.spec()
     for name in (*manifest.files, *manifest.private):
         if not _FILE.fullmatch(name):
-            message = f"a file of the name {name!r}"
+            message = f"invalid file name {name!r}"
             raise ValueError(message)
     if "CURRENT" not in manifest.private:
-        raise ValueError("no file CURRENT, without which a database is a new one")
+        raise ValueError("missing file CURRENT, without which RocksDB creates a new database")

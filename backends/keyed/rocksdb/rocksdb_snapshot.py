@@ -1,4 +1,4 @@
-"""How a snapshot of a database gets into a checkpoint: sorted files that it lacks are written, the rest is referred to."""
+"""The upload of a database to a checkpoint: new sorted files are written, the others are referenced."""
 
 import os
 import shutil
@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, encode_native
-from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
-from holdfast.backends.keyed.segments import StoredSpec, finish, new_segment_name
+from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
+from holdfast.backends.keyed.segments import StoredSpec, finish_stream, new_segment_name
 from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotResult, SnapshotStreams
@@ -18,27 +18,28 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StreamStateHandle,
 )
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
 
 Files = Mapping[str, tuple[str, StreamStateHandle]]
-"""Sorted files by their names in the database: the name of each among shared files, and the file in storage."""
+"""Sorted files by their names in the database: the name of each among shared files, and the stored file."""
 
 _SORTED = ".sst"
 _OPTIONS = "OPTIONS-"
-"""RocksDB writes its options for others to read; they are ten times as large as all that a database needs beside rows."""
+"""RocksDB never reads these files, which are ten times as large as all other files without rows."""
 
 _COPY_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class CapturedDatabase:
-    """A database as it was when the snapshot was taken.
+    """A database at the time of the snapshot.
 
     Attributes:
         path: A directory of hard links; empty if there was no state.
         specs: The columns and types of its tables.
-        confirmed: The files that the last confirmed checkpoint has.
-        cursors: How far expired rows were looked for.
+        confirmed: The files of the last confirmed checkpoint.
+        cursors: The keys up to which expired rows were deleted.
     """
 
     path: str
@@ -59,9 +60,9 @@ class RocksDBSnapshotStrategy:
     Attributes:
         key_groups: The key groups of the subtask.
         capture: Captures the current state of the database.
-        written: Called with the sorted files of the checkpoint once the snapshot is written.
-        copies: Where sorted files are left for other tasks, as hard links; None if nowhere.
-        at_a_time: How many files are written at the same time.
+        on_written: Called with the sorted files of the checkpoint after the snapshot is written.
+        copies: A directory of hard links to sorted files, for other tasks; None if they aren't shared.
+        max_threads: Number of files that are written at the same time.
 
     Source:
         Flink, RocksIncrementalSnapshotStrategy.
@@ -69,22 +70,22 @@ class RocksDBSnapshotStrategy:
 
     key_groups: KeyGroupRange
     capture: Callable[[], CapturedDatabase]
-    written: Callable[[Files], None]
+    on_written: Callable[[Files], None]
     copies: str | None
-    at_a_time: int
+    max_threads: int
 
     def sync_prepare_resources(self, checkpoint_id: int) -> CapturedDatabase:  # noqa: ARG002  # the port's
         return self.capture()
 
     def async_snapshot(
         self, resources: CapturedDatabase, streams: SnapshotStreams
-    ) -> SnapshotResult[SegmentsStateHandle]:
+    ) -> SnapshotResult:
         if not resources.path:
             return SnapshotResult()
-        with translated(resources.path):
+        with map_errors(resources.path):
             names = sorted(os.listdir(resources.path))
             private = {
-                file: _content(os.path.join(resources.path, file))
+                file: _read_file(os.path.join(resources.path, file))
                 for file in names
                 if not file.endswith(_SORTED) and not file.startswith(_OPTIONS)
             }
@@ -107,37 +108,38 @@ class RocksDBSnapshotStrategy:
         )
         with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
             stream.write(encode_native(manifest))
-            stored = finish(streams, stream)
-        self.written(files)
-        return SnapshotResult((SegmentsStateHandle(key_groups, shared, stored),))
+            stored = finish_stream(streams, stream)
+        self.on_written(files)
+        handle = SegmentsStateHandle(key_groups, shared, stored)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
     def _upload(self, directory: str, files: Sequence[str], streams: SnapshotStreams) -> Files:
-        """Write sorted files, some at a time, and let other tasks have them; without it they fetch them."""
+        """Write sorted files in parallel, and share them with other tasks if possible, which download them otherwise."""
 
         def upload(file: str) -> tuple[str, StreamStateHandle]:
             path = os.path.join(directory, file)
             name = new_segment_name()
-            with translated(directory):
-                stored = name, _uploaded(path, streams)
+            with map_errors(directory):
+                stored = name, _upload_file(path, streams)
             if self.copies is not None:
                 with suppress(OSError):
                     os.link(path, os.path.join(self.copies, name))
             return stored
 
         return dict(
-            zip(files, map_in_parallel(upload, files, max_threads=self.at_a_time), strict=True)
+            zip(files, map_in_parallel(upload, files, max_threads=self.max_threads), strict=True)
         )
 
 
-def _content(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     with open(path, "rb") as content:
         return content.read()
 
 
-def _uploaded(path: str, streams: SnapshotStreams) -> StreamStateHandle:
+def _upload_file(path: str, streams: SnapshotStreams) -> StreamStateHandle:
     with streams.open(CheckpointedStateScope.SHARED) as stream:
         with open(path, "rb") as content:
             while data := content.read(_COPY_BYTES):
                 stream.write(data)
                 raise_if_cancelled()
-        return finish(streams, stream)
+        return finish_stream(streams, stream)

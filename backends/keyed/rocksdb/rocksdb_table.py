@@ -1,7 +1,7 @@
 """The rows of a state in a column family.
 
-key     sort key, 8 bytes, big-endian: so its first 2 are the key group | id columns (see `row_bytes`)
-value   time of the last change, if rows live for a time                | columns of values
+key     sort key, 8 bytes, big-endian: the first 2 are the key group | id columns (see `row_bytes`)
+value   time of the last change, if rows expire                      | value columns
 """
 
 import itertools
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import fold_behind, from_arrow, take_or_null
+from holdfast.backends.keyed.columns import from_arrow, take_or_null
+from holdfast.backends.keyed.folding import fold_into
 from holdfast.backends.keyed.rocksdb.database import Family
 from holdfast.backends.keyed.rocksdb.row_bytes import SORT_KEY, TIME, RowForm
 from holdfast.backends.keyed.table import (
@@ -23,28 +24,28 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.timer_order import GROUP, STEP, time_part
+from holdfast.backends.keyed.times import GROUP, STEP, time_part
 from holdfast.backends.keys import KeyGroupRange
 
 _KEY_BYTES = 8
 _WRITE_ROWS = 1 << 14
 _SWEPT_ROWS = 10_000
-"""So many rows are looked at for expired ones with each snapshot."""
+"""Number of rows that each snapshot checks for expiry."""
 
-_MOST_ROWS_DELETED_ONE_BY_ONE = 100
+_MAX_SINGLE_DELETES = 100
 
 _STEP_BYTES = 16 << 20
-"""Rows that are given out at a time have about so many bytes, however few they are then."""
+"""Approximate limit of the bytes that are read at a time, however few rows they are."""
 
 
 class RocksDBTable:
-    """A table in a column family. What is appended is folded at once.
+    """A table in a column family. Appended values are folded at once.
 
     Args:
-        spec: What the table holds.
-        family: The column family that has the table's rows.
-        key_groups: The key groups whose rows count.
-        now_ms: Says the time of the batch.
+        spec: The table's name, columns and types.
+        family: The column family of the table's rows.
+        key_groups: The key groups of the subtask.
+        now_ms: Returns the time of the batch.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class RocksDBTable:
     def get(
         self, identities: Identities, *, include_expired: bool = False
     ) -> tuple[Flags, tuple[pa.Array, ...]]:
-        present, held = self._held(self._keys_of(identities), include_expired=include_expired)
-        return present, self._columns_of(present, held)
+        present, rows = self._find_rows(
+            self._encode_keys(identities), include_expired=include_expired
+        )
+        return present, self._to_columns(present, rows)
 
     def write(
         self,
@@ -78,23 +81,23 @@ class RocksDBTable:
         operation: Operation | npt.NDArray[np.uint8] = Operation.PUT,
     ) -> None:
         operations = np.broadcast_to(np.asarray(operation, np.uint8), len(identities))
-        keys = self._keys_of(identities)
+        keys = self._encode_keys(identities)
         appended = operations == Operation.APPEND
         times = None
         if appended.any():
-            present, held = self._held(keys)
-            before = self._columns_of(present, held)
-            values = fold_behind(before, values, present & appended, self._spec)
+            present, stored = self._find_rows(keys)
+            before = self._to_columns(present, stored)
+            values = fold_into(before, values, present & appended, self._spec)
             if self._spec.ttl_ms is not None:
                 times = np.full(len(keys), self._now_ms(), np.int64)
                 latest = times.copy()
-                latest[present] = np.maximum(times[present], self._values.heads(held))
-                times[appended] = latest[appended]  # clocks go back
+                latest[present] = np.maximum(times[present], self._values.heads(stored))
+                times[appended] = latest[appended]  # clocks can be set back
         deleted = operations == Operation.DELETE
         if deleted.all():
             self._family.write((), (), keys)
             return
-        rows = self._values_of(values, len(keys), times)
+        rows = self._encode_values(values, len(keys), times)
         if not deleted.any():
             self._family.write(keys, rows)
             return
@@ -109,146 +112,148 @@ class RocksDBTable:
         endings: Flags | None = None,
         include_expired: bool = False,
     ) -> TableRows:
-        ranges = zip(_places(first), _places(end), strict=True)
+        ranges = zip(_encode_sort_keys(first), _encode_sort_keys(end), strict=True)
         rows: Iterable[tuple[bytes, bytes]] = self._family.ranges(ranges)
         if endings is not None:
             wanted = {number.to_bytes(2, "big") for number in np.flatnonzero(endings).tolist()}
             rows = (row for row in rows if row[0][6:_KEY_BYTES] in wanted)
         chosen = list(rows)
-        return self._rows(chosen) if include_expired else self._living(chosen)
+        return self._to_rows(chosen) if include_expired else self._live_rows(chosen)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
         for step in self._steps(step_rows):
-            rows = self._living(step)
+            rows = self._live_rows(step)
             if len(rows):
                 yield rows
 
     def restore(self, chunks: Iterable[TableRows]) -> None:
-        """Take over rows of a checkpoint, as they were."""
+        """Add rows of a checkpoint, unchanged."""
         for chunk in chunks:
-            keys = self._keys_of(chunk.identities)
-            rows = self._values_of(chunk.values, len(keys), chunk.times_ms)
+            keys = self._encode_keys(chunk.identities)
+            rows = self._encode_values(chunk.values, len(keys), chunk.times_ms)
             for at in range(0, len(keys), _WRITE_ROWS):
                 step = slice(at, at + _WRITE_ROWS)
                 self._family.write(keys[step], rows[step])
 
-    def everything(self, step_rows: int = 1 << 16) -> Iterator[TableRows]:
-        """All rows, also those whose time is over."""
+    def all_rows(self, step_rows: int = 1 << 16) -> Iterator[TableRows]:
+        """Iterate over all rows, including expired ones."""
         for step in self._steps(step_rows):
-            yield self._rows(step)
+            yield self._to_rows(step)
 
-    def forget_up_to(self, time_ms: int) -> None:
+    def delete_up_to(self, time_ms: int) -> None:
         part = int(time_part(np.array([time_ms]))[0])
-        for group in self._filled_groups():
+        for group in self._nonempty_groups():
             first = group * GROUP
-            edges = [(_place(first), _place(first + part + STEP))]
+            edges = [(_encode_sort_key(first), _encode_sort_key(first + part + STEP))]
             keys = [key for key, _ in self._family.ranges(edges)]
-            last = _place(first + part)
+            last = _encode_sort_key(first + part)
             late = [key for key in keys if key >= last]
             due = len(keys) - len(late)
-            if due > _MOST_ROWS_DELETED_ONE_BY_ONE:
-                self._family.delete_range(_place(first), last)
+            if due > _MAX_SINGLE_DELETES:
+                self._family.delete_range(_encode_sort_key(first), last)
                 keys = late
             times = self._keys.decode(late)[-1].to_numpy() if late else np.empty(0, np.int64)
             late = list(itertools.compress(late, times <= time_ms))
             self._family.write((), (), keys[: len(keys) - len(times)] + late)
 
     def earliest_time(self) -> int | None:
-        places = {int.from_bytes(key[:_KEY_BYTES], "big") for key in self._first_keys()}
-        if not places:
+        sort_keys = {int.from_bytes(key[:_KEY_BYTES], "big") for key in self._first_keys()}
+        if not sort_keys:
             return None
-        step = min(place % GROUP for place in places) // STEP * STEP
+        step = min(sort_key % GROUP for sort_key in sort_keys) // STEP * STEP
         edges = [
-            (_place(first), _place(first + STEP))
-            for first in sorted(place - place % GROUP + step for place in places)
+            (_encode_sort_key(first), _encode_sort_key(first + STEP))
+            for first in sorted(sort_key - sort_key % GROUP + step for sort_key in sort_keys)
         ]
         keys = [key for key, _ in self._family.ranges(edges)]
         return int(self._keys.decode(keys)[-1].to_numpy().min())
 
     def delete_expired(self, after: bytes) -> bytes:
-        """Look at some rows, and delete those whose time is over.
+        """Check the next rows, and delete the expired ones.
 
         Args:
-            after: The key that the last look ended at; empty at first.
+            after: The key at which the last call stopped; empty at first.
 
         Returns:
-            The key that this look ended at; empty if it came to the end.
+            The key at which this call stopped; empty at the end of the table.
         """
         end = first_key(self._key_groups.end_key_group + 1)
         start = after or first_key(self._key_groups.start_key_group)
         rows = list(itertools.islice(self._family.ranges([(start, end)]), _SWEPT_ROWS))
-        living = self._lives(self._values.heads([value for _, value in rows]))
-        expired = [key for key, _ in itertools.compress(rows, ~living)]
+        is_alive = self._is_alive(self._values.heads([value for _, value in rows]))
+        expired = [key for key, _ in itertools.compress(rows, ~is_alive)]
         if expired:
             self._family.write((), (), expired)
         return rows[-1][0] if len(rows) == _SWEPT_ROWS else b""
 
-    def _keys_of(self, identities: Identities) -> list[bytes]:
+    def _encode_keys(self, identities: Identities) -> list[bytes]:
         return self._keys.encode(identities.columns, len(identities), identities.sort_keys)
 
-    def _values_of(
+    def _encode_values(
         self,
         values: Sequence[pa.Array],
         count: int,
         times: npt.NDArray[np.int64] | None = None,
     ) -> list[bytes]:
-        """The bytes of values; of a table whose rows live for a time with these times, or that of the batch."""
+        """Encode values; if rows expire, with these times or the time of the batch."""
         if self._spec.ttl_ms is None:
             return self._values.encode(values, count)
         if times is None:
             times = np.full(count, self._now_ms(), np.int64)
         return self._values.encode(values, count, times)
 
-    def _held(
+    def _find_rows(
         self, keys: list[bytes], *, include_expired: bool = False
     ) -> tuple[Flags, list[bytes]]:
-        """Which keys have a row, and the bytes of these rows."""
-        rows = self._family.get(keys)
-        held = [row for row in rows if row is not None]
-        if len(held) == len(rows):
-            present = np.ones(len(rows), np.bool_)
+        """Return which keys have a row, and the bytes of these rows."""
+        values = self._family.get(keys)
+        rows = [value for value in values if value is not None]
+        if len(rows) == len(values):
+            present = np.ones(len(values), np.bool_)
         else:
-            present = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
+            present = np.fromiter((value is not None for value in values), np.bool_, len(values))
         if self._spec.ttl_ms is not None and not include_expired:
-            living = self._lives(self._values.heads(held))
-            present[present] = living
-            held = list(itertools.compress(held, living))
-        return present, held
+            is_alive = self._is_alive(self._values.heads(rows))
+            present[present] = is_alive
+            rows = list(itertools.compress(rows, is_alive))
+        return present, rows
 
-    def _columns_of(self, present: Flags, held: list[bytes]) -> tuple[pa.Array, ...]:
-        """The columns of rows; null where none is present."""
-        columns = self._values.decode(held)
-        if len(held) == len(present):
+    def _to_columns(self, present: Flags, rows: list[bytes]) -> tuple[pa.Array, ...]:
+        """Decode rows to columns as long as `present`; null for missing rows."""
+        columns = self._values.decode(rows)
+        if len(rows) == len(present):
             return columns
-        where = np.full(len(present), -1)
-        where[present] = np.arange(len(held))
-        return tuple(take_or_null(from_arrow(column), where, column.type) for column in columns)
+        positions = np.full(len(present), -1)
+        positions[present] = np.arange(len(rows))
+        return tuple(take_or_null(from_arrow(column), positions, column.type) for column in columns)
 
-    def _living(self, rows: Sequence[tuple[bytes, bytes]]) -> TableRows:
-        """Rows without those whose time is over."""
+    def _live_rows(self, rows: Sequence[tuple[bytes, bytes]]) -> TableRows:
+        """Decode the rows that have not expired."""
         if self._spec.ttl_ms is not None:
-            living = self._lives(self._values.heads([value for _, value in rows]))
-            rows = list(itertools.compress(rows, living))
-        return self._rows(rows)
+            is_alive = self._is_alive(self._values.heads([value for _, value in rows]))
+            rows = list(itertools.compress(rows, is_alive))
+        return self._to_rows(rows)
 
-    def _rows(self, rows: Sequence[tuple[bytes, bytes]]) -> TableRows:
+    def _to_rows(self, rows: Sequence[tuple[bytes, bytes]]) -> TableRows:
         keys = [key for key, _ in rows]
         values = [value for _, value in rows]
         identities = Identities(self._keys.heads(keys), self._keys.decode(keys))
         times = None if self._spec.ttl_ms is None else self._values.heads(values)
         return TableRows(identities, self._values.decode(values), times)
 
-    def _lives(self, times: npt.NDArray[np.int64]) -> Flags:
-        assert self._spec.ttl_ms is not None  # else nobody asks
-        living: Flags = times > self._now_ms() - self._spec.ttl_ms
-        return living
+    def _is_alive(self, times: npt.NDArray[np.int64]) -> Flags:
+        assert self._spec.ttl_ms is not None  # callers check
+        is_alive: Flags = times > self._now_ms() - self._spec.ttl_ms
+        return is_alive
 
     def _steps(self, step_rows: int) -> Iterator[list[tuple[bytes, bytes]]]:
-        """All rows, about so many at a time; those of one sort key stay together."""
+        """Iterate over all rows, about `step_rows` at a time; rows with equal sort keys stay together."""
         start, end = self._key_groups.start_key_group, self._key_groups.end_key_group + 1
         step: list[tuple[bytes, bytes]] = []
         size = 0
-        for row in self._family.ranges([(_place(start * GROUP), _place(end * GROUP))]):
+        for row in self._family.ranges(
+            [(_encode_sort_key(start * GROUP), _encode_sort_key(end * GROUP))]
+        ):
             is_full = len(step) >= step_rows or size >= _STEP_BYTES
             if is_full and row[0][:_KEY_BYTES] != step[-1][0][:_KEY_BYTES]:
                 yield step
@@ -259,28 +264,28 @@ class RocksDBTable:
             yield step
 
     def _first_keys(self) -> Iterator[bytes]:
-        """The first key of each key group that has rows."""
+        """Iterate over the first key of each nonempty key group."""
         group, last = self._key_groups.start_key_group, self._key_groups.end_key_group
         while group <= last:
-            edges = [(_place(group * GROUP), _place((last + 1) * GROUP))]
+            edges = [(_encode_sort_key(group * GROUP), _encode_sort_key((last + 1) * GROUP))]
             key = next((key for key, _ in self._family.ranges(edges)), None)
             if key is None:
                 return
             yield key
             group = int.from_bytes(key[:2], "big") + 1
 
-    def _filled_groups(self) -> list[int]:
+    def _nonempty_groups(self) -> list[int]:
         return [int.from_bytes(key[:2], "big") for key in self._first_keys()]
 
 
 def first_key(key_group: int) -> bytes:
-    """Before all keys of the key group."""
-    return _place(key_group * GROUP)
+    """Return a lower bound of the keys of a key group."""
+    return _encode_sort_key(key_group * GROUP)
 
 
-def _place(sort_key: int) -> bytes:
+def _encode_sort_key(sort_key: int) -> bytes:
     return sort_key.to_bytes(_KEY_BYTES, "big")
 
 
-def _places(sort_keys: npt.NDArray[Any]) -> list[bytes]:
-    return [_place(sort_key) for sort_key in sort_keys.tolist()]
+def _encode_sort_keys(sort_keys: npt.NDArray[Any]) -> list[bytes]:
+    return [_encode_sort_key(sort_key) for sort_key in sort_keys.tolist()]

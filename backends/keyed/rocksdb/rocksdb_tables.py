@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
+from holdfast.backends.keyed.compatibility import check_no_mixed_tables, check_same_spec
 from holdfast.backends.keyed.rocksdb.canonical_form import canonical_handles
 from holdfast.backends.keyed.rocksdb.database import Database
-from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
+from holdfast.backends.keyed.rocksdb.locked_directory import LockedDirectory
 from holdfast.backends.keyed.rocksdb.rocksdb_snapshot import (
     CapturedDatabase,
     Files,
@@ -21,39 +22,38 @@ from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.backends.keyed.segments import (
     RestoredTable,
     StoredSpec,
-    check_apart,
-    migration_of,
+    check_disjoint,
     read_tables,
+    resolve_migration,
 )
-from holdfast.backends.keyed.snapshot_part import KeyedStatePart
-from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
+from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotPart, SnapshotStreams
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
 
 
 class RocksDBStateTables:
-    """Tables in a database, a column family each. Used by one thread.
+    """Tables in a database, each in its own column family. Used by one thread.
 
-    What is written goes to memory, then to files that are merged in the background, so states may be larger than
-    memory. A snapshot flushes, and captures the files as hard links.
+    Writes go to memory, then to files that are merged in the background, so states can be larger than memory. A
+    snapshot flushes, and captures the files as hard links.
 
     Args:
-        key_groups: The key groups that the subtask has.
-        handles: What it is restored from, whichever backend wrote it: no two have rows of one key group.
-        directory: Where the database is while it is open, and where its files are left for those who come later;
-            None takes a temporary directory, and leaves nothing.
-        settings: How the database uses memory and files.
-        may_refer: Whether checkpoints may refer to the files that were restored. Not if these belong
-            to a savepoint, or to another job.
-        on_metrics: Is told with each snapshot what RocksDB says of itself, by Flink's names, if the settings ask for it.
+        key_groups: The key groups of the subtask.
+        handles: The stored state, written by any backend; the handles' key groups must not overlap.
+        directory: The directory of the open database and of sorted files that tasks of this host share; None uses a
+            temporary directory, and shares no files.
+        settings: The settings of the database.
+        may_refer: Whether checkpoints may refer to the restored files. Not if these belong to a savepoint, or to
+            another job.
+        on_metrics: Called with RocksDB's metrics by Flink's names at each snapshot, if the settings enable them.
 
     Raises:
-        CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
-        UnsupportedFormatError: A newer Holdfast wrote it.
+        CheckpointNotFoundError: A file is missing.
+        CheckpointCorruptedError: A file is corrupted.
+        UnsupportedFormatError: The state was written by a newer Holdfast.
         StorageFullError: The disk is full.
 
     Source:
@@ -76,20 +76,20 @@ class RocksDBStateTables:
         self._copies = directory
         self._tables: dict[str, RocksDBTable] = {}
         self._mixed: dict[str, RestoredTable] = {}
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._now_ms = 0
         self._is_closed = False
-        self._lock = threading.Lock()  # a part that runs in another thread tells what it wrote
+        self._lock = threading.Lock()  # snapshots are written in other threads
         self._written: dict[int, Files] = {}  # by checkpoint
         self._pending: set[int] = set()
         self._confirmed: Files = {}
         self._confirmed_id = 0
         self._cursors: dict[str, bytes] = {}
-        self._holder = HeldDirectory(directory)
+        self._directory = LockedDirectory(directory)
         try:
-            self._database = self._opened(handles, may_refer=may_refer)
+            self._database = self._open(handles, may_refer=may_refer)
         except BaseException:
-            self._holder.release()
+            self._directory.release()
             raise
 
     @property
@@ -101,63 +101,63 @@ class RocksDBStateTables:
         spec: TableSpec,
         migration: Migration | None = None,
         *,
-        rewrite: bool = False,  # noqa: ARG002  # all values are written anew at once
+        rewrite: bool = False,  # noqa: ARG002  # all values are rewritten at once
     ) -> RocksDBTable:
         self._check_open()
         mixed = self._mixed.get(spec.name)
         known = self._tables.get(spec.name)
-        if known is not None and spec.name in self._asked:
-            if not known.spec.equals(spec):
-                message = f"state {spec.name!r} is {known.spec} already, and can't be {spec} too"
-                raise InvalidRequestError(message)
+        if known is not None and spec.name in self._requested:
+            check_same_spec(known.spec, spec)
             return known
         if mixed is not None:
-            table = self._new(spec)
+            table = self._create(spec)
             table.restore(mixed.rows(spec, migration))
             del self._mixed[spec.name]
         elif known is not None:
-            table = self._migrated(known, spec, migration)
+            table = self._migrate(known, spec, migration)
         else:
-            table = self._new(spec)
+            table = self._create(spec)
         self._tables[spec.name] = table
-        self._asked.add(spec.name)
+        self._requested.add(spec.name)
         return table
 
     def specs(self) -> Mapping[str, TableSpec]:
-        mixed = {name: table.spec for name, table in self._mixed.items()}
-        return mixed | {name: table.spec for name, table in self._tables.items()}
+        return {
+            name: table.spec
+            for tables in (self._mixed, self._tables)
+            for name, table in tables.items()
+        }
 
     def drop(self, name: str) -> None:
         if self._tables.pop(name, None) is not None:
             self._database.drop(name)
         self._mixed.pop(name, None)
-        self._asked.discard(name)
+        self._requested.discard(name)
 
     def advance_time(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
-    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         self._check_open()
-        if self._mixed:
-            message = (
-                f"states {sorted(self._mixed)} were stored with several types by turns, and are not asked for; "
-                "ask for them, so that what they hold is brought together"
-            )
-            raise StateMigrationError(message)
+        check_no_mixed_tables(self._mixed)
 
-        def written(files: Files) -> None:
+        def on_written(files: Files) -> None:
             with self._lock:
                 if checkpoint_id in self._pending:
                     self._written[checkpoint_id] = files
 
         strategy = RocksDBSnapshotStrategy(
-            self._key_groups, self._capture, written, self._copies, self._settings.transfer_threads
+            self._key_groups,
+            self._capture,
+            on_written,
+            self._copies,
+            self._settings.transfer_threads,
         )
         resources = strategy.sync_prepare_resources(checkpoint_id)
         if self._settings.has_metrics and self._on_metrics is not None:
             self._on_metrics(self._database.metrics())
         self._pending.add(checkpoint_id)
-        return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
+        return AsyncSnapshot.of(strategy, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if checkpoint_id <= self._confirmed_id:
@@ -187,98 +187,97 @@ class RocksDBStateTables:
                 self._cursors[name] = table.delete_expired(self._cursors.get(name, b""))
         path = ""
         if self._tables:
-            path = os.path.join(self._holder.path, f"snapshot-{uuid.uuid4().hex}")
+            path = os.path.join(self._directory.path, f"snapshot-{uuid.uuid4().hex}")
             self._database.capture(path)
         cursors = {name: self._cursors[name] for name in self._cursors if name in self._tables}
         specs = tuple(table.spec for table in self._tables.values())
         return CapturedDatabase(path, specs, self._confirmed, cursors)
 
-    def _opened(self, handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> Database:
-        """The database, with the rows of all handles."""
-        path = os.path.join(self._holder.path, "db")
+    def _open(self, handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> Database:
+        """Open a database with the rows of all handles."""
+        path = os.path.join(self._directory.path, "db")
         stored = [stored_database(handle) for handle in handles]
         databases = [database for database in stored if database is not None]
-        if not databases or len(databases) < len(stored) or not _are_alike(databases):
-            self._database = Database(path, self._settings, holder=self._holder)
+        if not databases or len(databases) < len(stored) or not _has_same_specs(databases):
+            self._database = Database(path, self._settings, directory=self._directory)
             for restored in read_tables(canonical_handles(handles, self._copies), self._key_groups):
                 self._restore(restored)
             return self._database
-        check_apart(
+        check_disjoint(
             (KeyGroupRange(*each.handle.key_groups), [spec.name for spec in each.manifest.specs])
             for each in databases
         )
         databases.sort(key=lambda each: -len(KeyGroupRange(*each.handle.key_groups)))
         base, *others = databases
-        # A checkpoint that may not refer to the files has them copied, unread: no damage may get into it.
+        # Without references the files are uploaded unread, so they must come from storage: a copy may be corrupted.
         copies = self._copies if may_refer else None
-        base.fetch(path, copies, at_a_time=self._settings.transfer_threads)
+        base.fetch(path, copies, max_threads=self._settings.transfer_threads)
         self._database = Database(
-            path, self._settings, holder=self._holder, stored=base.streams_by_file
+            path, self._settings, directory=self._directory, stored=base.streams_by_file
         )
         self._clip(base)
         for stored_spec in base.manifest.specs:
-            self._tables[stored_spec.name] = self._new(stored_spec.spec())
+            self._tables[stored_spec.name] = self._create(stored_spec.spec())
         for number, other in enumerate(others):
-            self._import(other, os.path.join(self._holder.path, f"other-{number}"))
+            self._import(other, os.path.join(self._directory.path, f"other-{number}"))
         self._cursors = dict(base.manifest.cursors)
         if may_refer:
             self._confirmed = base.streams
         return self._database
 
     def _clip(self, base: StoredDatabase) -> None:
-        """Delete the rows of key groups that are another subtask's now, without reading them."""
+        """Delete the rows of key groups that now belong to other subtasks, without reading them."""
         first, last = base.manifest.key_groups
-        kept_first, kept_last = base.handle.key_groups
+        own_first, own_last = base.handle.key_groups
         for name in self._database.names:
             family = self._database.family(name)
-            if first < kept_first:
-                family.delete_range(first_key(first), first_key(kept_first))
-            if kept_last < last:
-                family.delete_range(first_key(kept_last + 1), first_key(last + 1))
+            if first < own_first:
+                family.delete_range(first_key(first), first_key(own_first))
+            if own_last < last:
+                family.delete_range(first_key(own_last + 1), first_key(last + 1))
 
     def _import(self, other: StoredDatabase, path: str) -> None:
-        """Take over the rows of another database, as they are: in files of their own, which are not merged at once.
+        """Add the rows of another database unchanged, in separate files that are not merged at once.
 
-        Its own files can't be: RocksDB takes over only those that a writer of such files has made, and rocksdict doesn't
-        have the option by which it would take others (`allow_db_generated_files`).
+        Its files can't be ingested directly: rocksdict lacks the option `allow_db_generated_files`, without which RocksDB
+        accepts only files of an `SstFileWriter`.
         """
-        other.fetch(path, self._copies, at_a_time=self._settings.transfer_threads)
+        other.fetch(path, self._copies, max_threads=self._settings.transfer_threads)
         first, last = other.handle.key_groups
         edges = [(first_key(first), first_key(last + 1))]
         database = Database(path, self._settings, is_read_only=True, stored=other.streams_by_file)
         with closing(database):
             for stored in other.manifest.specs:
                 if stored.name not in self._tables:
-                    self._tables[stored.name] = self._new(stored.spec())
+                    self._tables[stored.name] = self._create(stored.spec())
                 rows = database.family(stored.name).ranges(edges)
                 self._database.family(stored.name).ingest(rows, path)
         shutil.rmtree(path, ignore_errors=True)
 
     def _restore(self, restored: RestoredTable) -> None:
-        table = self._new(restored.spec)
+        table = self._create(restored.spec)
         try:
             table.restore(restored.rows())
         except StateMigrationError:
-            # It was stored in several ways, which a migration must bring together.
+            # It was stored with several types, which only a migration can unify.
             self._database.drop(restored.spec.name)
             self._mixed[restored.spec.name] = restored
         else:
             self._tables[restored.spec.name] = table
 
-    def _new(self, spec: TableSpec) -> RocksDBTable:
+    def _create(self, spec: TableSpec) -> RocksDBTable:
         family = self._database.family(spec.name)
         return RocksDBTable(spec, family, self._key_groups, lambda: self._now_ms)
 
-    def _migrated(
+    def _migrate(
         self, known: RocksDBTable, spec: TableSpec, migration: Migration | None
     ) -> RocksDBTable:
-        """The table as it is to be now; its rows are written anew if they look otherwise."""
-        change = migration_of(known.spec, spec, migration)
+        """Return a table with the new specification; rewrites the rows if their form differs."""
+        change = resolve_migration(known.spec, spec, migration)
         if change is None and (known.spec.ttl_ms is None) == (spec.ttl_ms is None):
-            return self._new(spec)
-        old = known.everything()  # of the column family as it is now, which it reads to the end
-        table = self._new(spec)
-        table.restore(_changed(rows, known.spec, change) for rows in old)
+            return self._create(spec)
+        table = self._create(spec)  # in the same column family: iterators don't see later writes
+        table.restore(rows.migrate(known.spec, change) for rows in known.all_rows())
         return table
 
     def _check_open(self) -> None:
@@ -286,14 +285,8 @@ class RocksDBStateTables:
             raise InvalidRequestError("the backend is closed")
 
 
-def _changed(rows: TableRows, before: TableSpec, change: Migration | None) -> TableRows:
-    if change is None:
-        return rows
-    return TableRows(rows.identities, change(before, rows.values), rows.times_ms)
-
-
-def _are_alike(databases: Sequence[StoredDatabase]) -> bool:
-    """Whether the databases have each table in the same form."""
+def _has_same_specs(databases: Sequence[StoredDatabase]) -> bool:
+    """Return whether the tables of all databases have equal specifications."""
     specs: dict[str, StoredSpec] = {}
     return all(
         specs.setdefault(spec.name, spec) == spec

@@ -1,12 +1,12 @@
 """Rows of Arrow columns as bytes, and back: the keys and values of a database. Pure.
 
-    fixed       head, and for each column 1 byte (0 null, 1 a value) and the value, little-endian: where all columns
-                are numbers or times
-    otherwise   head, and an array in MessagePack of the row's cells; what has no cell is an Arrow IPC stream of a row,
-                as extension 1
+    fixed       if all columns are numbers or times: a head, and for each column 1 byte (0 null, 1 a value) and the
+                value, little-endian
+    otherwise   a head, and a MessagePack array of the row's cells; types without cells are an Arrow IPC stream of a
+                row, as extension 1
 
-A head is a number of 8 bytes: the sort key in front of a key, the time in front of a value that lives for a time.
-Rows are equal exactly if their bytes are.
+A head is a number of 8 bytes: the sort key before a key, the time before a value that expires. Rows are equal if and
+only if their bytes are.
 """
 
 from collections.abc import Sequence
@@ -18,31 +18,31 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import refuse_compressed
-from holdfast.backends.keyed.columns import cells_of, column_of, plain_type, to_arrow
+from holdfast.backends.keyed.columns import from_cells, numpy_type, to_arrow, to_cells
 from holdfast.common import message_pack_decoder
 
 SORT_KEY = ">u8"
-"""The head of keys: RocksDB sorts by bytes."""
+"""The head of keys, big-endian because RocksDB sorts by bytes."""
 
 TIME = "<i8"
-"""The head of values that live for a time."""
+"""The head of values that expire."""
 
 _HEAD_BYTES = 8
 _ROW = 1
 
 
 class RowForm:
-    """How rows of some columns are written.
+    """The encoding of rows with these columns.
 
     Args:
         fields: The columns.
-        head: The number in front of each row: `SORT_KEY`, `TIME`, or None for none.
+        head: The number before each row: `SORT_KEY`, `TIME`, or None for rows without a head.
     """
 
     def __init__(self, fields: Sequence[pa.Field], head: str | None) -> None:
         self._types = [field.type for field in fields]
         self._head = None if head is None else np.dtype(head)
-        plain = [plain_type(type) for type in self._types]
+        plain = [numpy_type(type) for type in self._types]
         known = [kind.newbyteorder("<") for kind in plain if kind is not None]
         self._record: np.dtype[Any] | None = None
         if len(known) == len(plain):
@@ -54,28 +54,28 @@ class RowForm:
     def encode(
         self, columns: Sequence[pa.Array], count: int, head: npt.NDArray[Any] | None = None
     ) -> list[bytes]:
-        """The bytes of each row.
+        """Encode each row.
 
         Args:
             columns: The columns, each of `count` rows.
-            count: How many rows.
-            head: The number in front of each row.
+            count: Number of rows.
+            head: The number before each row.
         """
         if self._record is not None:
             return self._encode_fixed(self._record, columns, count, head)
-        rows = map(_ENCODER.encode, zip(*map(cells_of, columns), strict=True))
+        rows = map(_ENCODER.encode, zip(*map(to_cells, columns), strict=True))
         if head is None or self._head is None:
             return list(rows)
         heads = _slices(head.astype(self._head).tobytes(), _HEAD_BYTES)
         return [first + row for first, row in zip(heads, rows, strict=True)]
 
     def decode(self, rows: Sequence[bytes]) -> tuple[pa.Array, ...]:
-        """The columns of rows that were encoded."""
+        """Decode rows to columns."""
         if self._record is None:
             skipped = 0 if self._head is None else _HEAD_BYTES
             cells = [_DECODER.decode(memoryview(row)[skipped:]) for row in rows]
             return tuple(
-                column_of([row[number] for row in cells], type)
+                from_cells([row[number] for row in cells], type)
                 for number, type in enumerate(self._types)
             )
         if not self._types:
@@ -89,8 +89,8 @@ class RowForm:
         return tuple(columns)
 
     def heads(self, rows: Sequence[bytes]) -> npt.NDArray[Any]:
-        """The numbers in front of rows that were encoded with a head."""
-        assert self._head is not None  # who has none doesn't ask
+        """Decode the heads of rows."""
+        assert self._head is not None  # callers check
         whole = b"".join([row[:_HEAD_BYTES] for row in rows])
         native = self._head.newbyteorder("=")
         return np.frombuffer(whole, self._head).astype(native)
@@ -112,7 +112,7 @@ class RowForm:
             if not count:
                 continue
             data = column.buffers()[1]
-            if data is None:  # all are null
+            if data is None:  # all values are null
                 continue
             values = np.frombuffer(data, kind, count, column.offset * kind.itemsize)
             if column.null_count:
@@ -130,10 +130,10 @@ def _slices(whole: bytes, width: int) -> list[bytes]:
     return slices
 
 
-def _packed(row: Any) -> msgspec.msgpack.Ext:
-    """A row that is an Arrow array. Raises `TypeError` for all else."""
+def _pack_row(row: Any) -> msgspec.msgpack.Ext:
+    """Encode a row that is an Arrow array. Raises `TypeError` for other types."""
     if not isinstance(row, pa.Array):
-        raise TypeError(f"{type(row)} is no cell")
+        raise TypeError(f"{type(row)} is not a cell")
     batch = pa.record_batch([row], ["row"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -141,15 +141,17 @@ def _packed(row: Any) -> msgspec.msgpack.Ext:
     return msgspec.msgpack.Ext(_ROW, sink.getvalue().to_pybytes())
 
 
-def _unpacked(code: int, data: memoryview) -> pa.Array:
-    """A row that was packed so. Raises `ValueError` for all else."""
+def _unpack_row(code: int, data: memoryview) -> pa.Array:
+    """Decode a row that is an Arrow array. Raises `ValueError` for other extensions."""
     if code != _ROW:
-        raise ValueError(f"extension {code} is no row")
+        raise ValueError(f"extension {code} is not a row")
     stored = bytes(data)
-    refuse_compressed(stored)  # no cell is, and Arrow would allocate whatever it says
+    refuse_compressed(
+        stored
+    )  # cells are never compressed, and Arrow would allocate any size they declare
     with pa.ipc.open_stream(pa.py_buffer(stored)) as stream:
         return stream.read_next_batch().column(0)
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_packed)
-_DECODER = message_pack_decoder(list, ext_hook=_unpacked)
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_pack_row)
+_DECODER = message_pack_decoder(list, ext_hook=_unpack_row)

@@ -1,21 +1,32 @@
-"""Segments: files of sorted rows that several checkpoints refer to; and rows of several segments as one.
+"""Segments: files of sorted rows that several checkpoints share, and rows merged from several segments.
 
-    trailer, side_tables    the bytes of a segment around its sections, which are Arrow's
-    segment_writer          makes a segment
-    section                 the rows of a table in a segment
-    partial_batch           some rows where Arrow alone knows their form, without the others
-    segment, segment_bytes  where sections lie: mapped, or in memory
-    stored_segment          or in storage, and read by ranges
-    stored_specs, manifest  which rows of which segments a subtask's tables are
-    rows, merging, ranges   rows of several sections as those of one
-    table_writing           tables written whole, and
-    whole_tables            read whole: all that a heap backend needs
-    canonical_tables        tables of segments written anew, merged: canonical savepoints
+    table      ┌ recent writes ┐          in memory, newest first: only in a columnar backend
+               ├ run           ┤          slices that don't overlap; newer runs hide older ones
+               └ run (bottom)  ┘          no older rows exist
+    run        [slice)[slice)[slice)      each of a range of sort keys
+    slice      the rows of a section in that range
+    segment    header · section · directory · filter · section · … · trailer
+    section    rows of one table, ascending by sort key: an Arrow IPC file of one record batch
+    block      64 KiB of a segment, which have one checksum in the trailer
 
-Start with `manifest`.
+A handle has the segments and a manifest, which names the runs and slices of each table. Modules, from there down to
+the bytes; each calls those below it:
+
+    table_writer    writes tables whole into one segment: heap snapshots, canonical savepoints
+    table_reader    reads manifests, and tables without keeping segments
+    merging         rows of several slices as one per identity
+    rows            rows in memory or of a section, and the ranges of them that are merged
+    manifest        tables, runs and slices, with `stored_specs`
+    segment         a segment in memory, in a mapped file, or in storage
+    segment_writer  writes a segment
+    section         columns of a section, with `partial_batch` for types that only Arrow can read
+    side_tables     directories and filters: indexes of a section
+    trailer         the bytes around sections, and the checksums of blocks
+
+`columnar` opens a slice as an `OpenSlice` over the `SectionRows` of a `Segment`; heap and RocksDB backends use only
+`table_reader` and `table_writer`. Start with `manifest`.
 """
 
-from holdfast.backends.keyed.segments.canonical_tables import write_canonical_tables
 from holdfast.backends.keyed.segments.manifest import (
     END,
     NEVER,
@@ -28,33 +39,37 @@ from holdfast.backends.keyed.segments.manifest import (
     encode_manifest,
 )
 from holdfast.backends.keyed.segments.merging import (
-    Part,
-    empty_rows,
     is_expired,
-    merged,
-    whole,
-)
-from holdfast.backends.keyed.segments.ranges import (
-    Layer,
+    merge,
     rows_between,
     scan,
     sort_key_range,
-    table_rows,
 )
-from holdfast.backends.keyed.segments.rows import RowSource, SectionRows, SortedRows, rows_at
+from holdfast.backends.keyed.segments.rows import (
+    OpenSlice,
+    RowRange,
+    RowSource,
+    SectionRows,
+    SortedRows,
+    take_rows,
+)
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.segment import Segment
-from holdfast.backends.keyed.segments.segment_writer import Needles, SegmentWriter
+from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
-from holdfast.backends.keyed.segments.stored_specs import StoredSpec, migration_of
-from holdfast.backends.keyed.segments.table_writing import finish, new_segment_name, write_tables
-from holdfast.backends.keyed.segments.whole_tables import (
+from holdfast.backends.keyed.segments.stored_specs import StoredSpec, resolve_migration
+from holdfast.backends.keyed.segments.table_reader import (
     RestoredTable,
-    check_apart,
-    load_segment,
-    manifest_bytes,
+    check_disjoint,
     read_manifest,
+    read_manifest_bytes,
     read_tables,
+)
+from holdfast.backends.keyed.segments.table_writer import (
+    finish_stream,
+    new_segment_name,
+    write_canonical_tables,
+    write_tables,
 )
 
 __all__ = [
@@ -64,11 +79,10 @@ __all__ = [
     "ROCKSDB_MAGIC",
     "Directory",
     "Filter",
-    "Layer",
     "Manifest",
-    "Needles",
-    "Part",
+    "OpenSlice",
     "RestoredTable",
+    "RowRange",
     "RowSource",
     "Run",
     "Section",
@@ -79,24 +93,20 @@ __all__ = [
     "SortedRows",
     "StoredSpec",
     "TableManifest",
-    "check_apart",
-    "empty_rows",
+    "check_disjoint",
     "encode_manifest",
-    "finish",
+    "finish_stream",
     "is_expired",
-    "load_segment",
-    "manifest_bytes",
-    "merged",
-    "migration_of",
+    "merge",
     "new_segment_name",
     "read_manifest",
+    "read_manifest_bytes",
     "read_tables",
-    "rows_at",
+    "resolve_migration",
     "rows_between",
     "scan",
     "sort_key_range",
-    "table_rows",
-    "whole",
+    "take_rows",
     "write_canonical_tables",
     "write_tables",
 ]

@@ -1,19 +1,12 @@
-"""Which rows of which segments count: what a subtask's tables are. Pure, no I/O.
+"""The manifest of a subtask's tables: the rows of segments that count. Pure, no I/O.
 
     table   runs, newest first; the last run is the bottom
     run     slices that don't overlap, ascending by sort key
     slice   the rows of a section whose sort key is in a range
 
-The bytes of a manifest:
-
-    offset  length  meaning
-    0       8       magic, "HOLDTBLS" in ASCII
-    8       4       format version, unsigned, big-endian
-    12      n       a MessagePack map by field names
-    12+n    4       CRC-32C of all bytes before it, big-endian
+Its bytes are a MessagePack map by field names in a `Frame` with the magic "HOLDTBLS".
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Annotated
@@ -26,31 +19,25 @@ from holdfast.backends.keyed.table import TableSpec
 from holdfast.common import (
     MAX_INT64,
     Count,
+    Frame,
     ProcessLock,
-    crc32c,
     message_pack_decoder,
     raise_shortage,
 )
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
-MAGIC = b"HOLDTBLS"
+FRAME = Frame(b"HOLDTBLS", 1, "manifest of tables")
 ROCKSDB_MAGIC = b"HOLDRKDB"
-"""Begins what stands in a manifest's place where rows are in RocksDB's own files."""
+"""The first bytes of the manifest of a RocksDB database, which a handle has instead of a manifest of tables."""
 
 ROCKSDB = "rocksdb"
-"""The kind of the error for such files."""
-
-VERSION = 1
-"""The version that is written, and the only one that is read."""
+"""The kind of the error for such a manifest."""
 
 END = 1 << 63
-"""Above all sort keys."""
+"""Greater than every sort key."""
 
 NEVER = -(1 << 63)
-"""Before all times."""
-
-_HEADER = struct.Struct(">8sI")
-_CHECKSUM = struct.Struct(">I")
+"""Before every time."""
 
 _SortKey = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]
 _Edge = Annotated[int, msgspec.Meta(ge=0)]
@@ -58,7 +45,7 @@ _Time = Annotated[int, msgspec.Meta(ge=NEVER, le=MAX_INT64)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=float(1 << 62))]
 
 
-# A batch makes hundreds of slices, none of which can lead to itself: `gc=False` spares the collector the walk through them.
+# A batch makes hundreds of slices, which can't be part of a cycle: `gc=False` keeps the collector from traversing them.
 
 
 class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,12 +54,12 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         segment: The segment's name.
         section: The section's number in the segment.
-        first: Least sort key.
-        end: Least sort key above it.
-        rows: About how many rows.
-        row_bytes: About how many bytes a row.
-        spec: Which of the table's specs the section was written with.
-        dead_up_to_ms: Rows of a table of timers whose time is at most this don't count.
+        first: The first sort key.
+        end: The end of the sort keys, exclusive.
+        rows: Estimated number of rows.
+        row_bytes: Estimated bytes per row.
+        spec: The index, among the table's specs, of the one that the section was written with.
+        dead_up_to_ms: Timers up to this time, inclusive, are deleted; only in tables of timers.
     """
 
     segment: str
@@ -85,7 +72,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dead_up_to_ms: _Time = NEVER
 
     def within(self, first: int, end: int) -> "Slice | None":
-        """The part whose sort keys are in a range; None if there is none."""
+        """Restrict the slice to a range of sort keys; None if nothing is left."""
         low, high = max(self.first, first), min(self.end, end)
         if low >= high:
             return None
@@ -97,7 +84,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def size(self) -> float:
-        """About how many bytes."""
+        """Estimated bytes."""
         return self.rows * self.row_bytes
 
 
@@ -105,8 +92,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Slices that don't overlap, ascending.
 
     Attributes:
-        level: How large the run was when it was made, by steps of the merging policy.
-        slices: The slices of segments that it consists of.
+        level: The size level that the run had when it was made: see `MergePolicy`.
+        slices: Its slices.
     """
 
     level: Count
@@ -114,19 +101,26 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def size(self) -> float:
-        """About how many bytes."""
-        return sum(part.size for part in self.slices)
+        """Estimated bytes."""
+        return sum(slice_.size for slice_ in self.slices)
 
     @property
     def rows(self) -> int:
-        """About how many rows."""
-        return sum(part.rows for part in self.slices)
+        """Estimated number of rows."""
+        return sum(slice_.rows for slice_ in self.slices)
 
     def within(self, first: int, end: int) -> "Run | None":
-        """The part whose sort keys are in a range; None if there is none."""
-        parts = (part.within(first, end) for part in self.slices)
-        slices = tuple(part for part in parts if part is not None)
+        """Restrict the run to a range of sort keys; None if nothing is left."""
+        restricted = (slice_.within(first, end) for slice_ in self.slices)
+        slices = tuple(slice_ for slice_ in restricted if slice_ is not None)
         return Run(self.level, slices) if slices else None
+
+    def with_specs(self, numbers: Sequence[int]) -> "Run":
+        """Return the run with other indices of specs; `numbers` has the new index for each old one."""
+        slices = tuple(
+            msgspec.structs.replace(slice_, spec=numbers[slice_.spec]) for slice_ in self.slices
+        )
+        return Run(self.level, slices)
 
 
 class TableManifest(msgspec.Struct, frozen=True, gc=False):
@@ -135,9 +129,9 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         specs: Every spec that sections of the table were written with; the last is the newest.
         runs: Newest first.
-        cursor: Sort key that the sweep has come to.
+        cursor: Sort key where the sweep continues.
         credit: Bytes that the sweep may merge.
-        flush_bytes: About how many bytes a batch changes.
+        flush_bytes: Estimated bytes that a batch changes.
     """
 
     specs: tuple[StoredSpec, ...]
@@ -148,18 +142,18 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def spec(self) -> TableSpec:
-        """What the table holds."""
+        """The table's newest specification."""
         return self.specs[-1].spec()
 
     def slices(self) -> Iterator[Slice]:
-        """All slices, of newer runs first."""
+        """Iterate over all slices, those of newer runs first."""
         for run in self.runs:
             yield from run.slices
 
     def within(self, first: int, end: int) -> "TableManifest":
-        """The rows whose sort keys are in a range. Touches no segment.
+        """Restrict the table to a range of sort keys, without reading a segment.
 
-        Where that is all of them the sweep goes on from where it is: it would begin anew with each batch otherwise.
+        If the range contains all rows the sweep's progress is kept: otherwise it would start over with each batch.
         """
         if all(
             first <= run.slices[0].first and run.slices[-1].end <= end
@@ -167,59 +161,62 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
             if run.slices
         ):
             return self
-        parts = (run.within(first, end) for run in self.runs)
-        runs = tuple(part for part in parts if part is not None)
+        restricted = (run.within(first, end) for run in self.runs)
+        runs = tuple(run for run in restricted if run is not None)
         return TableManifest(self.specs, runs, flush_bytes=self.flush_bytes)
 
     def with_spec(self, spec: StoredSpec) -> "TableManifest":
-        """The same rows, with other columns or types of the table from now on."""
+        """Return the same rows in a table with other columns or types."""
         if self.specs[-1] == spec:
             return self
         specs = [*(stored for stored in self.specs if stored != spec), spec]
         return msgspec.structs.replace(
-            self, specs=tuple(specs), runs=tuple(_renumbered(self, specs))
+            self, specs=tuple(specs), runs=tuple(_renumbered_runs(self, specs))
         )
 
     @classmethod
-    def union(cls, parts: Sequence["TableManifest"]) -> "TableManifest":
-        """A table of the rows of all parts, no two of which have rows of one key group.
+    def union(cls, tables: Sequence["TableManifest"]) -> "TableManifest":
+        """Unite tables that have no key group in common.
 
-        The last run of a part lies beside the last of the others, and so on: the table is as deep as the
-        deepest part.
+        The last run of each table becomes one run, and so on: the result has as many runs as the table with the most.
         """
-        if len(parts) == 1:
-            return parts[0]
-        older = [spec for part in parts for spec in part.specs[:-1]]
-        newest = [part.specs[-1] for part in parts]
-        # A part without older rows has the newest spec alone, and may come first.
+        if len(tables) == 1:
+            return tables[0]
+        older = [spec for table in tables for spec in table.specs[:-1]]
+        newest = [table.specs[-1] for table in tables]
+        # A table without older rows has only the newest spec, and may be first.
         last = next((spec for spec in newest if spec not in older), newest[-1])
         specs: list[StoredSpec] = []
         for spec in [*older, *newest]:
             if spec not in specs and spec != last:
                 specs.append(spec)
         specs.append(last)
-        numbered = [_renumbered(part, specs) for part in parts]
+        renumbered = [_renumbered_runs(table, specs) for table in tables]
         runs: list[Run] = []
-        for depth in range(max(len(part.runs) for part in parts), 0, -1):
-            beside = [part[-depth] for part in numbered if len(part) >= depth]
-            slices = [piece for run in beside for piece in run.slices]
-            slices.sort(key=lambda piece: piece.first)
-            runs.append(Run(max(run.level for run in beside), tuple(slices)))
-        return cls(tuple(specs), tuple(runs), flush_bytes=sum(part.flush_bytes for part in parts))
+        for depth in range(max(len(table.runs) for table in tables), 0, -1):
+            united = [of_table[-depth] for of_table in renumbered if len(of_table) >= depth]
+            slices = [slice_ for run in united for slice_ in run.slices]
+            slices.sort(key=lambda slice_: slice_.first)
+            runs.append(Run(max(run.level for run in united), tuple(slices)))
+        flush_bytes = sum(table.flush_bytes for table in tables)
+        return cls(tuple(specs), tuple(runs), flush_bytes=flush_bytes)
+
+    def without_unused_specs(self) -> "TableManifest":
+        """Drop the specs that no slice was written with, except the newest."""
+        used = sorted({slice_.spec for slice_ in self.slices()} | {len(self.specs) - 1})
+        if len(used) == len(self.specs):
+            return self
+        specs = tuple(self.specs[number] for number in used)
+        runs = tuple(_renumbered_runs(self, specs))
+        return msgspec.structs.replace(self, specs=specs, runs=runs)
 
 
-def _renumbered(part: TableManifest, specs: list[StoredSpec]) -> Sequence[Run]:
-    """The part's runs, with slices that name the same specs among others."""
-    numbers = [specs.index(spec) for spec in part.specs]
+def _renumbered_runs(table: TableManifest, specs: Sequence[StoredSpec]) -> Sequence[Run]:
+    """Return the table's runs with the indices that their specs have in another list."""
+    numbers = [specs.index(spec) if spec in specs else -1 for spec in table.specs]
     if numbers == [*range(len(numbers))]:
-        return part.runs
-    return [
-        Run(
-            run.level,
-            tuple(msgspec.structs.replace(piece, spec=numbers[piece.spec]) for piece in run.slices),
-        )
-        for run in part.runs
-    ]
+        return table.runs
+    return [run.with_specs(numbers) for run in table.runs]
 
 
 class Manifest(msgspec.Struct, frozen=True, dict=True):
@@ -229,31 +226,28 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def segments(self) -> frozenset[str]:
-        """The names of all segments that count."""
+        """The names of all segments that have rows of the tables."""
         return frozenset(
-            piece.segment
-            for table in self.tables.values()
-            for run in table.runs
-            for piece in run.slices
+            slice_.segment for table in self.tables.values() for slice_ in table.slices()
         )
 
     def within(self, first: int, end: int) -> "Manifest":
-        """The rows whose sort keys are in a range. Touches no segment."""
+        """Restrict the tables to a range of sort keys, without reading a segment."""
         tables = {name: table.within(first, end) for name, table in self.tables.items()}
         if all(table is self.tables[name] for name, table in tables.items()):
             return self
         return Manifest(tables)
 
     @classmethod
-    def union(cls, parts: Sequence["Manifest"]) -> "Manifest":
-        """The tables of all parts, no two of which have rows of one key group. Touches no segment."""
-        if len(parts) == 1:
-            return parts[0]
-        names = dict.fromkeys(name for part in parts for name in part.tables)
+    def union(cls, manifests: Sequence["Manifest"]) -> "Manifest":
+        """Unite tables of manifests that have no key group in common, without reading a segment."""
+        if len(manifests) == 1:
+            return manifests[0]
+        names = dict.fromkeys(name for manifest in manifests for name in manifest.tables)
         return cls(
             {
                 name: TableManifest.union(
-                    [part.tables[name] for part in parts if name in part.tables]
+                    [manifest.tables[name] for manifest in manifests if name in manifest.tables]
                 )
                 for name in names
             }
@@ -261,53 +255,38 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of a manifest."""
-    content = _HEADER.pack(MAGIC, VERSION) + msgspec.msgpack.encode(manifest)
-    content += _CHECKSUM.pack(crc32c(content))
-    _KNOWN.add(content, manifest)
+    """Encode a manifest."""
+    content = FRAME.encode(msgspec.msgpack.encode(manifest))
+    _CACHE.add(content, manifest)
     return content
 
 
 def decode_manifest(content: bytes, location: str = "") -> Manifest:
-    """Read the bytes of a manifest. Bytes that this process has written or read lately are known already.
+    """Decode a manifest, from the cache if this process has recently encoded or decoded these bytes.
 
     Args:
         content: All bytes.
-        location: Where they came from, for errors.
+        location: Their file, for errors.
 
     Raises:
-        CheckpointCorruptedError: The bytes are no manifest, were cut or changed, or have numbers that
-            can't be.
-        UnsupportedFormatError: They are whole, and of a newer version; or they are of RocksDB's files, and
-            the kind is `ROCKSDB`.
+        CheckpointCorruptedError: The bytes are not a manifest, were cut or changed, or have invalid numbers.
+        UnsupportedFormatError: They are intact and of a newer version; or they are the manifest of a RocksDB
+            database, and the error's kind is `ROCKSDB`.
     """
-    manifest = _KNOWN.get(content)
+    manifest = _CACHE.get(content)
     if manifest is None:
-        manifest = _decoded(content, location)
-        _KNOWN.add(content, manifest)
+        manifest = _decode(content, location)
+        _CACHE.add(content, manifest)
     return manifest
 
 
-def _decoded(content: bytes, location: str) -> Manifest:
+def _decode(content: bytes, location: str) -> Manifest:
     if content.startswith(ROCKSDB_MAGIC):
-        message = "keyed state is in files of RocksDB's, which RocksDB alone reads"
+        message = "keyed state is in RocksDB files, which only the RocksDB backend reads"
         raise UnsupportedFormatError(message, location, ROCKSDB)
-    if len(content) < _HEADER.size + _CHECKSUM.size or not content.startswith(MAGIC):
-        raise CheckpointCorruptedError(f"{len(content)} bytes are no manifest of tables", location)
-    end = len(content) - _CHECKSUM.size
-    (expected,) = _CHECKSUM.unpack_from(content, end)
-    actual = crc32c(memoryview(content)[:end])
-    if actual != expected:
-        message = f"manifest of tables has checksum {actual:08x}, expected {expected:08x} (crc32c)"
-        raise CheckpointCorruptedError(message, location)
-    _, version = _HEADER.unpack_from(content)
-    if version != VERSION:
-        message = (
-            f"manifest of tables of format version {version}; this Holdfast reads version {VERSION}"
-        )
-        raise UnsupportedFormatError(f"{message}: upgrade Holdfast", location)
+    body = FRAME.decode(content, location)
     try:
-        manifest = _DECODER.decode(memoryview(content)[_HEADER.size : end])
+        manifest = _DECODER.decode(body)
         for name, table in manifest.tables.items():
             _check(name, table)
     except (
@@ -326,39 +305,39 @@ def _decoded(content: bytes, location: str) -> Manifest:
 _DECODER = message_pack_decoder(Manifest)
 
 
-class _KnownManifests:
-    """Manifests by their bytes, the last ones that were encoded or decoded.
+class _ManifestCache:
+    """The manifests that were encoded or decoded last, by their bytes. Safe for threads.
 
-    A task opens what the batch before has written, as a rule in the process that wrote it. Any thread may use it.
+    A task opens the manifest that the previous batch wrote, usually in the process that wrote it.
 
     Args:
-        most_bytes: The known manifests have at most so many bytes; what was added longest ago goes first.
+        max_bytes: Bound of the total size of the manifests; the oldest are evicted first.
     """
 
-    def __init__(self, most_bytes: int = 1 << 20) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int = 1 << 20) -> None:
+        self._max_bytes = max_bytes
         self._bytes = 0
         self._manifests: dict[bytes, Manifest] = {}
         self._lock = ProcessLock()
 
     def get(self, content: bytes) -> Manifest | None:
-        """The manifest of these bytes; None if it is not known."""
+        """Return the manifest with these bytes; None if it is not cached."""
         return self._manifests.get(content)
 
     def add(self, content: bytes, manifest: Manifest) -> None:
-        """Know a manifest by its bytes."""
+        """Add a manifest."""
         with self._lock.current:
             if content in self._manifests:
                 return
             self._manifests[content] = manifest
             self._bytes += len(content)
-            while self._bytes > self._most_bytes:
+            while self._bytes > self._max_bytes:
                 oldest = next(iter(self._manifests))
                 del self._manifests[oldest]
                 self._bytes -= len(oldest)
 
 
-_KNOWN = _KnownManifests()
+_CACHE = _ManifestCache()
 
 
 def _check(name: str, table: TableManifest) -> None:
@@ -371,15 +350,15 @@ def _check(name: str, table: TableManifest) -> None:
     specs, has_timers = len(table.specs), table.specs[0].kind == "timers"
     for run in table.runs:
         before = 0
-        for piece in run.slices:
-            first, end = piece.first, piece.end
+        for slice_ in run.slices:
+            first, end = slice_.first, slice_.end
             if not before <= first < end <= END:
                 message = f"table {name!r} has a slice from {first} to {end}"
                 raise ValueError(message)
-            if piece.spec >= specs:
-                message = f"table {name!r} has {specs} specs, and no spec {piece.spec}"
+            if slice_.spec >= specs:
+                message = f"table {name!r} has {specs} specs, but a slice with spec {slice_.spec}"
                 raise ValueError(message)
-            if piece.dead_up_to_ms != NEVER and not has_timers:
-                message = f"table {name!r} has no timers, and a slice without some"
+            if slice_.dead_up_to_ms != NEVER and not has_timers:
+                message = f"table {name!r} has no timers, but a slice with deleted timers"
                 raise ValueError(message)
             before = end

@@ -1,12 +1,12 @@
-"""Rows of a record batch in storage, read without the others: of types with nulls or values inside, too.
+"""Some rows of a record batch in storage, read without the others, also of nullable and nested types.
 
-A section is an Arrow IPC file. Its beginning and end are read; from these Arrow makes a batch over memory in which
-nothing else is yet, and the buffers of that batch say where the bytes of each column lie:
+A section is an Arrow IPC file. From its start and end Arrow makes a batch over memory that contains nothing else
+yet. The buffers of that batch are the places of each column's bytes:
 
     ARROW1 · schema · message of the batch · buffers of all columns · footer
-    └──────────── read first ────────────┘   └─ by need ─┘           └ read ┘
+    └──────────── read first ────────────┘   └ on demand ┘           └ read ┘
 
-The memory is as long as the section, but the system gives pages of it only where something is put.
+The memory is as long as the section, but the system allocates only the pages that are written to.
 """
 
 import mmap
@@ -21,22 +21,22 @@ from holdfast.backends.arrow import check_blocks, check_memory
 
 _HEAD_BYTES: Final = 1 << 16
 _PREFIX: Final = 8
-"""Bytes before the file's content and before each message: a mark, and with messages the length of what follows."""
+"""Bytes before the file's content and before each message: a marker, and before messages their length."""
 
 Read = Callable[[int, int], pa.Buffer]
 """Reads bytes of the section, by offset and length."""
 
 
 class PartialBatch:
-    """The batch of a section. It is read whole if it has a type, such as a dictionary, that needs more than its rows.
+    """The batch of a section. It is read whole if it has a type, such as a dictionary, whose rows need other data.
 
     Args:
         read: Reads bytes of the section.
         length: The file's length in bytes.
 
     Raises:
-        ValueError: The section has not one record batch.
-        pa.ArrowException: It is no Arrow file.
+        ValueError: The section doesn't have exactly one record batch.
+        pa.ArrowException: It is not an Arrow file.
     """
 
     def __init__(self, read: Read, length: int) -> None:
@@ -54,18 +54,18 @@ class PartialBatch:
                 self._fetch(end, min(length, at + _PREFIX) - end)
                 end = at + _PREFIX
         self._fetch(max(0, length - _HEAD_BYTES), min(length, _HEAD_BYTES))
-        check_blocks(self._buffer, 0)  # no segment is compressed
+        check_blocks(self._buffer, 0)  # segments are not compressed
         with pa.ipc.open_file(self._buffer) as reader:
             if reader.num_record_batches != 1:
                 raise ValueError(f"{reader.num_record_batches} record batches")
-            self._is_whole = not all(_has_places(field.type) for field in reader.schema)
+            self._is_whole = not all(_has_row_places(field.type) for field in reader.schema)
             if self._is_whole:
                 self._fetch(0, length)
             self._batch = reader.get_batch(0)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that there are."""
+        """The columns."""
         return self._batch.schema
 
     @property
@@ -74,24 +74,24 @@ class PartialBatch:
         return int(self._batch.num_rows)
 
     def column_between(self, index: int, first: int, end: int) -> pa.Array:
-        """The rows from `first` up to `end` of a column; reads no others.
+        """Return the rows from `first` up to `end` of a column; read no others.
 
         Raises:
-            ValueError: The stored bytes are no such column.
+            ValueError: The stored bytes are not a valid column.
             pa.ArrowException: Likewise.
         """
         column = self._batch.column(index)
         if not self._is_whole:
             self._load(column.type, iter(column.buffers()), first, end)
         rows = column.slice(first, end - first)
-        copied = pa.concat_arrays([rows, rows.slice(0, 0)])  # of these rows alone
+        copied = pa.concat_arrays([rows, rows.slice(0, 0)])  # only these rows
         check_memory(copied)
         return copied
 
     def _load(
         self, type: pa.DataType, buffers: Iterator[pa.Buffer | None], first: int, end: int
     ) -> None:
-        """Read what rows need of the buffers of an array, which come in Arrow's order; those inside come behind."""
+        """Read the bytes of rows in the buffers of an array, which are in Arrow's order, children last."""
         validity = next(buffers)
         if types.is_null(type):
             return
@@ -121,14 +121,14 @@ class PartialBatch:
     def _offsets(
         self, buffer: pa.Buffer | None, type: pa.DataType, first: int, end: int
     ) -> tuple[int, int]:
-        """Where the content of rows begins and ends, by their offsets, which are read."""
+        """Read the offsets of rows; return where their content starts and ends."""
         width = 8 if _is_large(type) else 4
         if buffer is None or first == end:
             return 0, 0
         self._load_bytes(buffer, first * width, (end + 1) * width)
         offsets = np.frombuffer(buffer, f"<i{width}", end - first + 1, first * width)
         if offsets[0] < 0 or (offsets[1:] < offsets[:-1]).any():
-            raise ValueError("offsets don't ascend")
+            raise ValueError("offsets are not ascending")
         return int(offsets[0]), int(offsets[-1])
 
     def _load_bits(self, buffer: pa.Buffer | None, first: int, end: int) -> None:
@@ -149,20 +149,20 @@ class PartialBatch:
         return bytes(self._memory[offset : offset + length])
 
 
-def _has_places(type: pa.DataType) -> bool:
-    """Whether the rows of a type lie where their number says, or offsets of theirs."""
+def _has_row_places(type: pa.DataType) -> bool:
+    """Return whether the place of a row follows from its number or its offsets."""
     if types.is_map(type):
-        return _has_places(type.key_type) and _has_places(type.item_type)
+        return _has_row_places(type.key_type) and _has_row_places(type.item_type)
     if types.is_list(type) or types.is_large_list(type) or types.is_fixed_size_list(type):
-        return _has_places(type.value_type)
+        return _has_row_places(type.value_type)
     if types.is_struct(type):
-        return all(_has_places(field.type) for field in type)
+        return all(_has_row_places(field.type) for field in type)
     has_width = types.is_fixed_size_binary(type) or types.is_decimal(type)
     return bool(types.is_null(type) or types.is_primitive(type) or has_width or _has_bytes(type))
 
 
 def _has_bytes(type: pa.DataType) -> bool:
-    """Whether values are bytes or text of any length, by offsets."""
+    """Return whether values are bytes or text of variable length."""
     is_small = types.is_string(type) or types.is_binary(type)
     return bool(is_small or types.is_large_string(type) or types.is_large_binary(type))
 

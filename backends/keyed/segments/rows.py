@@ -1,4 +1,9 @@
-"""Sorted rows of a table: in memory, or in a section of a segment."""
+"""Sorted rows of a table: in memory, in a section, and the parts of either that are merged.
+
+RowSource   rows, ascending by sort key: `SortedRows` in memory, or `SectionRows`
+OpenSlice   the rows of a source that count: those of a slice
+RowRange    adjacent rows of a source, by position
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +15,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.keyed.columns import Column, Rows, cut, from_arrow, take, to_arrow
+from holdfast.backends.keyed.segments.manifest import END, NEVER
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
-from holdfast.backends.keyed.table import Migration, SortKeys, TableSpec
+from holdfast.backends.keyed.table import (
+    Flags,
+    Identities,
+    Migration,
+    SortKeys,
+    TableRows,
+    TableSpec,
+)
+from holdfast.backends.keyed.times import advance_to_time
+from holdfast.errors import CheckpointCorruptedError
 
 Operations = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
@@ -22,7 +37,7 @@ TIME_FIELD = pa.field("ts", pa.int64(), nullable=False)
 
 
 class RowSource(Protocol):
-    """Rows, ascending by sort key, one an identity."""
+    """Rows, ascending by sort key, one per identity."""
 
     @property
     def rows(self) -> int:
@@ -41,17 +56,17 @@ class RowSource(Protocol):
 
     @property
     def times_ms(self) -> Times | None:
-        """When each row was written; None of tables without TTL."""
+        """The time of each row's write; None for tables without TTL."""
         ...
 
     @property
     def directory(self) -> Directory | None:
-        """Where rows begin, by prefix."""
+        """The first row of each prefix."""
         ...
 
     @property
     def filter(self) -> Filter | None:
-        """Which prefixes occur."""
+        """The prefixes that occur."""
         ...
 
     @property
@@ -59,16 +74,16 @@ class RowSource(Protocol):
         """The id columns."""
         ...
 
-    def expect(self, needles: int) -> None:
-        """So many rows will be looked up."""
+    def advise(self, lookups: int) -> None:
+        """Announce the number of rows that will be looked up."""
         ...
 
     def values_at(self, rows: Rows) -> list[Column]:
-        """The columns of values at these rows."""
+        """Return the columns of values at these rows."""
         ...
 
     def values_between(self, first: int, end: int) -> list[Column]:
-        """The columns of values from row `first` up to `end`."""
+        """Return the columns of values from row `first` up to `end`."""
         ...
 
 
@@ -84,12 +99,31 @@ class SortedRows:
     directory: None = None
     filter: None = None
 
+    @classmethod
+    def empty(cls, spec: TableSpec) -> "SortedRows":
+        """Return no rows of a table."""
+        ids = [from_arrow(pa.array([], field.type)) for field in spec.id_fields]
+        values = [from_arrow(pa.array([], field.type)) for field in spec.values]
+        times = None if spec.ttl_ms is None else np.empty(0, np.int64)
+        return cls(np.empty(0, np.uint64), None, times, ids, values)
+
+    @classmethod
+    def from_table_rows(cls, rows: TableRows) -> "SortedRows":
+        """Convert rows that a table returned."""
+        return cls(
+            rows.identities.sort_keys,
+            None,
+            rows.times_ms,
+            [from_arrow(column) for column in rows.identities.columns],
+            [from_arrow(column) for column in rows.values],
+        )
+
     @property
     def rows(self) -> int:
         return len(self.sort_keys)
 
-    def expect(self, needles: int) -> None:
-        """Nothing: they are in memory."""
+    def advise(self, lookups: int) -> None:
+        """Do nothing: the rows are in memory."""
 
     def values_at(self, rows: Rows) -> list[Column]:
         return [take(column, rows) for column in self.values]
@@ -99,12 +133,22 @@ class SortedRows:
 
     @property
     def size(self) -> int:
-        """About how many bytes."""
+        """Estimated bytes."""
         columns = (self.sort_keys, self.operations, self.times_ms, *self.ids, *self.values)
         return sum(column.nbytes for column in columns if column is not None)
 
+    def cut(self, first: int, end: int) -> "SortedRows":
+        """Return the rows from `first` up to `end`, without a copy."""
+        return SortedRows(
+            self.sort_keys[first:end],
+            None if self.operations is None else self.operations[first:end],
+            None if self.times_ms is None else self.times_ms[first:end],
+            [cut(column, first, end) for column in self.ids],
+            self.values_between(first, end),
+        )
+
     def columns(self, spec: TableSpec) -> list[tuple[pa.Field, pa.Array]]:
-        """The columns but the sort keys, as a section of the table has them."""
+        """Return the columns of a section of the table, without the sort keys."""
         columns: list[tuple[pa.Field, pa.Array]] = []
         if self.operations is not None:
             columns.append((OPERATION_FIELD, pa.array(self.operations)))
@@ -114,14 +158,26 @@ class SortedRows:
             columns.append((field, to_arrow(column, field.type)))
         return columns
 
+    def table_rows(self, spec: TableSpec) -> TableRows:
+        """Return the rows as a table returns them."""
+        ids = zip(self.ids, spec.id_fields, strict=True)
+        values = zip(self.values, spec.values, strict=True)
+        return TableRows(
+            Identities(
+                self.sort_keys, tuple(to_arrow(column, field.type) for column, field in ids)
+            ),
+            tuple(to_arrow(column, field.type) for column, field in values),
+            self.times_ms if spec.ttl_ms is not None else None,
+        )
+
 
 class SectionRows:
     """Rows of a section.
 
     Args:
         section: The section.
-        spec: The table's columns and types when the section was written.
-        migration: Makes values what the table's are now; None if they are that already.
+        spec: The table's specification when the section was written.
+        migration: Migrates values to the table's present types; None if they have these already.
     """
 
     def __init__(
@@ -161,17 +217,17 @@ class SectionRows:
     def ids(self) -> list[Column]:
         return [self._column(field) for field in self._fields[: len(self._spec.id_fields)]]
 
-    def expect(self, needles: int) -> None:
-        self._section.expect(needles)
+    def advise(self, lookups: int) -> None:
+        self._section.advise(lookups)
 
     def values_at(self, rows: Rows) -> list[Column]:
-        return self._migrated([take(column, rows) for column in self._values()])
+        return self._migrate([take(column, rows) for column in self._values()])
 
     def values_between(self, first: int, end: int) -> list[Column]:
-        return self._migrated([cut(column, first, end) for column in self._values()])
+        return self._migrate([cut(column, first, end) for column in self._values()])
 
-    def loaded(self, first: int, sort_keys: SortKeys) -> SortedRows:
-        """The rows from `first` on that have these sort keys; reads no other rows, if that is possible."""
+    def load(self, first: int, sort_keys: SortKeys) -> SortedRows:
+        """Read the rows from `first` on, which have these sort keys, into memory; read no others, if possible."""
         end = first + len(sort_keys)
 
         def columns(fields: Sequence[pa.Field]) -> list[Column]:
@@ -187,13 +243,13 @@ class SectionRows:
             cast("Operations | None", operations),
             cast("Times | None", times),
             columns(self._fields[:ids]),
-            self._migrated(columns(self._fields[ids:])),
+            self._migrate(columns(self._fields[ids:])),
         )
 
     def _values(self) -> list[Column]:
         return [self._column(field) for field in self._fields[len(self._spec.id_fields) :]]
 
-    def _migrated(self, values: list[Column]) -> list[Column]:
+    def _migrate(self, values: list[Column]) -> list[Column]:
         if self._migration is None:
             return values
         fields = self._spec.values
@@ -206,8 +262,8 @@ class SectionRows:
         return self._section.column(field.name, field.type)
 
 
-def rows_at(source: RowSource, rows: Rows) -> SortedRows:
-    """The rows at these positions, in memory."""
+def take_rows(source: RowSource, rows: Rows) -> SortedRows:
+    """Copy the rows at these positions."""
     return SortedRows(
         source.sort_keys.take(rows),
         None if source.operations is None else source.operations.take(rows),
@@ -215,3 +271,85 @@ def rows_at(source: RowSource, rows: Rows) -> SortedRows:
         [take(column, rows) for column in source.ids],
         source.values_at(rows),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """The rows of a source from `first` up to `end`."""
+
+    source: RowSource
+    first: int
+    end: int
+
+    @classmethod
+    def whole(cls, source: RowSource) -> "RowRange":
+        """Return the range of all rows."""
+        return cls(source, 0, source.rows)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.end - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlice:
+    """The rows of a source that count: of a slice whose section is open, or of recent writes.
+
+    Attributes:
+        source: The source.
+        first: The first sort key.
+        end: The end of the sort keys, exclusive.
+        dead_up_to_ms: Timers up to this time, inclusive, are deleted.
+    """
+
+    source: RowSource
+    first: int = 0
+    end: int = END
+    dead_up_to_ms: int = NEVER
+
+    def row_range(self) -> RowRange:
+        """Return the rows; a copy if there are deleted timers."""
+        edges = np.array([self.first, self.end], np.uint64)
+        first, end = self.source.sort_keys.searchsorted(edges).tolist()
+        if self.dead_up_to_ms == NEVER:
+            return RowRange(self.source, first, end)
+        rows = np.arange(first, end)
+        return RowRange.whole(take_rows(self.source, rows[self.is_live(rows)]))
+
+    def rows_between(
+        self, first: SortKeys, end: SortKeys, endings: Flags | None = None
+    ) -> RowRange:
+        """Return the rows of ranges of sort keys, concatenated.
+
+        Args:
+            first: The first sort key of each range, ascending.
+            end: The end of each range, exclusive.
+            endings: For each number of 16 bits whether sort keys with this ending count; None if all do.
+        """
+        low = np.maximum(first, np.uint64(self.first))
+        if self.dead_up_to_ms != NEVER:
+            low = advance_to_time(low, self.dead_up_to_ms)
+        edges = np.empty(2 * len(low), np.uint64)
+        edges[::2], edges[1::2] = low, np.minimum(end, np.uint64(self.end))
+        rows = self.source.sort_keys.searchsorted(edges)  # start and end of a range are neighbours
+        starts, ends = rows[::2], rows[1::2]
+        lengths = np.maximum(ends, starts) - starts
+        if len(lengths) == 1 and self.dead_up_to_ms == NEVER and endings is None:
+            return RowRange(self.source, int(starts[0]), int(starts[0] + lengths[0]))
+        rows = np.repeat(starts + lengths - np.cumsum(lengths), lengths)
+        rows += np.arange(len(rows))
+        if endings is not None:
+            has_ending = endings.take(self.source.sort_keys.take(rows).astype(np.uint16))
+            rows = rows.compress(has_ending)
+        if self.dead_up_to_ms != NEVER:
+            rows = rows[self.is_live(rows)]
+        return RowRange.whole(take_rows(self.source, rows))
+
+    def is_live(self, rows: Rows) -> Flags:
+        """Return whether each of the timers at these rows is not deleted."""
+        times = self.source.ids[-1]
+        if not isinstance(times, np.ndarray):
+            raise CheckpointCorruptedError("a timer has no time")
+        is_live: Flags = times.take(rows) > self.dead_up_to_ms
+        return is_live

@@ -1,4 +1,4 @@
-"""Rows of one table in a segment: their columns, read by need."""
+"""A section: the rows of one table in a segment, read column by column."""
 
 from typing import Protocol, cast
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import check_blocks, check_memory
-from holdfast.backends.keyed.columns import Column, cut, from_arrow, plain_type
+from holdfast.backends.keyed.columns import Column, cut, from_arrow, numpy_type
 from holdfast.backends.keyed.segments.partial_batch import PartialBatch
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.segments.trailer import (
@@ -20,35 +20,35 @@ from holdfast.backends.keyed.table import SortKeys
 from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointCorruptedError
 
-_LEAST_ROWS = 16384
-"""With fewer rows the system is not told how a section will be read: all of it is read at once anyway."""
+_MIN_ADVISED_ROWS = 16384
+"""Smaller sections are read whole anyway, so the system gets no advice about them."""
 
-_ROWS_OF_A_READ = 8192
-"""Rows that are read for each one that is wanted, in a row, take no longer than some pages here and there."""
+_ROWS_PER_PAGE_READ = 8192
+"""Reading this many rows in sequence takes as long as reading one of them from a page at a random place."""
 
 
 class SectionBytes(Protocol):
-    """The segment that a section lies in."""
+    """The segment of a section."""
 
-    def verified(self, offset: int, length: int, /) -> pa.Buffer:
-        """So many bytes. Raises `CheckpointCorruptedError` if a block that they lie in is damaged."""
+    def read(self, offset: int, length: int, /) -> pa.Buffer:
+        """Read and verify bytes. Raises `CheckpointCorruptedError`."""
         ...
 
-    def expect(self, *, most: bool) -> None:
-        """Most pages of a section will be touched, or some."""
+    def advise(self, *, sequential: bool) -> None:
+        """Announce that most pages of a section will be read, or only some."""
         ...
 
-    def corrupted(self, message: str, /) -> CheckpointCorruptedError:
-        """An error that names the segment."""
+    def corrupted_error(self, message: str, /) -> CheckpointCorruptedError:
+        """Make an error that names the segment."""
         ...
 
 
 class Section:
-    """Sorted rows of one table. Every column is verified when it is first asked for.
+    """Sorted rows of one table. A column is read and verified when it is first used.
 
     Args:
-        segment: Where the rows lie.
-        place: Where in it.
+        segment: The bytes of the segment.
+        place: The section's place in them.
     """
 
     def __init__(self, segment: SectionBytes, place: SectionPlace) -> None:
@@ -57,7 +57,7 @@ class Section:
         self._columns: dict[str, Column] = {}
         self._by_name = {column.name: column for column in place.columns}
         self._batch: pa.RecordBatch | None = None
-        self._part: PartialBatch | None = None
+        self._partial: PartialBatch | None = None
         self._directory: Directory | None = None
         self._filter: Filter | None = None
         self.rows = place.rows
@@ -69,7 +69,7 @@ class Section:
 
     @property
     def table(self) -> str:
-        """The table that the rows are of."""
+        """The name of the table that the rows belong to."""
         return self._place.table
 
     @property
@@ -78,51 +78,43 @@ class Section:
         return self._place.place[1]
 
     def has(self, name: str) -> bool:
-        """Whether there is a column of that name."""
+        """Return whether the section has a column of this name."""
         return name in self._by_name
 
     @property
     def directory(self) -> Directory | None:
-        """Where rows begin, by prefix; None if there is none."""
+        """The first row of each prefix; None if the section has no directory."""
         place = self._place.directory
         if self._directory is None and place is not None:
-            starts = np.frombuffer(self._segment.verified(*place.place), "<u4")
+            starts = np.frombuffer(self._segment.read(*place.place), "<u4")
             self._directory = Directory(starts, place.shift, place.first)
         return self._directory
 
     @property
     def filter(self) -> Filter | None:
-        """Which prefixes occur; None if there is none."""
+        """The prefixes that occur; None if the section has no filter."""
         place = self._place.filter
         if self._filter is None and place is not None:
-            bits = np.frombuffer(self._segment.verified(*place.place), np.uint8)
+            bits = np.frombuffer(self._segment.read(*place.place), np.uint8)
             self._filter = Filter(bits, place.shift, place.first_byte)
         return self._filter
 
-    def expect(self, needles: int) -> None:
-        """So many rows will be looked up: see `Segment.expect`."""
-        if self.rows >= _LEAST_ROWS:
-            self._segment.expect(most=needles * _ROWS_OF_A_READ > self.rows)
+    def advise(self, lookups: int) -> None:
+        """Announce the number of rows that will be looked up: see `Segment.advise`."""
+        if self.rows >= _MIN_ADVISED_ROWS:
+            self._segment.advise(sequential=lookups * _ROWS_PER_PAGE_READ > self.rows)
 
     def column(self, name: str, type: pa.DataType) -> Column:
-        """A column by its name.
-
-        Args:
-            name: The name.
-            type: What the column is of.
-
-        Raises:
-            CheckpointCorruptedError: A block is damaged, or the column is not there or of another type.
-        """
+        """Return a column. Arguments and errors are those of `column_between`."""
         column = self._columns.get(name)
         if column is None:
             column = self._columns[name] = self.column_between(name, type, 0, self.rows)
         return column
 
     def keys_between(self, first: int, end: int) -> tuple[int, SortKeys]:
-        """The first row with `first` <= sort key < `end`, and the sort keys of all such rows.
+        """Return the position of the first row with `first` <= sort key < `end`, and the sort keys of all such rows.
 
-        Where there is a directory, few others are read than what it leads to.
+        With a directory few others are read.
         """
         low, high = self._rows_near(first, end)
         keys = cast("SortKeys", self.column_between("hi", pa.uint64(), low, high))
@@ -130,65 +122,67 @@ class Section:
         return low + start, keys[start:stop]
 
     def column_between(self, name: str, type: pa.DataType, first: int, end: int) -> Column:
-        """The rows from `first` up to `end` of a column; reads no others, if that is possible.
+        """Return the rows from `first` up to `end` of a column; read no others, if possible.
 
         Args:
             name: The column's name.
-            type: What the column is of.
-            first: A row.
-            end: The row behind the last one.
+            type: Its Arrow type.
+            first: The first row.
+            end: The end of the rows, exclusive.
 
         Raises:
-            CheckpointCorruptedError: A block is damaged, or the column is not there or of another type.
+            CheckpointCorruptedError: A block is corrupt, or the column is missing or has another type.
         """
         place = self._by_name.get(name)
         if place is None:
-            raise self._segment.corrupted(
+            raise self._segment.corrupted_error(
                 f"a section of table {self.table!r} has no column {name!r}"
             )
         if first == end:
             return from_arrow(pa.array([], type))
         if place.kind == ARROW_KIND:
             if 2 * (end - first) <= self.rows and self._batch is None:
-                return self._read_in_part(name, type, first, end)
+                return self._read_partially(name, type, first, end)
             return cut(self._read_by_arrow(name, type), first, end)
-        if place.kind != column_kind(type, plain_type(type)):
-            raise self._segment.corrupted(
+        if place.kind != column_kind(type, numpy_type(type)):
+            raise self._segment.corrupted_error(
                 f"column {name!r} of table {self.table!r} is {place.kind}, expected {type}"
             )
         if place.kind in TEXT_KINDS:
-            return self._texts(place, type, first, end)
+            return self._read_texts(place, type, first, end)
         width = np.dtype(place.kind).itemsize
         start, _ = place.buffers[0]
-        buffer = self._segment.verified(start + first * width, (end - first) * width)
+        buffer = self._segment.read(start + first * width, (end - first) * width)
         return np.frombuffer(buffer, place.kind, end - first)
 
-    def _texts(self, place: ColumnPlace, type: pa.DataType, first: int, end: int) -> pa.Array:
+    def _read_texts(self, place: ColumnPlace, type: pa.DataType, first: int, end: int) -> pa.Array:
         width = TEXT_KINDS[place.kind]
         (at_offsets, _), (at_bytes, length) = place.buffers
-        buffer = self._segment.verified(at_offsets + first * width, (end - first + 1) * width)
+        buffer = self._segment.read(at_offsets + first * width, (end - first + 1) * width)
         offsets = np.frombuffer(buffer, f"<i{width}", end - first + 1)
         low, high = int(offsets[0]), int(offsets[-1])
         is_wrong = low < 0 or high > length or (low and not first)
         if is_wrong or (offsets[1:] < offsets[:-1]).any():
-            raise self._segment.corrupted(f"offsets of column {place.name!r} don't ascend")
+            raise self._segment.corrupted_error(
+                f"offsets of column {place.name!r} are not ascending"
+            )
         if low:
             buffer = pa.py_buffer(offsets - offsets.dtype.type(low))
-        text = self._segment.verified(at_bytes + low, high - low)
+        text = self._segment.read(at_bytes + low, high - low)
         return pa.Array.from_buffers(type, end - first, [None, buffer, text])
 
     def _rows_near(self, first: int, end: int) -> tuple[int, int]:
-        """Rows among which are all with a sort key of the range."""
+        """Return bounds of the rows with a sort key in the range."""
         place = self._place.directory
         if place is None:
             return 0, self.rows
         offset, length = place.place
-        last = length // 4 - 1  # behind the last prefix
+        last = length // 4 - 1  # the end of the last prefix
 
         def row_of(prefix: int) -> int:
             if not 0 < prefix < last:
                 return 0 if prefix <= 0 else self.rows
-            row = np.frombuffer(self._segment.verified(offset + 4 * prefix, 4), "<u4")
+            row = np.frombuffer(self._segment.read(offset + 4 * prefix, 4), "<u4")
             return min(int(row[0]), self.rows)
 
         low = row_of((first - place.first) >> place.shift)
@@ -198,54 +192,54 @@ class Section:
     def _read_by_arrow(self, name: str, type: pa.DataType) -> Column:
         if self._batch is None:
             try:
-                self._batch = _only_batch(self._segment.verified(*self._place.place))
+                self._batch = _only_batch(self._segment.read(*self._place.place))
             except (pa.ArrowException, OSError, ValueError) as error:
-                raise self._not_decoded(error) from error
+                raise self._decoding_error(error) from error
         batch = self._batch
         array = batch.column(self._index_of(name, type, batch.schema, batch.num_rows))
         try:
             check_memory(array)
         except pa.ArrowInvalid as error:
-            raise self._segment.corrupted(f"column {name!r} can't be right ({error})") from error
+            raise self._segment.corrupted_error(f"column {name!r} is invalid ({error})") from error
         return from_arrow(array)
 
-    def _read_in_part(self, name: str, type: pa.DataType, first: int, end: int) -> Column:
+    def _read_partially(self, name: str, type: pa.DataType, first: int, end: int) -> Column:
         start, length = self._place.place
-        read = (
-            self._segment.verified
-        )  # not by `self`: a circle would keep the memory until a collection
+        read = self._segment.read  # not through `self`: a cycle would delay freeing the memory
         try:
-            if self._part is None:
-                self._part = PartialBatch(lambda offset, size: read(start + offset, size), length)
-            batch = self._part
+            if self._partial is None:
+                self._partial = PartialBatch(
+                    lambda offset, size: read(start + offset, size), length
+                )
+            batch = self._partial
             index = self._index_of(name, type, batch.schema, batch.rows)
             return from_arrow(batch.column_between(index, first, end))
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise self._not_decoded(error) from error
+            raise self._decoding_error(error) from error
 
     def _index_of(self, name: str, type: pa.DataType, schema: pa.Schema, rows: int) -> int:
-        """The index of a column. Raises `CheckpointCorruptedError` if the batch is not that of the section."""
+        """Return the index of a column. Raises `CheckpointCorruptedError` if the batch doesn't match the section."""
         index: int = schema.get_field_index(name)
         if index < 0 or rows != self.rows:
-            raise self._segment.corrupted(
+            raise self._segment.corrupted_error(
                 f"a section of table {self.table!r} has other columns or rows"
             )
         stored = schema.field(index).type
         if not stored.equals(type):
-            raise self._segment.corrupted(
+            raise self._segment.corrupted_error(
                 f"column {name!r} of table {self.table!r} is {stored}, expected {type}"
             )
         return index
 
-    def _not_decoded(self, error: Exception) -> CheckpointCorruptedError:
+    def _decoding_error(self, error: Exception) -> CheckpointCorruptedError:
         raise_shortage(error)
-        return self._segment.corrupted(
+        return self._segment.corrupted_error(
             f"a section of table {self.table!r} can't be decoded ({error})"
         )
 
 
 def _only_batch(section: pa.Buffer) -> pa.RecordBatch:
-    check_blocks(section, 0)  # no segment is compressed
+    check_blocks(section, 0)  # segments are not compressed
     with pa.ipc.open_file(section) as reader:
         if reader.num_record_batches != 1:
             message = f"{reader.num_record_batches} record batches"

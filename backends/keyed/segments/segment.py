@@ -1,30 +1,148 @@
-"""A segment that is read where it lies: in memory, or in a file that is mapped.
+"""A segment: in memory, in a mapped file, or in storage.
 
-Nothing is read when a segment is opened but its trailer. A block is verified when the first column that lies
-in it is touched, and then never again by the same `Segment`.
+Opening a segment reads only its trailer. A block is verified before the first column in it is used: of a
+`Segment` once, of a `StoredSegment`, which keeps no bytes, with every read.
 """
 
+import mmap
+import os
 from collections.abc import Callable
-from typing import Self
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import BinaryIO, Self
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keyed.segments.section import Section
-from holdfast.backends.keyed.segments.segment_bytes import SegmentBytes
-from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations.handles import Checksum
-from holdfast.locations.storages import AdoptingOutputStream, CheckpointStateOutputStream
+from holdfast.backends.keyed.segments.trailer import (
+    SectionPlace,
+    Trailer,
+    decode_trailer,
+    find_corrupt_block,
+)
+from holdfast.backends.snapshot import location_of
+from holdfast.common import read_into
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
+from holdfast.locations.handles import (
+    ByteStreamStateHandle,
+    Checksum,
+    FileStateHandle,
+    StreamStateHandle,
+)
+from holdfast.locations.storages import CheckpointStateOutputStream
+
+_TAIL_BYTES = 1 << 16
+"""Bytes at the end of a stored segment that the first request reads: they contain most trailers."""
+
+
+class _SegmentBytes:
+    """All bytes of a segment in memory or in a mapped file. Each block is verified once.
+
+    Args:
+        data: The bytes; their address must be a multiple of 8.
+        location: Their file, for errors.
+        written: The checksums of the bytes, if this process has just written them there.
+
+    Raises:
+        CheckpointCorruptedError: The bytes are not a segment, or the trailer is corrupt.
+        UnsupportedFormatError: A newer Holdfast wrote it.
+    """
+
+    def __init__(self, data: pa.Buffer, location: str, written: Checksum | None = None) -> None:
+        self.buffer = data
+        self.view = memoryview(data).cast("B")
+        self.location = location
+        self.written = written
+        self.trailer, self.end = decode_trailer(
+            len(self.view), lambda offset, length: self.view[offset : offset + length], location
+        )
+        # Reading back bytes that were just written would only read the system's cache.
+        self._is_verified = np.full(len(self.trailer.blocks) // 4, written is not None)
+        self._mapped: mmap.mmap | None = None
+        self._status: os.stat_result | None = None
+        self._has_readahead = True
+
+    @classmethod
+    def map_file(cls, path: str, written: Checksum | None = None) -> Self:
+        """Map a file. Raises `CheckpointNotFoundError`, and as the class."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise CheckpointNotFoundError("segment is gone", path) from error
+        try:
+            status = os.fstat(descriptor)
+            if not status.st_size:
+                raise CheckpointCorruptedError("segment is empty", path)
+            mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        mine = cls(pa.py_buffer(mapped), path, written)
+        mine._mapped, mine._status = mapped, status
+        return mine
+
+    def is_changed(self) -> bool:
+        """Return whether the file was written to or replaced since it was mapped.
+
+        The bytes of a deleted file remain, unless it was truncated.
+        """
+        if self._status is None:
+            return False
+        try:
+            now = os.stat(self.location)
+        except FileNotFoundError:
+            return self._is_truncated()
+        return _identity(now) != _identity(self._status)
+
+    def accept_status(self) -> None:
+        """Take the file for unchanged, because this process changed its status but not its bytes."""
+        if self._status is not None:
+            with suppress(FileNotFoundError):
+                self._status = os.stat(self.location)
+
+    def advise(self, *, sequential: bool) -> None:
+        """Turn the system's readahead on or off: see `Segment.advise`."""
+        if self._mapped is not None and sequential != self._has_readahead:
+            self._mapped.madvise(mmap.MADV_NORMAL if sequential else mmap.MADV_RANDOM)
+            self._has_readahead = sequential
+
+    def find_corruption(self, offset: int, length: int) -> str | None:
+        """Verify the blocks that contain these bytes; return a description of the first corrupt one, or None."""
+        if not length:
+            return None
+        if self._is_truncated():
+            return "file was truncated while in use"
+        size = self.trailer.block_bytes
+        first, end = offset // size, -(-(offset + length) // size)
+        numbers = (first + (~self._is_verified[first:end]).nonzero()[0]).tolist()
+        blocks = (
+            self.view[number * size : min((number + 1) * size, self.end)] for number in numbers
+        )
+        corruption = find_corrupt_block(self.trailer, numbers, blocks)
+        if corruption is None:
+            self._is_verified[first:end] = True
+        return corruption
+
+    def _is_truncated(self) -> bool:
+        """Return whether the file is shorter than its mapping: reading a missing page would kill the process."""
+        return self._mapped is not None and self._mapped.size() < len(self.view)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    """Return the fields that change with a file's content."""
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class Segment:
-    """One segment.
+    """A segment in memory or in a mapped file.
 
     Args:
         source: The segment's bytes.
         name: The segment's name.
     """
 
-    def __init__(self, source: SegmentBytes, name: str) -> None:
+    def __init__(self, source: _SegmentBytes, name: str) -> None:
         self.name = name
         self.source = source
         self._sections: dict[int, Section] = {}
@@ -41,24 +159,34 @@ class Segment:
 
         Raises:
             CheckpointNotFoundError: The file is gone.
-            CheckpointCorruptedError: The bytes are no segment, or the trailer is damaged.
+            CheckpointCorruptedError: The bytes are not a segment, or the trailer is corrupt.
             UnsupportedFormatError: A newer Holdfast wrote it.
         """
-        return cls(SegmentBytes.mapped(path, written), name)
+        return cls(_SegmentBytes.map_file(path, written), name)
 
     @classmethod
-    def of_bytes(cls, data: bytes | bytearray | pa.Buffer, name: str, location: str = "") -> Self:
-        """Over bytes in memory: a copy at a better address, if that is needed. Raises what `open` does."""
+    def from_bytes(cls, data: bytes | bytearray | pa.Buffer, name: str, location: str = "") -> Self:
+        """Make a segment of bytes in memory, which are copied if their address is unsuitable. Raises as `open`."""
         buffer = pa.py_buffer(data)
         if buffer.address % 8:
             copy = pa.allocate_buffer(len(buffer))
             memoryview(copy).cast("B")[:] = memoryview(buffer).cast("B")
             buffer = copy
-        return cls(SegmentBytes(buffer, location or f"segment {name}"), name)
+        return cls(_SegmentBytes(buffer, location or f"segment {name}"), name)
+
+    @classmethod
+    def load(cls, name: str, handle: StreamStateHandle) -> Self:
+        """Read a stored segment into memory. Raises as `open`."""
+        if isinstance(handle, ByteStreamStateHandle):
+            return cls.from_bytes(handle.data, name)
+        data = pa.allocate_buffer(handle.size)
+        with handle.open_input_stream() as stream:
+            read_into(stream, memoryview(data).cast("B"))
+        return cls.from_bytes(data, name, location_of(handle))
 
     @property
     def location(self) -> str:
-        """Where the bytes came from."""
+        """The file, or a name for errors."""
         return self.source.location
 
     @property
@@ -71,81 +199,200 @@ class Segment:
         """Number of sections."""
         return len(self.source.trailer.sections)
 
-    def section(self, number: int) -> "Section":
-        """A section by its number. Raises `CheckpointCorruptedError` if there is none of that number."""
+    def section(self, number: int) -> Section:
+        """Return a section by its number. Raises `CheckpointCorruptedError` if it doesn't exist."""
         section = self._sections.get(number)
         if section is None:
-            if not 0 <= number < self.sections:
-                message = (
-                    f"segment {self.name} has {self.sections} sections, and no section {number}"
-                )
-                raise CheckpointCorruptedError(message, self.location)
-            section = self._sections[number] = Section(self, self.source.trailer.sections[number])
+            place = _section_place(self, self.source.trailer, number)
+            section = self._sections[number] = Section(self, place)
         return section
 
-    def fetch_if_damaged(self, fetch: Callable[[str], "Segment"]) -> None:
-        """When a block turns out to be damaged, go on with the bytes of another copy.
+    def fetch_if_corrupt(self, fetch: Callable[[str], "Segment"]) -> None:
+        """Replace the bytes by another copy when a block is found to be corrupt.
 
         Args:
-            fetch: Gives the same segment from where it is kept safe. It is told what is wrong with these bytes,
-                and raises what that place does.
+            fetch: Returns the same segment from storage, and raises as storage does; its argument describes the
+                corruption.
         """
         self._fetch = fetch
 
     def is_changed(self) -> bool:
-        """Whether somebody has written to the file since it was mapped, or put another one in its place."""
+        """Return whether the file was written to or replaced since it was mapped."""
         return self.source.is_changed()
 
-    def expect(self, *, most: bool) -> None:
-        """Most pages of a section will be touched, or here and there some.
+    def advise(self, *, sequential: bool) -> None:
+        """Announce that most pages of a section will be read, or only some.
 
-        For few pages no neighbours are read along, which would drive others out of a memory that is too small
-        for all. Most pages are left to the system: to read them in one go beforehand was slower.
+        For few pages readahead is turned off, since it would evict other pages if memory is short. For most
+        pages the system decides: reading them in one go beforehand was slower.
         """
-        self.source.expect(most=most)
+        self.source.advise(sequential=sequential)
 
     def write_to(self, stream: CheckpointStateOutputStream) -> None:
-        """Let a stream have all bytes: as the file that they are in, if it can do with that, else as a copy.
+        """Write all bytes to a stream, which adopts the segment's file if it can.
 
         Raises:
-            CheckpointCorruptedError: A block is damaged.
+            CheckpointCorruptedError: A block is corrupt.
             StorageUnavailableError: The store did not take it.
         """
         written = self.source.written
         is_adopted = (
             written is not None
-            and isinstance(stream, AdoptingOutputStream)
             and not self.is_changed()
             and stream.adopt(self.location, self.size, written)
         )
         if is_adopted:
-            self.source.note_own_change()
+            self.source.accept_status()
         else:
             stream.write(self.content())
 
-    def let_go(self) -> None:
-        """Let go of the sections: whoever uses one goes on, and the memory is free when nobody does."""
+    def release(self) -> None:
+        """Release the sections: their memory is freed when the last user of them ends."""
         self._sections = {}
 
     def content(self) -> memoryview:
-        """All bytes, verified. Raises `CheckpointCorruptedError`."""
-        return self._verified(0, self.source.end).view
+        """Return all bytes, verified. Raises `CheckpointCorruptedError`."""
+        return self._verify(0, self.source.end).view
 
-    def verified(self, offset: int, length: int) -> pa.Buffer:
-        """So many bytes. Raises `CheckpointCorruptedError` if a block that they lie in is damaged."""
-        return self._verified(offset, length).buffer.slice(offset, length)
+    def read(self, offset: int, length: int) -> pa.Buffer:
+        """Read and verify bytes. Raises `CheckpointCorruptedError`."""
+        return self._verify(offset, length).buffer.slice(offset, length)
 
-    def corrupted(self, message: str) -> CheckpointCorruptedError:
-        """An error that names the segment."""
-        return CheckpointCorruptedError(f"segment {self.name}: {message}", self.location)
+    def corrupted_error(self, message: str) -> CheckpointCorruptedError:
+        """Make an error that names the segment."""
+        return _corrupted_error(self.name, message, self.location)
 
-    def _verified(self, offset: int, length: int) -> SegmentBytes:
-        """The segment's bytes, of which these are as they were written."""
+    def _verify(self, offset: int, length: int) -> _SegmentBytes:
+        """Verify bytes, and return the copy of the segment that they are intact in."""
         source = self.source
-        flaw = source.flaw(offset, length)
-        if flaw is not None and self._fetch is not None:
-            source = self.source = self._fetch(flaw).source
-            flaw = source.flaw(offset, length)
-        if flaw is not None:
-            raise CheckpointCorruptedError(f"segment {self.name}, {flaw}", source.location)
+        corruption = source.find_corruption(offset, length)
+        if corruption is not None and self._fetch is not None:
+            source = self.source = self._fetch(corruption).source
+            corruption = source.find_corruption(offset, length)
+        if corruption is not None:
+            raise self.corrupted_error(corruption)
         return source
+
+
+class StoredSegment:
+    """A segment in storage. Only requested blocks are read.
+
+    It keeps its trailer, and an open stream until `close`. Bytes are verified by the segment's own checksums,
+    whose blocks are smaller than those of its handle.
+
+    Args:
+        name: The segment's name.
+        handle: The stored bytes.
+
+    Raises:
+        CheckpointNotFoundError: The file is gone.
+        CheckpointCorruptedError: The bytes are not a segment, or the trailer is corrupt.
+        UnsupportedFormatError: A newer Holdfast wrote it.
+    """
+
+    def __init__(self, name: str, handle: StreamStateHandle) -> None:
+        self.name = name
+        self.location = location_of(handle) or f"segment {name}"
+        self._handle = handle
+        self._stream: BinaryIO | None = None
+        if type(handle) is FileStateHandle:
+            self._handle = msgspec.structs.replace(handle, checksum=None)
+        try:
+            self._trailer, self._end = self._read_trailer()
+        except BaseException:
+            self.close()
+            raise
+
+    def section(self, number: int) -> Section:
+        """Return a section by its number. Raises `CheckpointCorruptedError` if it doesn't exist."""
+        return Section(self, _section_place(self, self._trailer, number))
+
+    def load_section(self, number: int) -> Section:
+        """Read a section into memory with one request. Raises as `section` and `read`."""
+        place = _section_place(self, self._trailer, number)
+        start, length = place.place
+        return Section(_LoadedBytes(self, start, self.read(start, length)), place)
+
+    def read(self, offset: int, length: int) -> pa.Buffer:
+        """Read and verify bytes. Raises `CheckpointCorruptedError`."""
+        if not length:
+            return pa.py_buffer(b"")
+        size = self._trailer.block_bytes
+        start = offset // size * size
+        end = min(-(-(offset + length) // size) * size, self._end)
+        data = self._read(start, max(0, end - start))
+        view = memoryview(data)
+        numbers = range(start // size, -(-end // size))
+        blocks = (view[at - start : at - start + size] for at in range(start, end, size))
+        corruption = find_corrupt_block(self._trailer, numbers, blocks)
+        if corruption is not None:
+            raise self.corrupted_error(corruption)
+        return data.slice(offset - start, length)
+
+    def advise(self, *, sequential: bool) -> None:
+        """Do nothing: only requested bytes are read."""
+
+    def close(self) -> None:
+        """Close the stream; the next read opens it again."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def corrupted_error(self, message: str) -> CheckpointCorruptedError:
+        """Make an error that names the segment."""
+        return _corrupted_error(self.name, message, self.location)
+
+    def _read_trailer(self) -> tuple[Trailer, int]:
+        size = self._handle.size
+        start = max(0, size - _TAIL_BYTES)
+        tail = memoryview(self._read(start, size - start))
+
+        def read(offset: int, length: int) -> memoryview:
+            if offset < start:
+                return memoryview(self._read(offset, length))
+            return tail[offset - start : offset - start + length]
+
+        return decode_trailer(size, read, self.location)
+
+    def _read(self, offset: int, length: int) -> pa.Buffer:
+        data = pa.allocate_buffer(length)
+        if self._stream is None:
+            self._stream = self._handle.open_input_stream()
+        try:
+            self._stream.seek(offset)
+            read_into(self._stream, memoryview(data).cast("B"))
+        except EOFError as error:
+            message = f"file ends before {offset + length} bytes"
+            raise CheckpointCorruptedError(message, self.location) from error
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadedBytes:
+    """Bytes of a stored segment, from `start` on, that are in memory."""
+
+    segment: StoredSegment
+    start: int
+    data: pa.Buffer
+
+    def read(self, offset: int, length: int) -> pa.Buffer:
+        if offset < self.start or offset + length > self.start + self.data.size:
+            return self.segment.read(offset, length)
+        return self.data.slice(offset - self.start, length)
+
+    def advise(self, *, sequential: bool) -> None:
+        """Do nothing: the bytes are in memory."""
+
+    def corrupted_error(self, message: str) -> CheckpointCorruptedError:
+        return self.segment.corrupted_error(message)
+
+
+def _section_place(segment: Segment | StoredSegment, trailer: Trailer, number: int) -> SectionPlace:
+    sections = trailer.sections
+    if not 0 <= number < len(sections):
+        raise segment.corrupted_error(f"it has {len(sections)} sections, but no section {number}")
+    return sections[number]
+
+
+def _corrupted_error(name: str, message: str, location: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(f"segment {name}: {message}", location)

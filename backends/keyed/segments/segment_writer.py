@@ -1,12 +1,11 @@
-"""Makes a segment: sections as they come, their side tables, and the trailer in the end."""
+"""Write a segment: sections with their side tables, then the trailer."""
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import plain_type
-from holdfast.backends.keyed.segments.side_tables import LEAST_ROWS, directory_of, filter_of
+from holdfast.backends.keyed.columns import numpy_type
+from holdfast.backends.keyed.segments.side_tables import MIN_ROWS, build_directory, build_filter
 from holdfast.backends.keyed.segments.trailer import (
     ALIGNMENT,
     ARROW_KIND,
@@ -25,22 +24,15 @@ from holdfast.backends.keyed.table import SortKeys
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import Checksum, ChecksumBuilder
 
-_ROWS_WITH_BOTH = 32 * LEAST_ROWS
-"""From so many rows on a section with a filter has a directory, too."""
-
-
-class Needles(Enum):
-    """Whether most keys that a section is asked for are expected to be in it."""
-
-    MOSTLY_THERE = "mostly there"
-    MOSTLY_ABSENT = "mostly absent"
+_MIN_ROWS_FOR_BOTH = 32 * MIN_ROWS
+"""A section with a filter and at least this many rows also has a directory."""
 
 
 class SegmentWriter:
-    """Writes one segment.
+    """Writer of one segment.
 
     Args:
-        write: Appends bytes to the segment; keeps them as they are, or writes them before it returns.
+        write: Appends bytes to the segment. It keeps the buffer, or writes it before it returns.
     """
 
     def __init__(self, write: Callable[[BytesLike], object]) -> None:
@@ -60,18 +52,19 @@ class SegmentWriter:
         table: str,
         sort_keys: SortKeys,
         columns: Sequence[tuple[pa.Field, pa.Array]],
-        needles: Needles = Needles.MOSTLY_THERE,
+        *,
+        has_filter: bool = False,
     ) -> int:
-        """Append rows of a table; returns the section's number.
+        """Append a section; return its number.
 
         Args:
             table: The table's name.
-            sort_keys: The sort keys of the rows, ascending; at least one row.
-            columns: All columns but the sort keys, and their fields; each as long as these.
-            needles: Which side tables the section needs, if it is large enough for any.
+            sort_keys: The sort keys of the rows, ascending; there must be one.
+            columns: The other columns, with their fields; each as long as the sort keys.
+            has_filter: Whether a section that is large enough gets a filter, because most lookups are expected to miss it.
         """
         fields = [pa.field("hi", pa.uint64(), nullable=False), *(field for field, _ in columns)]
-        arrays = [pa.array(sort_keys), *(_whole(array) for _, array in columns)]
+        arrays = [pa.array(sort_keys), *(_without_offset(array) for _, array in columns)]
         batch = pa.record_batch(arrays, schema=pa.schema(fields))
         start = self.size
         sink = _Sink(self._append, start)
@@ -82,11 +75,10 @@ class SegmentWriter:
         place = (start, self.size - start)
         self._pad()
         directory = filter_ = None
-        if len(sort_keys) >= LEAST_ROWS:
-            absent = needles is Needles.MOSTLY_ABSENT
-            if not absent or len(sort_keys) >= _ROWS_WITH_BOTH:
+        if len(sort_keys) >= MIN_ROWS:
+            if not has_filter or len(sort_keys) >= _MIN_ROWS_FOR_BOTH:
                 directory = self._add_directory(sort_keys)
-            if absent:
+            if has_filter:
                 filter_ = self._add_filter(sort_keys)
         names = zip(batch.schema.names, batch.columns, strict=True)
         places = tuple(sink.place_of(name, array) for name, array in names)
@@ -96,10 +88,10 @@ class SegmentWriter:
         return len(self._sections) - 1
 
     def finish(self) -> Checksum:
-        """Append the trailer; the writer is done after it.
+        """Append the trailer; nothing can be added after it.
 
         Returns:
-            The checksum of all bytes, as a handle has it. It is made of the trailer's own, and the bytes aren't read for it.
+            The checksum of all bytes for a handle, combined from the checksums of the blocks.
         """
         blocks = self._checksum.finish()
         tail = encode_trailer(Trailer(tuple(self._sections), BLOCK_BYTES, blocks.blocks))
@@ -111,19 +103,21 @@ class SegmentWriter:
         return whole.finish()
 
     def _add_directory(self, sort_keys: SortKeys) -> DirectoryPlace | None:
-        directory = directory_of(sort_keys)
+        directory = build_directory(sort_keys)
         if directory is None:
             return None
-        place = self._add_part(directory.starts.data.cast("B"))
+        place = self._add_side_table(directory.starts.data.cast("B"))
         return DirectoryPlace(place, directory.shift, directory.first)
 
     def _add_filter(self, sort_keys: SortKeys) -> FilterPlace | None:
-        made = filter_of(sort_keys)
-        if made is None:
+        filter_ = build_filter(sort_keys)
+        if filter_ is None:
             return None
-        return FilterPlace(self._add_part(made.bits.data), made.shift, made.first_byte)
+        return FilterPlace(
+            self._add_side_table(filter_.bits.data), filter_.shift, filter_.first_byte
+        )
 
-    def _add_part(self, data: memoryview) -> tuple[int, int]:
+    def _add_side_table(self, data: memoryview) -> tuple[int, int]:
         start = self.size
         self._append(data)
         self._pad()
@@ -140,15 +134,15 @@ class SegmentWriter:
         self.size += memoryview(data).nbytes
 
 
-def _whole(array: pa.Array) -> pa.Array:
-    """The array without rows before or behind it, which Arrow would cut off into buffers of its own."""
+def _without_offset(array: pa.Array) -> pa.Array:
+    """Return the array in its own buffers: Arrow would copy a slice, and its places would be unknown."""
     return pa.concat_arrays([array]) if array.offset else array
 
 
 class _Sink:
-    """Collects what Arrow writes, without a copy, and notes the place of each buffer.
+    """File object for Arrow that appends each buffer without a copy and records its place in the segment.
 
-    Arrow notes positions in the section's footer: they count from the section's beginning.
+    Arrow's own positions, in the section's footer, are relative to the section's start.
     """
 
     closed = False
@@ -182,8 +176,8 @@ class _Sink:
         self.closed = True
 
     def place_of(self, name: str, array: pa.Array) -> ColumnPlace:
-        """Where a column of the section is."""
-        kind = column_kind(array.type, plain_type(array.type))
+        """Return the place of a column of the section."""
+        kind = column_kind(array.type, numpy_type(array.type))
         buffers = array.buffers()[1:]
         if kind == ARROW_KIND or array.null_count:
             return ColumnPlace(name, ARROW_KIND, ())
@@ -197,7 +191,7 @@ class _Sink:
 
 
 def _lengths(array: pa.Array, kind: str) -> tuple[int, ...]:
-    """How many bytes of each buffer the rows of a column need."""
+    """Return the number of bytes of each buffer that the rows of a column need."""
     width = TEXT_KINDS.get(kind)
     if width is None:
         return (len(array) * array.type.bit_width // 8,)

@@ -1,8 +1,7 @@
-"""Tables beside a section that lead to rows by sort key, without a look at all rows.
+"""Side tables of a section: indexes that find rows by sort key without reading all sort keys.
 
-A prefix is a sort key without its low bits. A directory says where the rows of each prefix begin, and is
-quick where most keys that are asked for are there. A filter says which prefixes occur, and is quick where
-most are not.
+A prefix is a sort key without its low bits. A directory has the first row of each prefix, and is fast if most
+lookup keys are present. A filter has the prefixes that occur, and is fast if most are absent.
 """
 
 from dataclasses import dataclass
@@ -12,26 +11,26 @@ import numpy.typing as npt
 
 from holdfast.backends.keyed.table import SortKeys
 
-LEAST_ROWS = 4096
-"""Sections with fewer rows have no side tables: a search by halving is as quick."""
+MIN_ROWS = 4096
+"""Sections with fewer rows have no side tables: a binary search is as fast."""
 
 STEP_ROWS = 1 << 15
-"""Rows that are counted at a time: they stay in the processor's cache."""
+"""Rows that are counted at a time, so that they stay in the processor's cache."""
 
-_ROWS_OF_A_BUCKET = 2
-_BITS_OF_A_ROW = 8
-_MOST_OF_A_ROW = 4
-"""Most buckets, or bytes of a filter, for each row: sort keys that are crowded get no side table."""
+_ROWS_PER_BUCKET = 2
+_BITS_PER_ROW = 8
+_MAX_PER_ROW = 4
+"""Bound of buckets, or bytes of a filter, per row: sort keys that are clustered get no side table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Where rows begin, by prefix.
+    """The first row of each prefix.
 
     Attributes:
-        starts: For each prefix from the first row's on the position of its first row, and one behind the last;
-            uint32.
-        shift: Low bits of a sort key's distance from `first` that are not in a prefix.
+        starts: The position of the first row of each prefix, from the first row's prefix on, then the number of
+            rows; uint32.
+        shift: Number of low bits of the distance from `first` that are not in a prefix.
         first: The first row's sort key.
     """
 
@@ -42,11 +41,11 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which prefixes occur.
+    """The prefixes that occur.
 
     Attributes:
-        bits: Bit p % 8 of byte p // 8 - `first_byte`, counted from the lowest, says whether prefix p occurs; uint8.
-        shift: Low bits of a sort key that are not in a prefix. Filters of equal shift are asked alike.
+        bits: Prefix p occurs if bit p % 8, counted from the lowest, of byte p // 8 - `first_byte` is set; uint8.
+        shift: Number of low bits of a sort key that are not in a prefix.
         first_byte: Number of the first byte.
     """
 
@@ -55,48 +54,48 @@ class Filter:
     first_byte: int
 
 
-def directory_of(sort_keys: SortKeys) -> Directory | None:
-    """A directory of about two rows a prefix; None if the sort keys are too crowded for that.
+def build_directory(sort_keys: SortKeys) -> Directory | None:
+    """Build a directory with about two rows per prefix; return None if the sort keys are too clustered.
 
     Args:
-        sort_keys: The sort keys of the rows, ascending; at least one.
+        sort_keys: The sort keys of the rows, ascending; there must be one.
     """
     rows, first, last = len(sort_keys), int(sort_keys[0]), int(sort_keys[-1])
     span = last - first + 1
-    shift = max(0, (span // max(1, rows // _ROWS_OF_A_BUCKET)).bit_length() - 1)
+    shift = max(0, (span // max(1, rows // _ROWS_PER_BUCKET)).bit_length() - 1)
     prefixes = ((last - first) >> shift) + 1
-    if prefixes > _MOST_OF_A_ROW * rows:
+    if prefixes > _MAX_PER_ROW * rows:
         return None
     starts = np.zeros(prefixes + 1, np.uint32)
     for row in range(0, rows, STEP_ROWS):
         distances = sort_keys[row : row + STEP_ROWS] - np.uint64(first)
         numbers = (distances >> np.uint64(shift)).view(np.int64)
-        least = int(numbers[0])
-        counts = np.bincount(numbers - least)
-        starts[least + 1 : least + 1 + len(counts)] += counts.astype(np.uint32)
+        first_number = int(numbers[0])
+        counts = np.bincount(numbers - first_number)
+        starts[first_number + 1 : first_number + 1 + len(counts)] += counts.astype(np.uint32)
     np.cumsum(starts, out=starts, dtype=np.uint32)
     return Directory(starts, shift, first)
 
 
-def filter_of(sort_keys: SortKeys) -> Filter | None:
-    """A filter of 8 to 16 bits a row, which lets 1 of 8 to 16 absent keys pass; None if keys are too crowded.
+def build_filter(sort_keys: SortKeys) -> Filter | None:
+    """Build a filter with 8 to 16 bits per row and as many absent keys per false positive; None if keys are too clustered.
 
     Args:
-        sort_keys: The sort keys of the rows, ascending; at least one.
+        sort_keys: The sort keys of the rows, ascending; there must be one.
     """
     rows, first, last = len(sort_keys), int(sort_keys[0]), int(sort_keys[-1])
-    shift = max(0, ((last - first + 1) // (_BITS_OF_A_ROW * rows)).bit_length() - 1)
+    shift = max(0, ((last - first + 1) // (_BITS_PER_ROW * rows)).bit_length() - 1)
     first_byte = first >> shift >> 3
     size = (last >> shift >> 3) + 1 - first_byte
-    if size > _MOST_OF_A_ROW * rows:
+    if size > _MAX_PER_ROW * rows:
         return None
     bits = np.zeros(size, np.uint8)
     for row in range(0, rows, STEP_ROWS):
         prefixes = (sort_keys[row : row + STEP_ROWS] >> np.uint64(shift)).view(np.int64)
-        least = int(prefixes[0]) & ~7
-        occurs = np.zeros((int(prefixes[-1]) | 7) + 1 - least, bool)
-        occurs[prefixes - least] = True
+        first_prefix = int(prefixes[0]) & ~7
+        occurs = np.zeros((int(prefixes[-1]) | 7) + 1 - first_prefix, bool)
+        occurs[prefixes - first_prefix] = True
         packed = np.packbits(occurs, bitorder="little")
-        at = (least >> 3) - first_byte
+        at = (first_prefix >> 3) - first_byte
         bits[at : at + len(packed)] |= packed
     return Filter(bits, shift, first_byte)

@@ -1,4 +1,4 @@
-"""The specification of a table as a manifest stores it."""
+"""Specifications of tables as manifests store them, and migrations from them."""
 
 from dataclasses import fields
 from functools import lru_cache
@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.keyed.compatibility import are_folds_kept, check_times
+from holdfast.backends.keyed.compatibility import check_ttl, has_same_folds
 from holdfast.backends.keyed.table import Fold, Migration, StateKind, TableSpec, plain_schema
 from holdfast.common import MAX_INT64
 from holdfast.errors import StateMigrationError
 
 
 class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A `TableSpec` with its schemas as Arrow stores them: the bytes of an IPC schema message each."""
+    """A `TableSpec` with each schema as the bytes of an Arrow IPC schema message."""
 
     name: str
     kind: StateKind
@@ -28,28 +28,28 @@ class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, spec: TableSpec) -> "StoredSpec":
-        """The stored form of a specification."""
-        parts: dict[str, Any] = {}
+        """Return the stored form of a specification."""
+        values: dict[str, Any] = {}
         for field in fields(spec):
-            part = getattr(spec, field.name)
-            parts[field.name] = _bytes_of(part) if isinstance(part, pa.Schema) else part
-        return cls(**parts)
+            value = getattr(spec, field.name)
+            values[field.name] = _to_bytes(value) if isinstance(value, pa.Schema) else value
+        return cls(**values)
 
     def spec(self) -> TableSpec:
-        """The spec. Raises `pa.ArrowException`, `ValueError` or `OSError` if it can't be right."""
-        return _spec(self)
+        """Return the specification. Raises `pa.ArrowException`, `ValueError` or `OSError` if it is invalid."""
+        return _decode(self)
 
 
 @lru_cache(maxsize=256)
-def _spec(stored: StoredSpec) -> TableSpec:
+def _decode(stored: StoredSpec) -> TableSpec:
     if stored.ttl_ms is not None and not 0 < stored.ttl_ms <= MAX_INT64:
-        message = f"rows of table {stored.name!r} live for {stored.ttl_ms} ms"
+        message = f"table {stored.name!r} has a TTL of {stored.ttl_ms} ms"
         raise ValueError(message)
-    parts = {
-        name: _schema(part) if isinstance(part, bytes) else part
-        for name, part in msgspec.structs.asdict(stored).items()
+    values = {
+        name: _to_schema(value) if isinstance(value, bytes) else value
+        for name, value in msgspec.structs.asdict(stored).items()
     }
-    spec = TableSpec(**parts)
+    spec = TableSpec(**values)
     names = [field.name for field in spec.stored_fields]
     if len(set(names)) < len(names) or not len(spec.key):
         message = f"table {stored.name!r} has columns {names}"
@@ -60,45 +60,45 @@ def _spec(stored: StoredSpec) -> TableSpec:
     return spec
 
 
-def _bytes_of(schema: pa.Schema) -> bytes:
+def _to_bytes(schema: pa.Schema) -> bytes:
     return schema.serialize().to_pybytes() if len(schema) else b""
 
 
-def _schema(data: bytes) -> pa.Schema:
+def _to_schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data)) if data else pa.schema([])
 
 
-def migration_of(
+def resolve_migration(
     stored: TableSpec, spec: TableSpec, migration: Migration | None
 ) -> Migration | None:
-    """The function that migrates stored values to the table's present types; None if they have these already.
+    """Return the migration of stored values to the table's present types; None if they have these already.
 
     Args:
         stored: The table's specification when it was stored.
         spec: The table's present specification.
-        migration: Migrates stored values; None if there is no way.
+        migration: Migrates stored values; None if they can't be migrated.
 
     Raises:
-        StateMigrationError: The table is of another kind, has other keys, folds otherwise, or its rows have
-            no times; or its values differ, and there is no migration.
+        StateMigrationError: The kind, the keys or the folds differ, or a TTL was added or removed; or the values
+            differ, and there is no migration.
     """
-    for what, before, now in (
+    for aspect, before, now in (
         ("kind", stored.kind, spec.kind),
         ("keys", plain_schema(stored.key), plain_schema(spec.key)),
         ("namespaces", plain_schema(stored.namespace), plain_schema(spec.namespace)),
-        ("sub keys", _bytes_of(stored.sub_key), _bytes_of(spec.sub_key)),
-        ("folds", are_folds_kept(stored, spec), True),
+        ("sub keys", _to_bytes(stored.sub_key), _to_bytes(spec.sub_key)),
+        ("folds", has_same_folds(stored, spec), True),
     ):
         if before != now:
             message = (
-                f"state {spec.name!r} was stored with other {what}: {stored}; asked for: {spec}"
+                f"state {spec.name!r} was stored with other {aspect}: {stored}; requested: {spec}"
             )
             raise StateMigrationError(message)
-    check_times(stored, spec)
-    are_same = stored.folds == spec.folds and stored.is_struct == spec.is_struct
-    if are_same and _bytes_of(stored.values) == _bytes_of(spec.values):
+    check_ttl(stored, spec)
+    is_stored_alike = stored.folds == spec.folds and stored.is_struct == spec.is_struct
+    if is_stored_alike and _to_bytes(stored.values) == _to_bytes(spec.values):
         return None
     if migration is None:
-        message = f"state {spec.name!r} was stored with values {stored.values}, and is asked for with {spec.values}"
+        message = f"state {spec.name!r} was stored with values {stored.values}, but requested with {spec.values}"
         raise StateMigrationError(message)
     return migration

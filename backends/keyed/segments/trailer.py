@@ -1,4 +1,4 @@
-"""The bytes around the sections of a segment: what it begins and ends with. Pure, no I/O.
+"""The bytes of a segment around its sections: header and trailer. Pure, no I/O.
 
     offset  length  meaning
     0       8       magic, "HOLDSEGM" in ASCII
@@ -11,7 +11,7 @@
     t+n+8   4       format version, again
     t+n+12  8       magic, again
 
-The trailer says where all else is, and has the checksum of each block of all bytes before it.
+The trailer has the place of everything else, and a checksum for each block of the bytes before it.
 """
 
 import struct
@@ -21,18 +21,24 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from holdfast.common import BlockBytes, Count, crc32c, message_pack_decoder
-from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
+from holdfast.common import (
+    BlockBytes,
+    Count,
+    Frame,
+    check_crc32c,
+    crc32c,
+    message_pack_decoder,
+)
+from holdfast.errors import CheckpointCorruptedError
 
-MAGIC = b"HOLDSEGM"
-VERSION = 1
-"""The version that is written, and the only one that is read."""
+FRAME = Frame(b"HOLDSEGM", 1, "segment")
+"""Magic and version are at both ends of a segment; the checksum is only that of the trailer."""
 
 ALIGNMENT = 64
-"""Every part begins at a multiple of so many bytes."""
+"""Sections and side tables start at a multiple of this."""
 
 BLOCK_BYTES = 1 << 16
-"""Bytes under one checksum: for each column that is touched, whole blocks are read and verified."""
+"""Bytes under one checksum. Reading a column reads and verifies whole blocks."""
 
 _HEADER = struct.Struct(">8sI52x")
 _TAIL = struct.Struct(">III8s")
@@ -52,22 +58,22 @@ FIXED_KINDS = frozenset(
         "<f8",
     }
 )
-"""Kinds of columns that are numbers side by side: NumPy's name of the type."""
+"""Kinds of columns that are contiguous numbers: NumPy's name of the type."""
 
 TEXT_KINDS = {"string": 4, "binary": 4, "large_string": 8, "large_binary": 8}
-"""Kinds of columns that are offsets and bytes, and the width of an offset."""
+"""Kinds of columns that are offsets and bytes, with the width of an offset."""
 
 ARROW_KIND = "arrow"
-"""The kind of all other columns: Arrow's metadata in the section says where they are."""
+"""The kind of all other columns: their places are in Arrow's metadata of the section."""
 
 
 class ColumnPlace(msgspec.Struct, frozen=True):
-    """Where a column's buffers are.
+    """The place of a column's buffers.
 
     Attributes:
         name: The column's name.
         kind: One of `FIXED_KINDS` or `TEXT_KINDS`, without nulls; else `ARROW_KIND`.
-        buffers: The values, or the offsets and then the bytes; none of a column of `ARROW_KIND`.
+        buffers: The values, or the offsets and then the bytes; empty for a column of `ARROW_KIND`.
     """
 
     name: str
@@ -76,7 +82,7 @@ class ColumnPlace(msgspec.Struct, frozen=True):
 
 
 class DirectoryPlace(msgspec.Struct, frozen=True):
-    """Where a directory is: positions of rows, unsigned, 4 bytes each, little-endian."""
+    """The place of a directory: positions of rows, unsigned, 4 bytes each, little-endian."""
 
     place: _Bytes
     shift: _Shift
@@ -84,7 +90,7 @@ class DirectoryPlace(msgspec.Struct, frozen=True):
 
 
 class FilterPlace(msgspec.Struct, frozen=True):
-    """Where a filter is: one bit a prefix."""
+    """The place of a filter: one bit per prefix."""
 
     place: _Bytes
     shift: _Shift
@@ -92,15 +98,15 @@ class FilterPlace(msgspec.Struct, frozen=True):
 
 
 class SectionPlace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a section is, and what leads to its rows.
+    """The place of a section and of its side tables.
 
     Attributes:
-        table: The table that the rows are of.
-        rows: How many rows.
+        table: The name of the table that the rows belong to.
+        rows: Number of rows.
         place: The section itself, an Arrow IPC file of one record batch.
-        columns: Where its columns are.
-        directory: Where rows begin, by prefix.
-        filter: Which prefixes occur.
+        columns: The places of its columns.
+        directory: The first row of each prefix.
+        filter: The prefixes that occur.
     """
 
     table: str
@@ -115,9 +121,9 @@ class Trailer(msgspec.Struct, frozen=True):
     """The content of a segment.
 
     Attributes:
-        sections: In the order in which they lie.
-        block_bytes: Length of all blocks but the last, which may be shorter.
-        blocks: One CRC-32C a block of all bytes before the trailer, 4 bytes each, big-endian.
+        sections: In the order of their places.
+        block_bytes: Length of every block except the last, which may be shorter.
+        blocks: The CRC-32C of each block of the bytes before the trailer, 4 bytes each, big-endian.
     """
 
     sections: tuple[SectionPlace, ...]
@@ -126,20 +132,20 @@ class Trailer(msgspec.Struct, frozen=True):
 
 
 def header() -> bytes:
-    """The first bytes of a segment."""
-    return _HEADER.pack(MAGIC, VERSION)
+    """Return the first bytes of a segment."""
+    return _HEADER.pack(FRAME.magic, FRAME.version)
 
 
 def encode_trailer(trailer: Trailer) -> bytes:
-    """The last bytes of a segment."""
+    """Return the last bytes of a segment."""
     body = msgspec.msgpack.encode(trailer)
-    return body + _TAIL.pack(crc32c(body), len(body), VERSION, MAGIC)
+    return body + _TAIL.pack(crc32c(body), len(body), FRAME.version, FRAME.magic)
 
 
 def decode_trailer(
     size: int, read: Callable[[int, int], memoryview], location: str
 ) -> tuple[Trailer, int]:
-    """The content of a segment, and where its trailer begins.
+    """Read the trailer of a segment; return it, and its offset.
 
     Args:
         size: Length of the segment in bytes.
@@ -147,52 +153,46 @@ def decode_trailer(
         location: The file, for errors.
 
     Raises:
-        CheckpointCorruptedError: The bytes are no segment, were cut or changed, or have numbers that can't be.
-        UnsupportedFormatError: The bytes are of a newer version.
+        CheckpointCorruptedError: The bytes are not a segment, were cut or changed, or have invalid numbers.
+        UnsupportedFormatError: The version is another one.
     """
-    if size < _HEADER.size + _TAIL.size:
-        raise CheckpointCorruptedError(f"{size} bytes are no segment", location)
-    magic, version_ahead = _HEADER.unpack(read(0, _HEADER.size))
-    if magic != MAGIC:
-        raise CheckpointCorruptedError(f"{size} bytes are no segment", location)
+    has_ends = size >= _HEADER.size + _TAIL.size
+    magic, first_version = _HEADER.unpack(read(0, _HEADER.size)) if has_ends else (b"", 0)
+    if magic != FRAME.magic:
+        raise CheckpointCorruptedError(f"{size} bytes are not a segment", location)
     expected, length, version, magic = _TAIL.unpack(read(size - _TAIL.size, _TAIL.size))
-    if magic != MAGIC:
+    if magic != FRAME.magic:
         raise CheckpointCorruptedError(f"segment is cut off at {size} bytes", location)
-    if version != version_ahead:
-        message = f"segment of format versions {version_ahead} and {version} at its two ends"
+    if version != first_version:
+        message = f"segment of format versions {first_version} and {version} at its two ends"
         raise CheckpointCorruptedError(message, location)
-    if version != VERSION:
-        message = f"segment of format version {version}; this Holdfast reads version {VERSION}"
-        raise UnsupportedFormatError(f"{message}: upgrade Holdfast", location)
+    FRAME.check_version(version, location)
     start = size - _TAIL.size - length
     if start < _HEADER.size:
         raise CheckpointCorruptedError(
             f"trailer of {length} bytes in a segment of {size}", location
         )
     body = read(start, length)
-    actual = crc32c(body)
-    if actual != expected:
-        message = f"trailer has checksum {actual:08x}, expected {expected:08x} (crc32c)"
-        raise CheckpointCorruptedError(message, location)
+    check_crc32c(body, expected, "trailer", location)
     try:
         trailer = _DECODER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointCorruptedError(f"trailer can't be decoded ({error})", location) from error
-    flaw = _flaw(trailer, start)
-    if flaw is not None:
-        raise CheckpointCorruptedError(f"trailer can't be right: {flaw}", location)
+    contradiction = _find_contradiction(trailer, start)
+    if contradiction is not None:
+        raise CheckpointCorruptedError(f"trailer is invalid: {contradiction}", location)
     return trailer, start
 
 
-def flaw_of_blocks(
+def find_corrupt_block(
     trailer: Trailer, numbers: Sequence[int], blocks: Iterable[memoryview]
 ) -> str | None:
-    """What is wrong with the first bad block; None if none is.
+    """Verify blocks; return a description of the first corrupt one, or None.
 
     Args:
-        trailer: Has the checksums.
-        numbers: Numbers of the blocks, which count from the segment's beginning.
-        blocks: The bytes of each.
+        trailer: The checksums.
+        numbers: The blocks' numbers, counted from the start of the segment.
+        blocks: The bytes of each block.
     """
     if not numbers:
         return None
@@ -204,7 +204,7 @@ def flaw_of_blocks(
     at = int(bad[0])
     start = numbers[at] * trailer.block_bytes
     return (
-        f"block {numbers[at]} (from byte {start} on) has checksum {actual[at]:08x}, "
+        f"block {numbers[at]} (from byte {start}) has checksum {actual[at]:08x}, "
         f"expected {expected[at]:08x} (crc32c)"
     )
 
@@ -212,18 +212,18 @@ def flaw_of_blocks(
 _DECODER = message_pack_decoder(Trailer)
 
 
-def _flaw(trailer: Trailer, end: int) -> str | None:
-    """Which number of the trailer contradicts another, or the `end` of what it is about; None if none does."""
+def _find_contradiction(trailer: Trailer, end: int) -> str | None:
+    """Describe the first number that contradicts another one, or the trailer's offset `end`; None if none does."""
     if len(trailer.blocks) != 4 * -(-end // trailer.block_bytes):
         return f"checksums of {len(trailer.blocks) // 4} blocks for {end} bytes"
     for number, section in enumerate(trailer.sections):
-        for what, (offset, length) in _parts(section):
+        for name, (offset, length) in _places(section):
             if offset < _HEADER.size or offset + length > end:
-                return f"{what} of section {number} is bytes {offset} to {offset + length} of {end}"
+                return f"{name} of section {number} is bytes {offset} to {offset + length} of {end}"
         for column in section.columns:
-            flaw = _flaw_of_column(column, section.rows)
-            if flaw is not None:
-                return f"column {column.name!r} of section {number} has {flaw}"
+            contradiction = _find_wrong_buffers(column, section.rows)
+            if contradiction is not None:
+                return f"column {column.name!r} of section {number} has {contradiction}"
         directory = section.directory
         if directory is not None and (directory.place[1] % 4 or directory.place[1] < 8):
             return f"directory of section {number} has {directory.place[1]} bytes"
@@ -232,17 +232,17 @@ def _flaw(trailer: Trailer, end: int) -> str | None:
     return None
 
 
-def _parts(section: SectionPlace) -> list[tuple[str, tuple[int, int]]]:
-    parts = [("whole", section.place)]
-    parts += [(column.name, place) for column in section.columns for place in column.buffers]
+def _places(section: SectionPlace) -> list[tuple[str, tuple[int, int]]]:
+    places = [("data", section.place)]
+    places += [(column.name, place) for column in section.columns for place in column.buffers]
     if section.directory is not None:
-        parts.append(("directory", section.directory.place))
+        places.append(("directory", section.directory.place))
     if section.filter is not None:
-        parts.append(("filter", section.filter.place))
-    return parts
+        places.append(("filter", section.filter.place))
+    return places
 
 
-def _flaw_of_column(column: ColumnPlace, rows: int) -> str | None:
+def _find_wrong_buffers(column: ColumnPlace, rows: int) -> str | None:
     needed: tuple[int, ...]
     if column.kind in FIXED_KINDS:
         needed = (rows * np.dtype(column.kind).itemsize,)
@@ -251,7 +251,7 @@ def _flaw_of_column(column: ColumnPlace, rows: int) -> str | None:
     elif column.kind == ARROW_KIND:
         needed = ()
     else:
-        return f"kind {column.kind!r}, which no column has"
+        return f"unknown kind {column.kind!r}"
     lengths = tuple(length for _, length in column.buffers)
     if len(lengths) != len(needed) or any(a < b for a, b in zip(lengths, needed, strict=True)):
         return f"buffers of {lengths} bytes for {rows} rows"
@@ -259,11 +259,11 @@ def _flaw_of_column(column: ColumnPlace, rows: int) -> str | None:
 
 
 def column_kind(type: Any, dtype: np.dtype[Any] | None) -> str:
-    """The kind of a column without nulls.
+    """Return the kind of a column without nulls.
 
     Args:
         type: Arrow's type.
-        dtype: How NumPy holds the column, if it does.
+        dtype: The NumPy type; None if the column is an Arrow array.
     """
     if dtype is not None:
         return dtype.str

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import Elements, MisfitError, chunks_of, named_conversion
+from holdfast.backends.arrow import Elements, IncompatibleValueError, chunks_of, named_conversion
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor, ValuePage
@@ -47,7 +47,7 @@ class AverageColumns(StateColumns):
         """
         try:
             numbers = combine_chunks(chunks_of(values, pa.float64()), pa.float64())
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = (
                 f"values don't fit state {self.rows.name!r}, which is a mean of floats: {error}"
             )
@@ -135,8 +135,8 @@ class Average(AggregateFunction):
     def add(self, value: Any, accumulator: Any) -> dict[str, Any]:
         if type(value) is not float:
             try:
-                value = _FLOATS.own(value)
-            except MisfitError:
+                value = _FLOATS.canonical(value)
+            except IncompatibleValueError:
                 message = f"state {self._name!r} is a mean of floats, got {type(value).__name__}"
                 raise InvalidRequestError(message) from None
         return {"sum": accumulator["sum"] + value, "count": accumulator["count"] + 1}

@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError, dictionary_key, scalar_of
+from holdfast.backends.arrow import IncompatibleValueError, dictionary_key, scalar_of
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_rows import CheckedRows, ValueRows
@@ -394,7 +394,7 @@ def namespace_scalars(name: str, namespace: Sequence[Any], schema: pa.Schema) ->
     for value, field in zip(namespace, schema, strict=True):
         try:
             scalar = pa.scalar(None, field.type) if value is None else scalar_of(value, field.type)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = f"state {name!r}: namespace {field.name!r} of type {field.type}: {error}"
             raise InvalidRequestError(message) from None
         scalars.append(scalar)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, are_new, dictionary_key
+from holdfast.backends.arrow import Elements, dictionary_key, run_starts
 from holdfast.backends.keyed.columns import same_rows, take_arrow
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import SUB_BITS, Keys
@@ -174,14 +174,14 @@ class MapColumns:
     ) -> tuple[TableRows, Positions, Positions]:
         """Return rows of the table, the positions of those that belong to the keys, key by key, and the index of the key of each."""
         prefixes = keys.sort_keys >> SUB_BITS
-        first = prefixes[are_new(prefixes)]
+        first = prefixes[run_starts(prefixes)]
         rows = self.rows.table.rows_between(
             first << SUB_BITS, (first + _U(1)) << SUB_BITS, include_expired=include_expired
         )
         indices = np.full(len(rows), -1, np.int64)
         todo = np.arange(len(rows))
         row_prefixes = rows.identities.sort_keys >> SUB_BITS
-        starts = are_new(row_prefixes).nonzero()[0]
+        starts = run_starts(row_prefixes).nonzero()[0]
         candidates = prefixes.searchsorted(row_prefixes.take(starts))
         candidates = candidates.repeat(np.diff(starts, append=len(rows)))
         own_columns = rows.identities.columns[: len(keys.columns)]

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError, chunks_of
+from holdfast.backends.arrow import Elements, IncompatibleValueError, chunks_of
 from holdfast.backends.descriptors import KnownFunction
-from holdfast.backends.keyed.columns import fold_behind, folded, from_arrow, take, to_arrow
+from holdfast.backends.keyed.columns import from_arrow, take, to_arrow
+from holdfast.backends.keyed.folding import fold_column, fold_into
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import UNREAD, CurrentKeyView, KeyCursor, ValuePage
 from holdfast.backends.keyed.states.scalar_folds import Combine, combination_of, field_of
@@ -56,7 +57,7 @@ class FoldingColumns(StateColumns):
         if self.rows.has_ttl:  # operands that are appended to a row have no times
             table = self.rows.table
             present, before = table.get(keys.identities)
-            self.rows.put(keys, form.values_of(fold_behind(before, columns, present, table.spec)))
+            self.rows.put(keys, form.values_of(fold_into(before, columns, present, table.spec)))
         else:
             self.rows.append(keys, form.values_of(columns))
 
@@ -74,7 +75,7 @@ class FoldingColumns(StateColumns):
                 continue
             check_length(self.rows.name, len(column), len(order), "rows")
             operands = take(from_arrow(column), order)
-            value = folded(operands, field.type, bounds, function, state=self.rows.name)
+            value = fold_column(operands, field.type, bounds, function, state=self.rows.name)
             columns.append(to_arrow(value, field.type))
         return columns
 
@@ -106,7 +107,7 @@ class FoldingColumns(StateColumns):
     def _cast(self, field: pa.Field, values: Elements) -> pa.Array:
         try:
             return combine_chunks(chunks_of(values, field.type), field.type)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = (
                 f"state {self.rows.name!r}, field {field.name!r} of type {field.type}: {error}"
             )

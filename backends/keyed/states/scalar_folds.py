@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import MisfitError, union_of_sketches
+from holdfast.backends.arrow import IncompatibleValueError, union_of_sketches
 from holdfast.backends.descriptors import KnownFunction
 from holdfast.errors import InvalidRequestError
 
@@ -130,7 +130,7 @@ def _concatenate(value: Any, other: Any) -> Any:
 def _union(value: bytes, other: bytes) -> bytes:
     try:
         return union_of_sketches([value, other])
-    except MisfitError as error:
+    except IncompatibleValueError as error:
         raise InvalidRequestError(str(error)) from error
 
 

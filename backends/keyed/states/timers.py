@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.grouping import Positions, grouped
+from holdfast.backends.keyed.grouping import Positions, group_rows
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor
 from holdfast.backends.keyed.states.state_rows import CheckedRows, check_length, key_indices
 from holdfast.backends.keyed.table import Identities, Operation, SortKeys
-from holdfast.backends.keyed.timer_order import time_part
-from holdfast.backends.keyed.whole_ms import LEAST_MS, whole_ms
+from holdfast.backends.keyed.times import MIN_TIME_MS, time_part, whole_ms
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 
@@ -93,10 +92,10 @@ class Timers:
         """
         due = self._due(until_ms)
         if len(due):
-            if until_ms == LEAST_MS:  # this bound means that no timer has fired
+            if until_ms == MIN_TIME_MS:  # this bound means that no timer has fired
                 self.rows.table.write(due, (), Operation.DELETE)
             else:
-                self.rows.table.forget_up_to(until_ms)
+                self.rows.table.delete_up_to(until_ms)
             self._is_earliest_known = False
         return self._in_order_of_time(due)
 
@@ -157,7 +156,7 @@ class Timers:
         both = [
             pa.concat_arrays([own, other]) for own, other in zip(keys.columns, columns, strict=True)
         ]
-        codes = grouped(prefixes, both).codes
+        codes = group_rows(prefixes, both).codes
         owners = np.full(codes.max(initial=-1) + 1, -1, np.int64)
         owners[codes[: len(keys)]] = np.arange(len(keys))
         indices = owners[codes[len(keys) :]]
@@ -179,7 +178,7 @@ class Timers:
         at = pa.array(indices)
         base = keys.sort_keys[indices]
         sort_keys = (base & ~_LAST) | time_part(times_ms) | _ending(base)
-        groups = grouped(sort_keys, [at, pa.array(times_ms)])
+        groups = group_rows(sort_keys, [at, pa.array(times_ms)])
         firsts = groups.firsts
         if len(firsts):
             chosen = pa.array(indices[firsts])

@@ -7,8 +7,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, MisfitError, convert_or, offsets_of
-from holdfast.backends.keyed.columns import from_arrow, side_by_side, take_arrow, take_or_null
+from holdfast.backends.arrow import (
+    Elements,
+    IncompatibleValueError,
+    convert_with_fallback,
+    offsets_of,
+)
+from holdfast.backends.keyed.columns import concatenate_arrays, from_arrow, take_arrow, take_or_null
 from holdfast.backends.keyed.table import Flags, TableSpec
 from holdfast.backends.serializers import Serializer, migrated_column
 from holdfast.errors import InvalidRequestError
@@ -38,10 +43,10 @@ class ValueForm:
         quick = serializer.quick
         self.native = None if quick is None or quick.convert else quick.kind
         self.own: Callable[[Any], Any] = (
-            self.round_trip if quick is None else convert_or(quick, self.round_trip)
+            self.round_trip if quick is None else convert_with_fallback(quick, self.round_trip)
         )
         self.quick_copy = None if serializer.is_immutable else serializer.quick_copy
-        self.copied = None if serializer.is_immutable else self.quick_copy or serializer.copied
+        self.copied = None if serializer.is_immutable else self.quick_copy or serializer.copy
         self.hashable = serializer.hashable
         self.type = serializer.storage_type
         field = serializer.field("value")
@@ -72,7 +77,7 @@ class ValueForm:
         """Convert values to an Arrow array. Raises `InvalidRequestError` for null and for values of another type."""
         try:
             return combine_chunks(self.serializer.encode(values), self.serializer.storage_type)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             raise self._type_error(error) from None
 
     def round_trip(self, value: Any) -> Any:
@@ -82,8 +87,8 @@ class ValueForm:
             InvalidRequestError: The value can't be stored; also for None.
         """
         try:
-            return self.serializer.own(value)
-        except MisfitError as error:
+            return self.serializer.canonical(value)
+        except IncompatibleValueError as error:
             raise self._type_error(error) from None
 
     def encode_or_null(self, values: Elements) -> pa.Array:
@@ -144,7 +149,7 @@ class ValueForm:
         now = migrated_column(self.name, field, chunked, self.serializer)
         return self.columns_of(combine_chunks(now.chunks, self.type))
 
-    def _type_error(self, error: MisfitError) -> InvalidRequestError:
+    def _type_error(self, error: IncompatibleValueError) -> InvalidRequestError:
         message = (
             f"{self._subject} don't fit state {self.name!r} of type {self.serializer.name}: {error}"
         )
@@ -157,10 +162,10 @@ class ValueForm:
 
 
 def combine_chunks(chunks: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
-    """Combine chunks into a single array. Raises the same as `side_by_side`."""
+    """Combine chunks into a single array. Raises the same as `concatenate_arrays`."""
     if len(chunks) == 1:
         return chunks[0]
-    return side_by_side(chunks) if chunks else pa.array([], type)
+    return concatenate_arrays(chunks) if chunks else pa.array([], type)
 
 
 _TIME = pa.field("ts", pa.int64(), nullable=False)

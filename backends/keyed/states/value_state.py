@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements
-from holdfast.backends.keyed.columns import side_by_side, take_arrow
+from holdfast.backends.keyed.columns import concatenate_arrays, take_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import UNREAD, CurrentKeyView, KeyCursor, ValuePage
 from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, check_length
@@ -36,7 +36,7 @@ class ValueColumns(StateColumns):
         if self.default is None or not values.null_count:
             return values
         default = self.rows.form.encode([self.default])
-        filled = side_by_side([values, default])
+        filled = concatenate_arrays([values, default])
         is_there = values.is_valid().to_numpy(zero_copy_only=False)
         return take_arrow(filled, np.where(is_there, np.arange(len(values)), len(values)))
 

@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.common import shortage_of
+from holdfast.common import FULL_ERRNOS, shortage_of
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -15,7 +15,6 @@ from holdfast.errors import (
 )
 
 _REFUSED_ERRNOS = {errno.EROFS, errno.ENAMETOOLONG}
-_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 # By name, because their libraries (paramiko, asyncssh) may not be installed.
 _UNAUTHORIZED = {
@@ -49,7 +48,7 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
         return InvalidRequestError(f"operation is not permitted ({text})", uri, kind="refused")
     if isinstance(error, NotADirectoryError | IsADirectoryError) or number in _REFUSED_ERRNOS:
         return InvalidRequestError(f"path can't be used ({text})", uri)
-    if number in _FULL_ERRNOS:
+    if number in FULL_ERRNOS:
         return StorageFullError(f"no space left ({text})", uri)
     if _was_refused(error):
         message = f"access denied; check credentials and host key ({text})"

@@ -12,7 +12,7 @@ from holdfast.cli.commands import COMMANDS
 from holdfast.cli.output import printable, say
 from holdfast.common import SYSTEM_CLOCK, Clock, shortage_of
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 _WRONG_USAGE, _STORE_FAILED, _INTERRUPTED, _NOBODY_READS = 2, 3, 130, 141
 
@@ -48,9 +48,9 @@ class _Parser(argparse.ArgumentParser):
         """Say what is wrong, without secrets of URIs among the words that it is about."""
         for word in sorted(self._words, key=len, reverse=True):
             for text in (word, word.partition("=")[2]):
-                if shown(text) != text:
-                    message = message.replace(repr(text), repr(shown(text)))
-                    message = message.replace(text, shown(text))
+                if redact(text) != text:
+                    message = message.replace(repr(text), repr(redact(text)))
+                    message = message.replace(text, redact(text))
         super().error(message)
 
 

@@ -9,10 +9,10 @@ from holdfast.cli.stores import use_stores
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations.coordination import (
-    claimant_of,
     find_checkpoint,
     is_gone,
     is_savepoint,
+    read_claim,
     size_of,
 )
 from holdfast.locations.storages import CompletedCheckpoint
@@ -103,7 +103,7 @@ def summary(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
     pointer = checkpoint.location.external_pointer
     progress = progress_in(checkpoint)
     size = size_of(checkpoint, all_streams(checkpoint))
-    holder = claimant_of(pointer)
+    holder = read_claim(pointer)
     return {
         "kind": "savepoint" if is_savepoint(pointer) else "checkpoint",
         "job": metadata.job_id,

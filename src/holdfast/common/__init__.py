@@ -1,6 +1,6 @@
 """Small utilities that every layer uses and that are independent of checkpoints.
 
-URIs as paths, clocks and durations, thread pools, checksums, decoders, and values that a process makes once. They
+URIs as paths, clocks and durations, thread pools, checksums, decoders, frames of stored files, and values that a process makes once. They
 import nothing else of Holdfast except its errors.
 """
 
@@ -23,6 +23,7 @@ from holdfast.common.decoding import (
     json_decoder,
     message_pack_decoder,
 )
+from holdfast.common.framing import Frame, check_crc32c, replace_file
 from holdfast.common.parallel import (
     ContextPool,
     collect_failures,
@@ -32,10 +33,11 @@ from holdfast.common.parallel import (
     raise_if_cancelled,
 )
 from holdfast.common.process_local import ProcessCache, ProcessLock, gc_paused
-from holdfast.common.shortages import raise_shortage, shortage_of
+from holdfast.common.shortages import FULL_ERRNOS, raise_shortage, shortage_of
 from holdfast.common.uripath import checkpoint_directory
 
 __all__ = [
+    "FULL_ERRNOS",
     "MAX_INT64",
     "SYSTEM_CLOCK",
     "BlockBytes",
@@ -43,11 +45,13 @@ __all__ = [
     "ContextPool",
     "Count",
     "DurationMs",
+    "Frame",
     "KeyGroup",
     "Parallelism",
     "ProcessCache",
     "ProcessLock",
     "TimeMs",
+    "check_crc32c",
     "checkpoint_directory",
     "collect_failures",
     "combine_crc32c",
@@ -64,5 +68,6 @@ __all__ = [
     "raise_shortage",
     "read_exactly",
     "read_into",
+    "replace_file",
     "shortage_of",
 ]

@@ -2,9 +2,11 @@
 
 import errno
 
-from holdfast.errors import CheckpointError, OutOfResourcesError, StorageFullError
+from holdfast.errors import CheckpointError, ResourceExhaustedError, StorageFullError
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of writes that need more room than a disk, a quota or the limit of a file's length leaves."""
+
 _LACKS = {
     errno.ENOMEM: "too little memory",
     errno.EMFILE: "too few file handles",
@@ -25,10 +27,10 @@ def shortage_of(error: BaseException, location: str = "") -> CheckpointError | N
         location: The file or directory that was being read or written.
 
     Returns:
-        `OutOfResourcesError` or `StorageFullError`; None if the error is about something else.
+        `ResourceExhaustedError` or `StorageFullError`; None if the error is about something else.
     """
     number = getattr(error, "errno", None) if isinstance(error, OSError) else None
-    if number in _NO_ROOM:
+    if number in FULL_ERRNOS:
         return StorageFullError(f"no space left on this machine's disk ({error})", location)
     if isinstance(error, MemoryError):  # Arrow's is one, too
         lacking = "too little memory"
@@ -39,7 +41,7 @@ def shortage_of(error: BaseException, location: str = "") -> CheckpointError | N
     else:
         return None
     message = f"this machine has {lacking} for this ({error}); nothing is damaged"
-    return OutOfResourcesError(message, location)
+    return ResourceExhaustedError(message, location)
 
 
 def raise_shortage(error: BaseException, location: str = "") -> None:

@@ -7,7 +7,8 @@ from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -122,3 +123,9 @@ _registered: WeakKeyDictionary[SparkSession, set[type[DataSource]]] = WeakKeyDic
 def _any_session() -> SparkSession | None:
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     return session if hasattr(session, "_jsparkSession") else None
+
+
+def column_named(name: str) -> Column:
+    """Return the column of exactly this name, which may contain dots and backticks."""
+    quoted = name.replace("`", "``")
+    return F.col(f"`{quoted}`")

@@ -12,7 +12,7 @@ from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle, is_inside
 from holdfast.locations.metadata import CheckpointMetadata, absolute_uri, relative_uri
 from holdfast.locations.storages import is_state_file
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 SPARK_FILES = "spark-files"
 
@@ -82,7 +82,7 @@ def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
         if isinstance(file.handle, FileStateHandle) and not (
             is_inside(file.handle, directory) or is_state_file(file.handle.uri)
         ):
-            message = f"savepoint names {shown(file.handle.uri)!a}, where it can't have a file"
+            message = f"savepoint names {redact(file.handle.uri)!a}, where it can't have a file"
             raise CheckpointCorruptedError(message, directory)
     return spark_files
 

@@ -21,7 +21,7 @@ from holdfast.common import parse_duration_s
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations.coordination import (
     GRACE_S,
-    LEAST_GRACE_S,
+    MIN_GRACE_S,
     SweepReport,
     jobs_with_savepoints,
     sweep,
@@ -79,7 +79,7 @@ def add_to(commands: "Commands") -> None:
         "--stopped",
         action="store_true",
         help="the promise that none of these jobs runs, nor is a savepoint being taken; "
-        f"without it --yes takes no grace below {age_text(LEAST_GRACE_S)}",
+        f"without it --yes takes no grace below {age_text(MIN_GRACE_S)}",
     )
     command.add_argument("--yes", action="store_true", help="delete it")
     add_json(command, "with all that goes and what failed")
@@ -95,9 +95,9 @@ def clean_command(options: argparse.Namespace) -> int:
         CheckpointError: Some job could not be swept; this is the last job's error. The other jobs are
             swept all the same.
     """
-    if options.yes and options.grace < LEAST_GRACE_S and not options.stopped:
+    if options.yes and options.grace < MIN_GRACE_S and not options.stopped:
         message = (
-            f"with a grace below {age_text(LEAST_GRACE_S)} what a running job has just written "
+            f"with a grace below {age_text(MIN_GRACE_S)} what a running job has just written "
             "could go; give it longer, or add --stopped if no job here runs"
         )
         raise InvalidRequestError(message)
@@ -161,7 +161,7 @@ class _Sweeps:
             self.failures[job] = failure
         else:
             self.rows += _rows(job, report)
-            self.too_young += report.too_young
+            self.too_young += report.within_grace
             self.swept += 1
 
     def print(self, *, as_json: bool) -> None:

@@ -190,8 +190,8 @@ def _print_operators(operators: list[dict[str, Any]]) -> None:
             if operator["state"]
             else f"operator {operator['operator']}"
         )
-        if operator["what"] != "changed":
-            print_line(f"{what}: {operator['what']}")
+        if operator["change"] != "changed":
+            print_line(f"{what}: {operator['change']}")
         changes = operator["changes"]
         for name, (before, after) in changes.items():
             if name != _FORMS:

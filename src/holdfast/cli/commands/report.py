@@ -3,15 +3,13 @@
 import argparse
 import dataclasses
 import json
-import os
 import sys
-import uuid
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import add_command, add_json
 from holdfast.cli.report import page_maker, report_of
 from holdfast.cli.stores import add_stores, use_stores
+from holdfast.common import replace_file
 from holdfast.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -80,13 +78,9 @@ def report_command(options: argparse.Namespace) -> int:
 
 def _replace(file: str, data: bytes) -> None:
     """Write a file in one step: somebody may be reading the last one."""
-    unfinished = f"{file}.{uuid.uuid4().hex}"
     try:
-        with open(unfinished, "xb") as stream:
+        with replace_file(file) as unfinished, open(unfinished, "xb") as stream:
             stream.write(data)
-        os.replace(unfinished, file)
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(unfinished)
         message = f"report can't be written ({error.strerror}); name another file with -o"
         raise InvalidRequestError(message, file) from error

@@ -73,7 +73,7 @@ def rollback_command(options: argparse.Namespace) -> int:
         InvalidRequestError: The query is to go back, and nobody said to which checkpoint.
     """
     with spark_needed():
-        from holdfast.spark.savepoints import preview_roll_back, roll_back, roll_back_points  # noqa: PLC0415
+        from holdfast.spark.savepoints import preview_rollback, roll_back, rollback_points  # noqa: PLC0415
     query: dict[str, Any] = {
         "checkpoint_dir": options.checkpoint_dir,
         "job_id": options.job_id,
@@ -90,14 +90,14 @@ def rollback_command(options: argparse.Namespace) -> int:
                 {
                     "checkpoint": point.checkpoint,
                     "batch": point.batch_id,
-                    "begun": _time(point.begun_ms),
+                    "begun": _time(point.started_ms),
                 }
-                for point in roll_back_points(location, **query)
+                for point in rollback_points(location, **query)
             ],
             as_json=options.json,
         )
     if not options.yes:
-        preview = preview_roll_back(location, **target, **query)
+        preview = preview_rollback(location, **target, **query)
         if options.json:
             print_json(
                 {

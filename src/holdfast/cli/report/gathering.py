@@ -26,7 +26,7 @@ from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import (
     JobHistory,
     SweepReport,
-    Unreadable,
+    UnreadableCheckpoint,
     job_histories,
     size_of,
 )
@@ -87,7 +87,7 @@ def _job(history: JobHistory, now_ms: int) -> Job:
                 bytes=begun.total_bytes,
                 modified=_time(begun.modified_ms) if begun.modified_ms else None,
             )
-            for begun in history.uncommitted
+            for begun in history.incomplete
         ),
     ]
     return Job(
@@ -173,7 +173,7 @@ def _state(history: JobHistory, usual_ms: float | None, now_ms: int) -> str:
     quiet_after_ms = max(QUIET_LEAST_MS, QUIET_FACTOR * (usual_ms or 0))
     begun_ms = [
         begun.modified_ms
-        for begun in history.uncommitted
+        for begun in history.incomplete
         if begun.checkpoint_id > newest.checkpoint_id and begun.modified_ms
     ]
     # What was begun just now goes on, as far as one can tell.
@@ -262,7 +262,7 @@ def _subtask(index: int, state: StoredSubtask) -> Subtask:
     )
 
 
-def _unreadable(unreadable: Unreadable) -> Failure:
+def _unreadable(unreadable: UnreadableCheckpoint) -> Failure:
     # The message without the place, which stands beside it.
     error = public_text(str(unreadable.error.args[0]))
     return Failure(unreadable.checkpoint_id, public_text(unreadable.uri), "unreadable", error=error)
@@ -279,7 +279,7 @@ def _sweep(leftovers: SweepReport | CheckpointError) -> Sweep:
         ],
         directories=[public_text(directory) for directory in leftovers.directories],
         bytes=leftovers.total_bytes,
-        too_young=leftovers.too_young,
+        too_young=leftovers.within_grace,
     )
 
 

@@ -18,7 +18,7 @@ from holdfast.backends.assignment import OperatorSettings
 from holdfast.backends.inspection import (
     KeyedDescriptor,
     StateRows,
-    write_dealt_tables,
+    write_partitioned_tables,
     write_states,
 )
 from holdfast.backends.keyed import TableSpec
@@ -29,7 +29,7 @@ from holdfast.flink.moving.import_plan import ImportPlan, MovedState, Place
 from holdfast.flink.moving.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
 from holdfast.flink.moving.spilled_rows import SpilledRows, SpillFile
 from holdfast.flink.savepoint import FlinkSavepoint
-from holdfast.locations.coordination import complete_checkpoint, disposed_on_failure
+from holdfast.locations.coordination import complete_checkpoint, dispose_on_error
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation, FileSystemCheckpointStorage
 
@@ -353,7 +353,7 @@ class StatesRead:
         storage = FileSystemCheckpointStorage(directory, single_writer=True)
         access = storage.create_checkpoint_storage(_JOB)
         location = access.initialize_location_for_savepoint(0, directory)
-        with disposed_on_failure(location):
+        with dispose_on_error(location):
             stored = {
                 uid: _write_operator(operator, location) for uid, operator in self.operators.items()
             }
@@ -384,7 +384,7 @@ def _write_operator(operator: _Operator, location: CheckpointStorageLocation) ->
     settings = OperatorSettings(parallelism, operator.max_parallelism)
     subtasks: dict[int, StoredSubtask] = {}
     if operator.keyed:
-        segments = write_dealt_tables(
+        segments = write_partitioned_tables(
             [(keyed.spec, keyed.of_groups) for keyed in operator.keyed],
             location,
             parallelism=parallelism,

@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import are_new
+from holdfast.backends.arrow import run_starts
 from holdfast.flink.metadata import IncrementalHandle, StateFiles, StreamHandle
 from holdfast.flink.serializers import reading
 from holdfast.flink.states.descriptions import KeyedDescription, keyed_description
@@ -171,5 +171,5 @@ def _newest_rows(runs: list[Run]) -> Entries | None:
     # As in the comparison of single entries, ties are decided by the bytes of values.
     order = np.lexsort([*contents.T[::-1], -sequences, names])
     names = names[order]
-    order = order[are_new(names)]
+    order = order[run_starts(names)]
     return Entries(rows[order], contents[order])

@@ -1,25 +1,22 @@
-"""Known aggregates of each key: combined by Spark's JVM, folded into state, given out where they have changed.
+"""Known aggregates of each key: combined by Spark's JVM, folded into state, emitted when they have changed.
 
-    descriptions   count, sum, …: what users write
-    combining      on the driver: what the operator takes of a batch, one row a key where that pays
+    functions      count, sum, …: the user's part
+    combining      on the driver: prepares the rows of a batch, combined to one row of each key if requested
     changes        aggregates that were renamed, added or dropped since the last run
-    single_rows    on executors: accumulators of rows that were not combined
-    accumulators   the stored form of aggregates, and their results; `windows/` uses it, too
-    aggregation    the operator: folds rows into state, yields what has changed
+    aggregation    on executors: the operator, and the stored form of aggregates, which `windows/` uses, too
 
-Start with `descriptions`.
+Start with `functions`.
 """
 
-from holdfast.spark.aggregates.accumulators import Accumulators
-from holdfast.spark.aggregates.aggregation import Aggregation
+from holdfast.spark.aggregates.aggregation import Accumulators, Aggregation
 from holdfast.spark.aggregates.changes import (
     ANOTHER_UID,
     AggregateChanges,
     ChangeOptions,
     check_own_states,
 )
-from holdfast.spark.aggregates.combining import Panes, aggregated, operands_of, preparation_of
-from holdfast.spark.aggregates.descriptions import (
+from holdfast.spark.aggregates.combining import Panes, aggregate_rows, operands_of, preparation_of
+from holdfast.spark.aggregates.functions import (
     Aggregate,
     approx_count_distinct,
     avg,
@@ -42,7 +39,7 @@ __all__ = [
     "Aggregation",
     "ChangeOptions",
     "Panes",
-    "aggregated",
+    "aggregate_rows",
     "approx_count_distinct",
     "avg",
     "check_aggregates",

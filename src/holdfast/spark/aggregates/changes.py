@@ -1,7 +1,7 @@
-"""Aggregates that are not those of the last run: renamed, added or dropped.
+"""Aggregates that differ from those of the last run: renamed, added or dropped.
 
-Each stored column says which aggregate it belongs to, in its metadata. So a restart compares aggregates, not the
-columns that they are stored in.
+The metadata of each stored column has the aggregate that it belongs to. So a restart compares aggregates, not their
+columns.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,10 +12,10 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.backends.keyed import KeyedStateBackend, TableSpec
-from holdfast.backends.serializers import NoWayError, change_of
+from holdfast.backends.serializers import IncompatibleTypeError, change_of
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.spark.aggregates.descriptions import Aggregate
+from holdfast.spark.aggregates.functions import Aggregate
 
 _AGGREGATE = b"holdfast.aggregate"
 
@@ -26,11 +26,11 @@ ANOTHER_UID = (
     "give the operator another uid, and set spark.holdfast.checkpoint.allow-non-restored-state to true to drop the "
     "state of the old uid"
 )
-"""The way out if the state of an operator is of no use to it."""
+"""The end of messages about state that an operator can't use."""
 
 
 class ChangeOptions(TypedDict, total=False):
-    """How aggregates differ from the stored ones, as `AggregateChanges` describes it."""
+    """The options of `AggregateChanges`."""
 
     renamed: Mapping[str, str] | None
     added: Collection[str]
@@ -39,12 +39,12 @@ class ChangeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class AggregateChanges:
-    """How the aggregates of an operator differ from the stored ones. Changes that were made have no effect any more.
+    """Declared differences of an operator's aggregates from the stored ones. Applied changes have no further effect.
 
     Attributes:
         renamed: The stored names of aggregates, by their present names.
-        added: Names of aggregates that begin without the rows so far.
-        dropped: Names of stored aggregates whose values are to be lost.
+        added: Names of aggregates that start without earlier rows.
+        dropped: Names of stored aggregates to delete.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class AggregateChanges:
 
     @classmethod
     def of(cls, aggregates: Mapping[str, Aggregate], options: ChangeOptions) -> Self:
-        """The changes that users give with their aggregates.
+        """Return the changes that a user declares.
 
         Raises:
             InvalidRequestError: They contradict the aggregates.
@@ -62,26 +62,26 @@ class AggregateChanges:
         unknown = options.keys() - ChangeOptions.__annotations__.keys()
         if unknown:
             raise TypeError(
-                f"there are no options {sorted(unknown)}; there are {[*ChangeOptions.__annotations__]}"
+                f"unknown options {sorted(unknown)}; options are {[*ChangeOptions.__annotations__]}"
             )
         renamed, added = options.get("renamed") or {}, options.get("added", ())
         changes = cls(renamed, added, options.get("dropped", ()))
         changes._check(aggregates)
         return changes
 
-    def of_columns(
+    def column_changes(
         self, stored: TableSpec | None, aggregates: Mapping[str, Aggregate], wanted: pa.StructType
     ) -> dict[str, Any]:
-        """What the descriptor of the state says of its columns: `renamed` and `dropped`.
+        """Return `renamed` and `dropped` for the descriptor of the state, which are about columns.
 
         Args:
-            stored: The state as it is stored; None if it is new.
+            stored: The stored state; None if it is new.
             aggregates: The present aggregates by name.
             wanted: The struct of their columns.
 
         Raises:
-            StateMigrationError: A stored aggregate is missing, or not what it was, or an aggregate is new, without
-                a word of that here.
+            StateMigrationError: A stored aggregate is missing or differs, or an aggregate is new, without a declared
+                change.
         """
         before = _stored_aggregates(stored)
         if stored is None or not before:
@@ -94,22 +94,22 @@ class AggregateChanges:
             if source not in before and name not in self.added
         ]
         if gone or new:
-            raise StateMigrationError(_missing(gone, new))
+            raise StateMigrationError(_difference(gone, new))
         columns: dict[str, str] = {}
         for name, source in sources.items():
             if source not in before:
                 continue
-            shown, names = before[source]
+            call, names = before[source]
             aggregate = aggregates[name]
-            if shown != str(aggregate):
+            if call != str(aggregate):
                 message = (
-                    f"aggregate {name!r} is stored as {shown}, and is {aggregate} now; give the new one another name, "
+                    f"aggregate {name!r} is stored as {call}, and is {aggregate} now; give the new one another name, "
                     f"with added=[that name] and dropped=[{source!r}]"
                 )
                 raise StateMigrationError(message)
             now = list(aggregate.accumulators(name))
             for old, column in zip(names, now, strict=True):
-                _check_type(name, shown, stored.values.field(old).type, wanted.field(column).type)
+                _check_type(name, call, stored.values.field(old).type, wanted.field(column).type)
             columns |= dict(zip(now, names, strict=True))
         lost = [column for name in self.dropped for column in before.get(name, ("", []))[1]]
         renamed = {column: old for column, old in columns.items() if column != old}
@@ -118,11 +118,11 @@ class AggregateChanges:
     def _check(self, aggregates: Mapping[str, Aggregate]) -> None:
         """Refuse changes that contradict the aggregates. Raises `InvalidRequestError`."""
         if not isinstance(self.renamed, Mapping):
-            message = f"renamed is {self.renamed!r}; it must map new names to stored names, such as {{'orders': 'n'}}"
+            message = f"renamed must map new names to stored names, such as {{'orders': 'n'}}, got {self.renamed!r}"
             raise InvalidRequestError(message)
         for word, names in (("added", self.added), ("dropped", self.dropped)):
             if isinstance(names, str) or not isinstance(names, Collection):
-                message = f"{word} is {names!r}; it must be a list of names of aggregates"
+                message = f"{word} must be a list of names of aggregates, got {names!r}"
                 raise InvalidRequestError(message)
         unknown = sorted({*self.renamed, *self.added} - aggregates.keys())
         if unknown:
@@ -132,23 +132,25 @@ class AggregateChanges:
         if both:
             raise InvalidRequestError(f"aggregates {both} can't be both renamed and added")
         if len({*self.renamed.values()}) < len(self.renamed):
-            message = f"renamed is {self.renamed!r}; no two aggregates can have had one name"
+            message = (
+                f"two aggregates can't have the same stored name, got renamed={self.renamed!r}"
+            )
             raise InvalidRequestError(message)
         kept = sorted({*self.renamed.values(), *self.dropped} & aggregates.keys())
         if kept:
             message = (
-                f"stored aggregates {kept} are said to be renamed or dropped, but aggregates of these names are asked "
-                "for; give these other names"
+                f"stored aggregates {kept} are renamed or dropped, but aggregates of these names are requested; "
+                "give these other names"
             )
             raise InvalidRequestError(message)
 
     def _source(self, name: str, before: Collection[str]) -> str:
-        """The stored name of an aggregate; its own name if it is new."""
+        """Return the stored name of an aggregate; its own name if it is new."""
         source = self.renamed.get(name, name)
         if source == name or source not in before:
             return name
         if name in before:
-            message = f"aggregate {name!r} is said to be {source!r} by another name, and both are stored; drop one of them"
+            message = f"aggregate {name!r} is renamed from {source!r}, but both are stored; drop one of them"
             raise StateMigrationError(message)
         return source
 
@@ -163,49 +165,50 @@ def check_own_states(store: KeyedStateBackend, own: Collection[str]) -> None:
     others = sorted(store.state_names().difference(own))
     if others:
         message = (
-            f"states {others} are stored under the uid of this operator, which uses {[*own]}: another operator had the "
-            f"uid before; {ANOTHER_UID}"
+            f"states {others} are stored under the uid of this operator, which uses {[*own]}: the uid belonged to another "
+            f"operator; {ANOTHER_UID}"
         )
         raise StateMigrationError(message)
 
 
-def described_field(column: str, type: pa.DataType, name: str, aggregate: Aggregate) -> pa.Field:
-    """A column of the state, which says of which aggregate it is."""
+def aggregate_field(column: str, type: pa.DataType, name: str, aggregate: Aggregate) -> pa.Field:
+    """Return a column of the state, with its aggregate as metadata."""
     note = msgspec.json.encode((name, str(aggregate)))
     return pa.field(column, type, metadata={_AGGREGATE: note})
 
 
 def _stored_aggregates(stored: TableSpec | None) -> dict[str, tuple[str, list[str]]]:
-    """What each stored aggregate is, and its columns, by its name."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    """Return the call and the columns of each stored aggregate, by its name."""
+    aggregates: dict[str, tuple[str, list[str]]] = {}
     for column in [] if stored is None else stored.values:
         note = (column.metadata or {}).get(_AGGREGATE)
         if note is not None:
-            name, shown = _read_note(note)
-            found.setdefault(name, (shown, []))[1].append(column.name)
-    return found
+            name, call = _read_note(note)
+            aggregates.setdefault(name, (call, []))[1].append(column.name)
+    return aggregates
 
 
-def _missing(gone: list[str], new: list[str]) -> str:
-    what = []
+def _difference(gone: list[str], new: list[str]) -> str:
+    """Describe differences from the stored aggregates, with the arguments that declare them."""
+    facts = []
     ways = []
     if gone and new:
         ways.append(f"renamed={{{new[0]!r}: {gone[0]!r}}} for a new name of the same aggregate")
     if gone:
-        what.append(f"aggregates {gone} are stored, but not asked for")
-        ways.append(f"dropped={gone} to lose the stored values")
+        facts.append(f"aggregates {gone} are stored, but not requested")
+        ways.append(f"dropped={gone} to delete the stored values")
     if new:
-        what.append(f"aggregates {new} are asked for, but not stored")
-        ways.append(f"added={new} to begin without the rows so far")
-    return f"{', and '.join(what)}; give agg {', or '.join(ways)}"
+        facts.append(f"aggregates {new} are requested, but not stored")
+        ways.append(f"added={new} to start without earlier rows")
+    return f"{', and '.join(facts)}; pass agg {', or '.join(ways)}"
 
 
-def _check_type(name: str, shown: str, stored: pa.DataType, wanted: pa.DataType) -> None:
+def _check_type(name: str, call: str, stored: pa.DataType, wanted: pa.DataType) -> None:
     try:
         change_of(stored, wanted)
-    except NoWayError:
+    except IncompatibleTypeError:
         message = (
-            f"aggregate {name!r}, {shown}, is stored as {stored}, and would be {wanted} now, which does not hold all of "
-            "those; cast the column to the type that it had before"
+            f"aggregate {name!r}, {call}, is stored as {stored}, and would be {wanted} now, which can't hold all stored "
+            "values; cast the column to its former type"
         )
         raise StateMigrationError(message) from None

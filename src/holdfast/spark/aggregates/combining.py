@@ -1,7 +1,7 @@
-"""Rows of a batch become what the operators fold into state, in Spark's JVM.
+"""The operands of aggregates, prepared from the rows of a batch in Spark's JVM.
 
-Either rows are combined there: a row of each key then, with a column for each accumulator. Or they stay single, with no
-other columns than those that are aggregated. Whatever the operator gets, it comes to the same.
+Rows are either combined to one row of each key, with a column for each accumulator; or they stay single, with only the
+key and the aggregated columns. The results are the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates.descriptions import (
+from holdfast.spark.aggregates.functions import (
     Aggregate,
     check_aggregates,
     check_columns,
@@ -39,6 +39,7 @@ from holdfast.spark.aggregates.descriptions import (
     operand,
 )
 from holdfast.spark.operators import is_collated
+from holdfast.spark.sessions import column_named
 
 _PANE = "__holdfast_pane"
 _GROUP, _RESULT = "__holdfast_group_", "__holdfast_result_"
@@ -57,12 +58,12 @@ _LG_CONFIG_K = 12
 
 @dataclass(frozen=True, slots=True)
 class Panes:
-    """Pieces of time of one length: rows of a pane belong to the same windows.
+    """Intervals of event time of one length: rows of a pane belong to the same windows.
 
     Attributes:
         time: The column of event time. Rows without a time are left out.
-        length_ms: How long a pane is, milliseconds; None to keep each row's own time.
-        offset_ms: Where panes begin, from 1970 on.
+        length_ms: Length of a pane, milliseconds; None to keep each row's own time.
+        offset_ms: Start of a pane, milliseconds since 1970.
     """
 
     time: str
@@ -72,7 +73,7 @@ class Panes:
     @property
     def start(self) -> Column:
         """The start of a row's pane, or its own time."""
-        time = _column(self.time)
+        time = column_named(self.time)
         if self.length_ms is None:
             return time
         length, offset = (f"{number} milliseconds" for number in (self.length_ms, self.offset_ms))
@@ -88,20 +89,20 @@ def operands_of(
     panes: Panes | None = None,
     also: Sequence[str] = (),
 ) -> DataFrame:
-    """The rows of a batch that operators need, combined where that pays.
+    """Prepare the rows of a batch for an operator.
 
     Args:
         rows: The rows.
         key: The key's columns.
         aggregates: The aggregates by name.
-        combine: Whether Spark makes one row of all rows of a key, and of a pane if there are some. It costs a
-            shuffle more, of few rows if there are few keys.
-        panes: For windows: there is a column of event time as well.
+        combine: Whether Spark combines all rows of a key, and of a pane if there are panes, to one row. It costs
+            another shuffle, of few rows if there are few keys.
+        panes: For windows: keep a column of event time.
         also: Other columns to keep, and to group by if rows are combined.
 
     Raises:
-        InvalidRequestError: Names collide, or something is no aggregate, or rows lack a column, or an aggregate
-            needs rows to be combined and they shall not be.
+        InvalidRequestError: Names collide, or a value is not an aggregate, or rows lack a column, or an aggregate
+            needs combined rows and `combine` is False.
     """
     prepare = preparation_of(rows, key, aggregates, combine=combine, panes=panes, also=also)
     return prepare(rows)
@@ -116,9 +117,9 @@ def preparation_of(
     panes: Panes | None = None,
     also: Sequence[str] = (),
 ) -> Callable[[DataFrame], DataFrame]:
-    """What `operands_of` does, as a function for all batches whose rows have the schema of these.
+    """Return `operands_of` as a function for all batches with the schema of these rows.
 
-    Columns are made here, once: each is some calls to the JVM. Arguments and errors are those of `operands_of`.
+    Columns are made once, because each takes several calls to the JVM. Arguments and errors of `operands_of`.
     """
     by = [*also, *key]
     times = [panes.time] if panes is not None else []
@@ -127,39 +128,39 @@ def preparation_of(
     sketches = need_combining(aggregates)
     if sketches and not combine:
         message = (
-            f"aggregates {sketches} count distinct values, which Spark combines before rows come to Python; "
-            "leave out combine=False, or give them an operator of their own"
+            f"aggregates {sketches} count distinct values, which only Spark can combine; leave out combine=False, or "
+            "move them to a separate operator"
         )
         raise InvalidRequestError(message)
     if not combine:
         names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
-        columns = [_column(name) for name in names]
+        columns = [column_named(name) for name in names]
         return lambda rows: _with_times(rows, panes).select(*columns)
-    groups = {name: _column(name) for name in by}
+    groups = {name: column_named(name) for name in by}
     types = {field.name: field.dataType for field in rows.schema}
     accumulators = {
         operand(accumulator): expression
         for name, aggregate in aggregates.items()
-        for accumulator, expression in _combined(name, aggregate, types).items()
+        for accumulator, expression in _combining(name, aggregate, types).items()
     }
     if panes is None:
-        return lambda rows: _grouped(rows, groups, accumulators)
+        return lambda rows: _group(rows, groups, accumulators)
     groups[panes.time] = F.col(_PANE)
 
-    def combined(rows: DataFrame) -> DataFrame:
-        # Aggregates may be of the time itself, so that it keeps its name until they are made.
+    def combine_panes(rows: DataFrame) -> DataFrame:
+        # Aggregates may be of the time itself, so the column keeps its name until they are made.
         timed = _with_times(rows, panes).withColumn(_PANE, panes.start)
-        return _grouped(timed, groups, accumulators)
+        return _group(timed, groups, accumulators)
 
-    return combined
+    return combine_panes
 
 
-def _grouped(
+def _group(
     rows: DataFrame, groups: Mapping[str, Column], aggregates: Mapping[str, Column]
 ) -> DataFrame:
-    """A row for each group, with columns of these names.
+    """Aggregate rows to a row for each group, with columns of these names.
 
-    The columns of groups are selected like aggregates: by `spark.sql.retainGroupColumns` Spark has them or not.
+    The columns of groups are selected like aggregates, to be independent of `spark.sql.retainGroupColumns`.
     """
     named = {
         **{f"{_GROUP}{number}": column for number, column in enumerate(groups.values())},
@@ -175,25 +176,26 @@ def _grouped(
 
 
 def _with_times(rows: DataFrame, panes: Panes | None) -> DataFrame:
-    return rows if panes is None else rows.where(_column(panes.time).isNotNull())
+    return rows if panes is None else rows.where(column_named(panes.time).isNotNull())
 
 
-def aggregated(
+def aggregate_rows(
     rows: DataFrame, key: Sequence[str], aggregates: Mapping[str, Aggregate]
 ) -> DataFrame:
-    """The rows aggregated by Spark alone, whose schema is that of results.
+    """Aggregate rows with Spark only; the result has the schema of the operator's results.
 
     Raises:
-        InvalidRequestError: Names collide, or something is no aggregate, or rows lack a column or have numbers in none.
+        InvalidRequestError: Names collide, or a value is not an aggregate, or rows lack a column, or its type is not
+            supported.
     """
     check_aggregates(aggregates, key)
     _check_columns(aggregates, rows)
     results = {name: _native(aggregate) for name, aggregate in aggregates.items()}
-    return _grouped(rows, {name: _column(name) for name in key}, results)
+    return _group(rows, {name: column_named(name) for name in key}, results)
 
 
 def _check_columns(aggregates: Mapping[str, Aggregate], rows: DataFrame) -> None:
-    """Refuse rows that lack a column, or have one of a type that an aggregate is not of. Raises `InvalidRequestError`."""
+    """Refuse rows that lack a column, or have one of an unsupported type. Raises `InvalidRequestError`."""
     check_columns(aggregates, rows.columns)
     types = {field.name: field.dataType for field in rows.schema}
     for aggregate in aggregates.values():
@@ -204,12 +206,14 @@ def _check_columns(aggregates: Mapping[str, Aggregate], rows: DataFrame) -> None
 
 
 def _problem(aggregate: Aggregate, kind: DataType) -> str:
-    """Why values of a type can't be aggregated, and the way out; empty if they can."""
+    """Describe why a type can't be aggregated, with the way out; empty if it can."""
     has_type = f"it has type {kind.simpleString()}"
     if aggregate.kind in {"count", "collect"}:
         return ""
-    if aggregate.kind in {"sum", "avg"}:  # Spark would make numbers of text and times
-        return "" if isinstance(kind, NumericType) else f"{has_type}, which is no number; cast it"
+    if aggregate.kind in {"sum", "avg"}:  # Spark would convert text and times to numbers
+        return (
+            "" if isinstance(kind, NumericType) else f"{has_type}, which is not a number; cast it"
+        )
     if aggregate.kind == "approx_count_distinct":
         is_plain = isinstance(kind, (*_ORDERED, NullType)) and not is_collated(kind)
         return "" if is_plain else f"{has_type}; make it a string"
@@ -217,16 +221,16 @@ def _problem(aggregate: Aggregate, kind: DataType) -> str:
         problems = ((field.name, _problem(aggregate, field.dataType)) for field in kind)
         return next((f"field {name!r}: {problem}" for name, problem in problems if problem), "")
     if isinstance(kind, StringType) and is_collated(kind):
-        return f"{has_type}, and state compares bytes; cast it to string, or upper(...) of it"
+        return f"{has_type}, and state compares bytes; cast it to string, or use upper(...)"
     if isinstance(kind, _ORDERED):
         return ""
-    return f"{has_type}, which has no order in state; aggregate a part of it, or to_json of it"
+    return f"{has_type}, which has no order in state; aggregate a part of it, or its to_json"
 
 
 def _native(aggregate: Aggregate) -> Column:
     if aggregate.column is None:
         return F.count(F.lit(1))
-    column = _column(aggregate.column)
+    column = column_named(aggregate.column)
     if aggregate.by is not None:
         return _extreme(aggregate, column)["value"]
     functions = {
@@ -241,45 +245,45 @@ def _native(aggregate: Aggregate) -> Column:
     return functions[aggregate.kind](column)
 
 
-def _combined(name: str, aggregate: Aggregate, types: Mapping[str, DataType]) -> dict[str, Column]:
-    """Spark's expressions that combine rows, by the names of accumulators."""
+def _combining(name: str, aggregate: Aggregate, types: Mapping[str, DataType]) -> dict[str, Column]:
+    """Return Spark's expressions that combine rows, by the names of accumulators."""
     if aggregate.kind == "avg":
-        assert aggregate.column is not None  # `avg` asks for it
-        column = _column(aggregate.column)
+        assert aggregate.column is not None  # `avg` requires it
+        column = column_named(aggregate.column)
         is_decimal = isinstance(types.get(aggregate.column), DecimalType)
         total = _sum(name, column) if is_decimal else F.sum(column.cast("double"))
         return dict(zip(aggregate.accumulators(name), (total, F.count(column)), strict=True))
     if aggregate.by is not None:
-        return {name: _extreme(aggregate, _column(aggregate.column or ""))}
+        return {name: _extreme(aggregate, column_named(aggregate.column or ""))}
     if aggregate.kind == "approx_count_distinct":
         return {name: _sketch(aggregate.column or "", types)}
     if aggregate.kind == "sum" and not isinstance(types[aggregate.column or ""], _FLOATS):
-        return {name: _sum(name, _column(aggregate.column or ""))}
+        return {name: _sum(name, column_named(aggregate.column or ""))}
     return {name: _native(aggregate)}
 
 
 def _sum(name: str, column: Column) -> Column:
-    """A sum that is an error where it doesn't fit its type.
+    """Return a sum whose overflow is an error.
 
-    By `spark.sql.ansi.enabled` Spark's `sum` is an error, or wraps around, or is null.
+    Spark's `sum` fails, wraps around or is null then, depending on `spark.sql.ansi.enabled`.
     """
     message = f"aggregate {name!r}: a sum does not fit its type; cast the column to double, or to a wider decimal"
-    is_lost = F.when(F.count(column) > 0, F.raise_error(F.lit(message)))
+    overflow = F.when(F.count(column) > 0, F.raise_error(F.lit(message)))
     total = F.try_sum(column)
-    return F.coalesce(total, is_lost)
+    return F.coalesce(total, overflow)
 
 
 def _sketch(name: str, types: Mapping[str, DataType]) -> Column:
-    """A sketch of a column's values; Spark takes whole numbers, texts and bytes, so that others become such."""
-    column, kind = _column(name), types[name]
+    """Return a sketch of a column's values, cast to whole numbers, text or bytes, the types that Spark accepts."""
+    column, kind = column_named(name), types[name]
     if isinstance(kind, (BooleanType, ByteType, ShortType)):
         column = column.cast("int")
     elif isinstance(kind, TimestampType):
-        column = F.unix_micros(column)  # a text would be of the session's time zone
+        column = F.unix_micros(column)  # text would depend on the session's time zone
     elif isinstance(kind, _FLOATS):
         column = (column + F.lit(0.0)).cast("string")  # zeros of both signs are equal
     elif isinstance(kind, DecimalType):
-        # A cast writes small numbers as 1E-7 or not, by spark.sql.ansi.enabled.
+        # A cast may write small numbers as 1E-7, depending on spark.sql.ansi.enabled.
         column = F.translate(F.format_number(column, kind.scale), ",", "")
     elif not isinstance(kind, (IntegerType, LongType, StringType, BinaryType)):
         column = column.cast("string")
@@ -287,11 +291,6 @@ def _sketch(name: str, types: Mapping[str, DataType]) -> Column:
 
 
 def _extreme(aggregate: Aggregate, column: Column) -> Column:
-    by = _column(aggregate.by or "")
+    by = column_named(aggregate.by or "")
     pair = F.when(by.isNotNull(), F.struct(by.alias("by"), column.alias("value")))
     return F.min(pair) if aggregate.kind == "first" else F.max(pair)
-
-
-def _column(name: str) -> Column:
-    quoted = name.replace("`", "``")
-    return F.col(f"`{quoted}`")

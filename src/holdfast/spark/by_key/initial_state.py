@@ -1,4 +1,4 @@
-"""Initial state of keys: rows that go to the subtasks beside those of the operator's first batch."""
+"""Initial state of keys: rows that the subtasks get together with the operator's first batch."""
 
 import uuid
 from collections.abc import Sequence
@@ -9,13 +9,14 @@ from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors import INITIAL_STATE
+from holdfast.spark.sessions import column_named
 
 
 class InitialState:
-    """Rows that are state of keys from the beginning.
+    """Rows with the initial state of keys.
 
     Attributes:
-        key: The columns that are the key.
+        key: The key columns.
     """
 
     def __init__(self, rows: DataFrame, key: Sequence[str]) -> None:
@@ -23,16 +24,16 @@ class InitialState:
         self._rows: DataFrame | None = rows
         self._view = ""
         if not hasattr(rows.sparkSession, "_jsparkSession"):
-            # Spark Connect pickles operators to the server, where a DataFrame can't go. A view is there already.
+            # Spark Connect pickles operators for the server, which can't unpickle a DataFrame, but has the view.
             self._view = f"holdfast_initial_state_{uuid.uuid4().hex}"
             rows.createOrReplaceTempView(self._view)
 
     @classmethod
     def of(cls, given: Any, rows: DataFrame, key: Sequence[str]) -> Self:
-        """The initial state as a user gives it.
+        """Return the initial state for a user's argument.
 
         Args:
-            given: What Spark takes, rows that are grouped by the key; or rows that have columns of its names.
+            given: Rows grouped by the key, as for Spark; or rows with columns of the key's names.
             rows: The stream.
             key: The key of the stream.
 
@@ -42,27 +43,27 @@ class InitialState:
         if hasattr(given, "sparkSession"):
             states, columns = given, list(key)
         elif hasattr(given, "agg") and hasattr(given, "_df"):
-            states = given._df  # noqa: SLF001  # Spark says it nowhere else
+            states = given._df  # noqa: SLF001  # Spark has no public access to it
             columns = given.count().columns[:-1]
         else:
             message = (
-                f"initialState is of type {type(given).__name__}; give rows grouped by the key, "
+                f"initialState is of type {type(given).__name__}; pass rows grouped by the key, "
                 f"rows.groupBy({', '.join(map(repr, key))}), or rows with columns of these names"
             )
             raise InvalidRequestError(message)
         missing = [name for name in columns if name not in states.columns]
         if states.isStreaming or missing or len(columns) != len(key):
             message = (
-                f"initialState is grouped by {columns}; it must be no stream, and grouped by as many columns of its "
-                f"own, by name, as the key {list(key)} has; it has {states.columns}"
+                f"initialState must not be a stream, and must be grouped by {len(key)} of its columns "
+                f"{states.columns}, like the key {list(key)}; got {columns}"
             )
             raise InvalidRequestError(message)
         for name, own in zip(columns, key, strict=True):
             kind, wanted = states.schema[name].dataType, rows.schema[own].dataType
             if kind != wanted:
                 message = (
-                    f"column {name!r} of initialState is of type {kind.simpleString()}, and the key's column {own!r} "
-                    f"of type {wanted.simpleString()}; cast it"
+                    f"column {name!r} of initialState must have the type of the key's column {own!r}, "
+                    f"{wanted.simpleString()}, got {kind.simpleString()}; cast it"
                 )
                 raise InvalidRequestError(message)
         return cls(states, columns)
@@ -74,21 +75,17 @@ class InitialState:
         self.key, self._view = state
         self._rows = None
 
-    def beside(self, rows: DataFrame, key: Sequence[str]) -> DataFrame:
-        """The rows of a batch, and the initial state in a column of its own, which theirs leave empty."""
+    def union_with(self, rows: DataFrame, key: Sequence[str]) -> DataFrame:
+        """Return the rows of a batch and those of the initial state, which has a separate column, null for the batch."""
         states = rows.sparkSession.table(self._view) if self._rows is None else self._rows
-        state = F.struct(*(F.col(_quoted(name)) for name in states.columns))
+        state = F.struct(*(column_named(name) for name in states.columns))
         by_name = dict(zip(key, self.key, strict=True))
         columns = [
-            F.col(_quoted(by_name[field.name]))
+            column_named(by_name[field.name])
             if field.name in by_name
             else F.lit(None).cast(field.dataType).alias(field.name)
             for field in rows.schema
         ]
         states = states.select(*columns, state.alias(INITIAL_STATE))
-        none = F.lit(None).cast(states.schema[INITIAL_STATE].dataType)
-        return rows.select("*", none.alias(INITIAL_STATE)).union(states)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+        null = F.lit(None).cast(states.schema[INITIAL_STATE].dataType)
+        return rows.select("*", null.alias(INITIAL_STATE)).union(states)

@@ -1,17 +1,18 @@
-"""The output of a stream by key."""
+"""The output of a stream by key: a stream to write, or the operator."""
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any, NoReturn, Self
 
 from pyspark.sql import DataFrame
 
-from holdfast.spark.by_key.stream_writer import KeyedStreamWriter
-from holdfast.spark.event_time import WakeUps
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.event_time import IdleTicks
 from holdfast.spark.operators import Sink
 from holdfast.spark.query import StatefulOperator
 
-MakeOperator = Callable[[Sink | None, WakeUps | None], StatefulOperator]
-"""Makes an operator with a sink, and what wakes it; both may be missing."""
+MakeOperator = Callable[[Sink | None, IdleTicks | None], StatefulOperator]
+"""Makes an operator with a sink, or None, and idle ticks, or None."""
 
 
 class KeyedOutput:
@@ -19,7 +20,7 @@ class KeyedOutput:
 
     Args:
         rows: The stream.
-        has_timers: Whether batches have to come for timers when no rows do.
+        has_timers: Whether timers need batches when no rows arrive.
         make: Makes the operator.
     """
 
@@ -30,19 +31,89 @@ class KeyedOutput:
 
     @cached_property
     def operator(self) -> StatefulOperator:
-        """The operator alone, to be given to `checkpointed` and applied to rows of batches.
+        """The operator without the stream, for `checkpointed`, where it is applied to rows of batches.
 
-        Where it has timers, `WakeUps` has batches come for them.
+        If it has timers, `IdleTicks` runs batches for them.
         """
         return self._make(None, None)
 
     @property
-    def writeStream(self) -> KeyedStreamWriter:  # noqa: N802  # Spark's name
+    def writeStream(self) -> "KeyedStreamWriter":  # noqa: N802  # Spark's name
         """A new writer for the stream: `.foreachBatch(write).option("checkpointLocation", …).start()`.
 
         Raises:
-            InvalidRequestError: The rows are no stream.
+            InvalidRequestError: The rows are not a stream.
         """
-        wake_ups = WakeUps() if self._has_timers else None
-        rows = self._rows if wake_ups is None else wake_ups.beside(self._rows)
-        return KeyedStreamWriter(rows.writeStream, lambda sink: self._make(sink, wake_ups))
+        idle_ticks = IdleTicks() if self._has_timers else None
+        rows = self._rows if idle_ticks is None else idle_ticks.add_to(self._rows)
+        return KeyedStreamWriter(rows.writeStream, lambda sink: self._make(sink, idle_ticks))
+
+
+class KeyedStreamWriter:
+    """Spark's `DataStreamWriter` for a stream by key, which only supports `foreachBatch`.
+
+    Other methods are those of Spark's writer.
+
+    Args:
+        writer: Spark's writer of the operator's input rows.
+        operator_with: Makes the operator with a sink.
+    """
+
+    def __init__(self, writer: Any, operator_with: Callable[[Sink], StatefulOperator]) -> None:
+        self._writer = writer
+        self._operator_with = operator_with
+        self._has_sink = False
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._writer, name)
+        if not callable(attribute):
+            return attribute
+
+        def delegate(*arguments: Any, **options: Any) -> Any:
+            result = attribute(*arguments, **options)
+            return self if result is self._writer else result
+
+        return delegate
+
+    def foreachBatch(self, func: Sink) -> Self:  # noqa: N802  # Spark's name
+        """Call a function with the operator's output rows of each batch, and the batch id.
+
+        The function must read them in one action unless `keyed` has `persist=True`, and replace its earlier output of
+        that id.
+
+        Raises:
+            InvalidRequestError: The argument is not a function.
+        """
+        self._writer.foreachBatch(self._operator_with(func))
+        self._has_sink = True
+        return self
+
+    def start(self, path: str | None = None, format: str | None = None, **options: Any) -> Any:
+        """Start the query. Arguments are those of Spark's `start`, without `path` and `format`.
+
+        Raises:
+            InvalidRequestError: `foreachBatch` was not called.
+        """
+        if path is not None or format is not None or not self._has_sink:
+            _refuse("start")
+        return self._writer.start(**options)
+
+    def format(self, _source: str) -> NoReturn:
+        """Not supported: a checkpoint is made around `foreachBatch`. Raises `InvalidRequestError`."""
+        _refuse("format")
+
+    def foreach(self, _f: object) -> NoReturn:
+        """Not supported, as `format`."""
+        _refuse("foreach")
+
+    def toTable(self, *_: object, **__: object) -> NoReturn:  # noqa: N802  # Spark's name
+        """Not supported, as `format`."""
+        _refuse("toTable")
+
+
+def _refuse(method: str) -> NoReturn:
+    message = (
+        f"{method} of a stream by key needs foreachBatch: Holdfast makes a checkpoint around the function that "
+        "writes a batch. Call .foreachBatch(lambda rows, batch_id: rows.write…), and then .start()"
+    )
+    raise InvalidRequestError(message)

@@ -1,4 +1,4 @@
-"""Rows of a stream by key, and what can keep state of them."""
+"""Rows of a stream by key, and the operators on them."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,13 +17,13 @@ from holdfast.spark.aggregates import (
     Aggregate,
     Aggregation,
     Panes,
-    aggregated,
+    aggregate_rows,
     need_combining,
     preparation_of,
 )
 from holdfast.spark.by_key.initial_state import InitialState
 from holdfast.spark.by_key.keyed_output import KeyedOutput
-from holdfast.spark.event_time import LateRows, WakeUps, has_watermark
+from holdfast.spark.event_time import IdleTicks, LateRows, has_watermark
 from holdfast.spark.operators import Operator, Sink, StatefulFunction
 from holdfast.spark.processors import ProcessorFunction
 from holdfast.spark.query import StatefulOperator
@@ -50,27 +50,27 @@ def keyed(
     max_parallelism: int | None = None,
     persist: bool = False,
 ) -> "KeyedRows":
-    """The rows of a stream by key, where `rows.groupBy(key)` is Spark's own.
+    """Return the rows of a stream by key; corresponds to Spark's `rows.groupBy(key)`.
 
     Args:
-        rows: A stream; a DataFrame of the same columns will do where only the operator is used.
-        key: The key's column, or columns, by name.
+        rows: A stream; or a DataFrame with the same columns, if only the operator is used.
+        key: The name of the key column, or the names of several.
         uid: Names the operator's state in checkpoints; keep it for the life of the job.
-        parallelism: Number of subtasks; it may change when the query is started again.
+        parallelism: Number of subtasks; may differ when the query is restarted.
         max_parallelism: Number of key groups, as for `stateful`.
-        persist: Keep the rows of a batch that come out in Spark's cache until the batch is done, so that the function of
-            `foreachBatch` can read them in several actions.
+        persist: Keep the output rows of a batch in Spark's cache until the batch is done, so that the `foreachBatch`
+            function can read them in several actions.
 
     Raises:
-        InvalidRequestError: A column isn't there, or an argument can't be used.
+        InvalidRequestError: A column doesn't exist, or an argument can't be used.
     """
     if isinstance(key, Column):
-        message = f"the key is {key}; it must be names of columns: make a column of it before, by withColumn"
+        message = f"the key must be names of columns, got {key}; add it as a column first, with withColumn"
         raise InvalidRequestError(message)
     columns = (key,) if isinstance(key, str) else tuple(key)
     missing = [name for name in columns if name not in rows.columns]
     if missing or not columns:
-        message = f"the key is {columns!r}; it must be names of columns, which are {rows.columns}"
+        message = f"the key must be names of columns, which are {rows.columns}, got {columns!r}"
         raise InvalidRequestError(message)
     return KeyedRows(rows, columns, uid, parallelism, max_parallelism, persist)
 
@@ -95,16 +95,16 @@ class KeyedRows:
         initialState: GroupedData | DataFrame | None = None,  # noqa: N803
         eventTimeColumnName: str = "",  # noqa: N803
     ) -> KeyedOutput:
-        """Run a processor of PySpark over the rows; it is given and gives `Row`s.
+        """Run a processor of PySpark on the rows, with `Row`s as input and output.
 
-        Arguments are those of `GroupedData.transformWithState`. The rows of `initialState` are read in the operator's
-        first batch alone; a DataFrame with columns of the key's names will do. `eventTimeColumnName` must be empty, since no
-        operator of Spark's is behind this one.
+        Arguments are those of `GroupedData.transformWithState`. The rows of `initialState` are only read in the operator's
+        first batch; it may also be a DataFrame with columns of the key's names. `eventTimeColumnName` must be empty,
+        because no Spark operator follows.
 
         Raises:
             InvalidRequestError: An argument can't be used, or the time mode is EventTime and the rows have no
                 watermark.
-            StatefulProcessorError: The processor declares what Spark refuses, too.
+            StatefulProcessorError: A declaration of the processor is not valid, for Spark too.
         """
         function = ProcessorFunction(
             statefulProcessor,
@@ -114,7 +114,7 @@ class KeyedRows:
             flavour="row",
             session=self.rows.sparkSession,
         )
-        return self._processed(function, initialState, eventTimeColumnName)
+        return self._run_processor(function, initialState, eventTimeColumnName)
 
     def transformWithStateInPandas(  # noqa: N802, PLR0917  # Spark's name and arguments
         self,
@@ -125,9 +125,9 @@ class KeyedRows:
         initialState: GroupedData | DataFrame | None = None,  # noqa: N803
         eventTimeColumnName: str = "",  # noqa: N803
     ) -> KeyedOutput:
-        """Run a processor of PySpark over the rows; it is given and gives frames of pandas.
+        """Run a processor of PySpark on the rows, with pandas DataFrames as input and output.
 
-        All else is as for `transformWithState`.
+        Otherwise as `transformWithState`.
         """
         function = ProcessorFunction(
             statefulProcessor,
@@ -137,7 +137,7 @@ class KeyedRows:
             flavour="pandas",
             session=self.rows.sparkSession,
         )
-        return self._processed(function, initialState, eventTimeColumnName)
+        return self._run_processor(function, initialState, eventTimeColumnName)
 
     def process(
         self,
@@ -146,12 +146,12 @@ class KeyedRows:
         *,
         event_time: str | None = None,
     ) -> KeyedOutput:
-        """Run a function with keyed state over the rows, such as a `KeyedProcessFunction`.
+        """Run a function with keyed state on the rows, such as a `KeyedProcessFunction`.
 
         Args:
             function: The function.
-            schema: Spark schema of the rows that it yields; None for that of the input.
-            event_time: The column by which rows are late, as for `stateful`.
+            schema: Spark schema of its output rows; None for that of the input.
+            event_time: The column of event time, as for `stateful`.
 
         Raises:
             InvalidRequestError: An argument can't be used.
@@ -168,28 +168,28 @@ class KeyedRows:
         dropped: Collection[str] = (),
         **aggregates: Aggregate,
     ) -> KeyedOutput:
-        """Keep aggregates of each key, and yield those that a batch has changed.
+        """Keep aggregates of each key, and emit those that a batch has changed.
 
-        The aggregates of a query that is started again are those of its state. If they differ, say how by `renamed`,
-        `added` and `dropped`. You can leave these arguments in place: changes that were made have no effect any more.
+        A restarted query must have the aggregates of its state. Declare differences with `renamed`,
+        `added` and `dropped`. You can leave these arguments in place: applied changes have no further effect.
 
         Args:
-            unnamed: Refused: a column needs a name.
-            combine: Whether Spark makes one row of all rows of a key in a batch before they go to their
-                subtasks. It costs a shuffle more, which is lost where keys seldom have two rows in a batch.
-            ttl: How long the aggregates of a key live after its last row; None for ever.
-            renamed: The names that aggregates had before, by their present names: `{"orders": "n"}`.
-            added: Names of aggregates that the state does not have yet. They begin without the rows so far.
-            dropped: Names of aggregates that the state has and that are no longer wanted. Their values are lost.
-            aggregates: The aggregates, made by functions of `holdfast.spark.aggregates`, by the names of the
-                columns that they become.
+            unnamed: Not supported: a column needs a name.
+            combine: Whether Spark combines all rows of a key in a batch before they are sent to their
+                subtasks. It costs another shuffle, without benefit if keys rarely have two rows in a batch.
+            ttl: Time to live of a key's aggregates after its last row; None keeps them forever.
+            renamed: The former names of aggregates, by their present names: `{"orders": "n"}`.
+            added: Names of aggregates that the state does not have yet. They start without earlier rows.
+            dropped: Names of stored aggregates to delete.
+            aggregates: The aggregates, made by functions of `holdfast.spark.aggregates`, by the names of their
+                columns.
 
         Raises:
-            InvalidRequestError: An aggregate has no name, or names collide, or a column isn't there.
+            InvalidRequestError: An aggregate has no name, or names collide, or a column doesn't exist.
         """
         _check_named(unnamed)
         function = Aggregation(aggregates, ttl=ttl, renamed=renamed, added=added, dropped=dropped)
-        schema = aggregated(self.rows, self.key, aggregates).schema
+        schema = aggregate_rows(self.rows, self.key, aggregates).schema
         prepare = partial(preparation_of, key=self.key, aggregates=aggregates, combine=combine)
         return _output(self, function, schema, prepare=prepare)
 
@@ -201,30 +201,30 @@ class KeyedRows:
         allowed_lateness: timedelta = timedelta(0),
         emit: Emit = "append",
     ) -> "WindowedRows":
-        """The rows by windows of event time; they need a watermark.
+        """Return the rows by windows of event time; they need a watermark.
 
         Args:
-            windows: Made by functions of `holdfast.spark.windows`.
+            windows: Windows made by functions of `holdfast.spark.windows`.
             time: The column of event time.
-            allowed_lateness: How long a window is kept for late rows once it is complete.
-            emit: "append" gives a window out when the watermark has passed it; "update" in each batch that has
+            allowed_lateness: How long a complete window is kept for late rows.
+            emit: "append" emits a window when the watermark has passed it; "update" in each batch that has
                 rows of it.
 
         Raises:
-            InvalidRequestError: There is no such column of times.
+            InvalidRequestError: There is no such column of timestamps.
         """
         LateRows.of(self.rows, time, uid=self.uid)  # for its errors
         if emit == "append" and not has_watermark(self.rows.schema):
             _log.warning(
-                "windows of operator %r come out when the watermark has passed them, and no column of its rows has "
-                "a watermark: call withWatermark before, or give emit='update'. If the column %r was computed from the one "
-                "with the watermark, all is well",
+                "windows of operator %r are emitted when the watermark has passed them, but no column of its rows has "
+                "a watermark: call withWatermark first, or pass emit='update'. If the column %r was computed from the one "
+                "with the watermark, ignore this warning",
                 self.uid,
                 time,
             )
         return WindowedRows(self, windows, time, allowed_lateness, emit)
 
-    def _processed(
+    def _run_processor(
         self,
         function: ProcessorFunction,
         initial_state: GroupedData | DataFrame | None,
@@ -232,14 +232,14 @@ class KeyedRows:
     ) -> KeyedOutput:
         if event_time_column:
             message = (
-                f"eventTimeColumnName is {event_time_column!r}; it names the event time for an operator of Spark's "
-                "behind this one, and there is none: the rows go to the function of foreachBatch. Leave it empty"
+                f"eventTimeColumnName must be empty, got {event_time_column!r}: it names the event time for a following "
+                "Spark operator, but the rows go to the foreachBatch function"
             )
             raise InvalidRequestError(message)
         begin = None
         if initial_state is not None:
             initial = InitialState.of(initial_state, self.rows, self.key)
-            begin = partial(initial.beside, key=self.key)
+            begin = partial(initial.union_with, key=self.key)
         return _output(self, function, function.output_schema, begin=begin)
 
 
@@ -261,12 +261,12 @@ class WindowedRows:
         dropped: Collection[str] = (),
         **aggregates: Aggregate,
     ) -> KeyedOutput:
-        """Keep aggregates of each key and window; columns are the key, window_start, window_end, and they.
+        """Keep aggregates of each key and window; columns are the key, window_start, window_end, and the aggregates.
 
         `renamed`, `added` and `dropped` are those of `KeyedRows.agg`. The windows themselves can't be changed.
 
         Raises:
-            InvalidRequestError: An aggregate has no name, or names collide, or a column isn't there.
+            InvalidRequestError: An aggregate has no name, or names collide, or a column doesn't exist.
         """
         _check_named(unnamed)
         keyed_rows = self.keyed
@@ -286,7 +286,7 @@ class WindowedRows:
             combine=bool(need_combining(aggregates)),
             panes=panes,
         )
-        columns = aggregated(keyed_rows.rows, keyed_rows.key, aggregates).schema.fields
+        columns = aggregate_rows(keyed_rows.rows, keyed_rows.key, aggregates).schema.fields
         width = len(keyed_rows.key)
         time = keyed_rows.rows.schema[self.time].dataType
         bounds = [StructField(START, time), StructField(END, time)]
@@ -305,10 +305,10 @@ class WindowedRows:
 
         Args:
             function: Called with the key, the window and its rows.
-            schema: Spark schema of the rows that it gives.
-            renamed: The names that columns of the rows had before, by their present names. Rows of open windows
-                are kept, so say here how their columns have changed when the query is started again.
-            dropped: Names of columns that rows of open windows have and that are no longer wanted.
+            schema: Spark schema of its output rows.
+            renamed: The former names of the rows' columns, by their present names. Rows of open windows
+                are kept, so declare here how their columns have changed when the query is restarted.
+            dropped: Names of stored columns of rows to delete.
         """
         windowed = WindowedFunction(
             function, self.windows, renamed=renamed, dropped=dropped, **self._options()
@@ -351,7 +351,7 @@ def _output(
     if operator.drops_late_rows:
         LateRows.of(keyed_rows.rows, event_time, uid=keyed_rows.uid)  # for its errors
 
-    def make(sink: Sink | None, wake_ups: WakeUps | None) -> StatefulOperator:
-        return StatefulOperator(replace(operator, sink=sink), wake_ups)
+    def make(sink: Sink | None, idle_ticks: IdleTicks | None) -> StatefulOperator:
+        return StatefulOperator(replace(operator, sink=sink), idle_ticks)
 
     return KeyedOutput(keyed_rows.rows, has_timers=function.time_mode != "none", make=make)

@@ -3,7 +3,7 @@
 from holdfast.common import uripath
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.storages import without_marker
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 
 def check_apart(checkpoint_location: str, checkpoint_dir: str | None, job_id: str) -> None:
@@ -28,7 +28,7 @@ def check_apart(checkpoint_location: str, checkpoint_dir: str | None, job_id: st
         return  # Spark can use it; no checkpoint directory is spelled like that
     if is_within(directory, location) or is_within(location, uripath.join(directory, job_id)):
         message = (
-            f"checkpoint directory {shown(checkpoint_dir)} and the query's checkpointLocation lie in each "
+            f"checkpoint directory {redact(checkpoint_dir)} and the query's checkpointLocation lie in each "
             "other; name a checkpoint directory beside it"
         )
         raise InvalidRequestError(message, checkpoint_location)

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.common import json_decoder
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 
 _OPERATOR = re.compile(r"state/[^/]+/_metadata/v2/[0-9]+")
 _SOURCE_LOG = re.compile(r"sources/[^/]+/[0-9]+(?:\.compact)?")
@@ -45,7 +45,7 @@ class Moves:
 
     def __post_init__(self) -> None:
         for uri in (*self.paths.keys(), *self.paths.values()):
-            if "@" in uri and shown(uri) != uri:
+            if "@" in uri and redact(uri) != uri:
                 message = "paths have a password in them, and would be written into Spark's log"
                 raise InvalidRequestError(message, uri)
 

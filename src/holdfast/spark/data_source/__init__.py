@@ -1,12 +1,9 @@
 """The data source `holdfast`: states of checkpoints and savepoints as DataFrames.
 
-Spark finds it in the package `pyspark_holdfast`. `view` is what its options ask for, `reader` reads that in
-tasks, `spark_types` casts it. `session` has `read_state`, for users. Start with `view`.
+Spark finds it in the package `pyspark_holdfast`. `state_view` reads states, `spark_types` casts them to Spark's types.
 """
 
-from holdfast.spark.data_source.reader import StateReader
-from holdfast.spark.data_source.session import read_state
 from holdfast.spark.data_source.spark_types import for_spark, spark_schema_of
-from holdfast.spark.data_source.view import StateView
+from holdfast.spark.data_source.state_view import StateReader, StateView, read_state
 
 __all__ = ["StateReader", "StateView", "for_spark", "read_state", "spark_schema_of"]

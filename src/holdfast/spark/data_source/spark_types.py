@@ -1,4 +1,4 @@
-"""Arrow data in types that Spark has, none of which loses a part of a value."""
+"""Arrow data in Spark types that preserve every value."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.backends.arrow import (
-    conformed,
+    conform,
     fields_of,
     is_bytes,
     is_text,
@@ -20,81 +20,88 @@ from holdfast.backends.arrow import (
 from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
 
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 
 _IN_UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 )
-"""PySpark 4.1 takes no time zone, because it always means UTC."""
+"""PySpark 4.1 has no such argument, because it always uses UTC."""
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
-    """The columns as Spark has them; all of them may be null.
+    """Return the Spark types of columns, all nullable.
 
     Raises:
-        InvalidRequestError: Spark has no type that holds all values of a column.
+        InvalidRequestError: No Spark type holds all values of a column.
     """
-    fields = [(field.name, _held(field.type, field.name)) for field in schema]
+    fields = [(field.name, _spark_type(field.type, field.name)) for field in schema]
     return from_arrow_schema(pa.schema(fields))
 
 
 def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
-    """The rows as Spark takes them for a schema.
+    """Cast rows to the types of a Spark schema.
 
     Raises:
-        InvalidRequestError: A value would change, such as a time with nanoseconds, which Spark hasn't.
+        InvalidRequestError: A value would change, such as a time with nanoseconds, which Spark doesn't have.
     """
     wanted = to_arrow_schema(schema, **_IN_UTC)
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
-            columns.append(conformed(column, field.type))
+            columns.append(conform(column, field.type))
         except pa.ArrowException as error:
             raise_shortage(error)
             message = (
-                f"column {field.name!r} of type {column.type} has values that Spark's type has no "
-                "room for; holdfast.read_state reads them"
+                f"column {field.name!r} of type {column.type} has values that don't fit Spark's type; "
+                "read them with holdfast.read_state"
             )
             raise InvalidRequestError(message) from None
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _held(type: pa.DataType, at: str) -> pa.DataType:
-    """The Arrow type that Spark has for a type."""
+def _spark_type(type: pa.DataType, at: str) -> pa.DataType:
+    """Return the Arrow type that Spark uses for a type."""
     type = plain_type(type)
     fields = fields_of(type)
     inner = [
-        _held(field.type, path) for field, path in zip(fields, paths_in(type, at), strict=True)
+        _spark_type(field.type, path)
+        for field, path in zip(fields, paths_in(type, at), strict=True)
     ]
     if types.is_struct(type):
         names = [field.name for field in fields]
         if len(set(names)) < len(names):
-            raise InvalidRequestError(f"{at} has two fields of one name, which Spark has not")
+            raise InvalidRequestError(
+                f"{at} has two fields of the same name, which Spark does not support"
+            )
         return pa.struct(list(zip(names, inner, strict=True)))
     if types.is_map(type):
         return pa.map_(*inner)
     if fields:
         return pa.list_(*inner)
-    for is_kind, held in _HELD:
-        if is_kind(type):
-            return held(type)
-    message = f"{at} is of type {type}, which Spark has not; holdfast.read_state reads it"
+    for is_type, spark_type in _SPARK_TYPES:
+        if is_type(type):
+            return spark_type(type)
+    message = (
+        f"{at} is of type {type}, which Spark does not support; read it with holdfast.read_state"
+    )
     raise InvalidRequestError(message)
 
 
 def _is_decimal(type: pa.DataType) -> bool:
     return bool(
         types.is_decimal(type)
-        and type.precision <= _MOST_DIGITS
+        and type.precision <= _MAX_DIGITS
         and 0 <= type.scale <= type.precision
     )
 
 
-def _always(held: pa.DataType) -> Callable[[pa.DataType], pa.DataType]:
-    return lambda _: held
+def _always(type: pa.DataType) -> Callable[[pa.DataType], pa.DataType]:
+    return lambda _: type
 
 
-_HELD: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.DataType]], ...] = (
+_SPARK_TYPES: tuple[
+    tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.DataType]], ...
+] = (
     (types.is_uint8, _always(pa.int16())),
     (types.is_uint16, _always(pa.int32())),
     (types.is_uint32, _always(pa.int64())),

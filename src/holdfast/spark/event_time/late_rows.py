@@ -1,4 +1,4 @@
-"""Rows that come too late: their event time is not behind the watermark of the batch before."""
+"""Late rows: rows whose event time is at or before the watermark of the batch before."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -7,18 +7,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType
 
-from holdfast.backends.api import NO_WATERMARK
+from holdfast.backends.functions import NO_WATERMARK
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.sessions import column_named
 
 _DELAY = "spark.watermarkDelayMs"
-"""The key under which Spark notes the delay in the metadata of a column that `withWatermark` was given."""
+"""The key of the delay in the metadata of a column that was passed to `withWatermark`."""
 
 _END_OF_WINDOW = "end"
 
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
-    """Which rows of a batch are late.
+    """A rule for the late rows of a batch.
 
     Attributes:
         event_time: Computes the event time of a row, in microseconds since 1970.
@@ -28,20 +29,19 @@ class LateRows:
 
     @classmethod
     def of(cls, rows: DataFrame, event_time: str | None, *, uid: str) -> Self:
-        """The rule for late rows, for rows with the schema of these.
+        """Return the rule for rows with the schema of these.
 
         Args:
             rows: The rows.
-            event_time: The column with the event time; None for the column that `withWatermark` was given.
+            event_time: The column with the event time; None for the column that was passed to `withWatermark`.
             uid: The operator, for errors.
 
         Raises:
-            InvalidRequestError: There is no such column, or it has no instants; or Spark has a watermark of
-                no column of the rows, or of several.
+            InvalidRequestError: There is no such column, or it doesn't hold instants; or no column of the rows has
+                a watermark, or several have one.
         """
         field = _field(rows.schema, event_time, uid=uid)
-        name = field.name.replace("`", "``")
-        column = F.col(f"`{name}`")
+        column = column_named(field.name)
         if _is_window(field.dataType):
             column = column[_END_OF_WINDOW]
         elif not isinstance(field.dataType, TimestampType):
@@ -54,7 +54,7 @@ class LateRows:
         return cls(F.unix_micros(column))
 
     def before(self, late_watermark: int) -> Column:
-        """Whether a row is late; rows without an event time never are.
+        """Return a condition for late rows; rows without an event time are never late.
 
         Args:
             late_watermark: `BatchTimes.late_watermark`.
@@ -65,7 +65,7 @@ class LateRows:
 
 
 def has_watermark(schema: StructType) -> bool:
-    """Whether a column has a watermark; if it was computed from such a column, it has none, though the rows have."""
+    """Return whether a column has a watermark. Spark doesn't note it on a column computed from such a column."""
     return any(_DELAY in (field.metadata or {}) for field in schema)
 
 
@@ -73,8 +73,8 @@ def _field(schema: StructType, name: str | None, *, uid: str) -> StructField:
     if name is not None:
         if name not in schema.names:
             message = (
-                f"rows of operator {uid!r} have no column {name!r}, which is to be their event time; they "
-                f"have {schema.names}"
+                f"rows of operator {uid!r} have no column {name!r} for event_time=; they have "
+                f"{schema.names}"
             )
             raise InvalidRequestError(message)
         return schema[name]
@@ -85,12 +85,12 @@ def _field(schema: StructType, name: str | None, *, uid: str) -> StructField:
         names = [field.name for field in fields]
         message = f"rows of operator {uid!r} have several columns with a watermark, {names}"
         raise InvalidRequestError(
-            f"{message}; name that of their event time by event_time=, or drop the others"
+            f"{message}; name the column of their event time with event_time=, or drop the others"
         )
     message = (
-        f"operator {uid!r} is in event time, and no column of its rows has a watermark: call "
+        f"operator {uid!r} is in event time, but no column of its rows has a watermark: call "
         "withWatermark before writeStream. If a column was computed from the one with the watermark, name "
-        "it by event_time=, or keep the one with the watermark"
+        "it with event_time=, or keep the one with the watermark"
     )
     raise InvalidRequestError(message)
 

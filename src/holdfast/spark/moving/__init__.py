@@ -1,18 +1,14 @@
-"""Moves state of Spark's own `transformWithState` to an operator of ours, and back.
+"""Moves state between Spark's own `transformWithState` and a Holdfast operator.
 
-    importing        the state of a stopped query becomes a savepoint
-    spark_state      reads what Spark has stored, by Spark's own readers
-    tables           Spark's state in the columns of our keyed states
+state_import     makes a savepoint of the state of a stopped query
+spark_state      reads Spark's state with Spark's own readers
 
-    exporting        the state of an operator as initial state of a new query of Spark's
-    processor_state  what a checkpoint has of it, compared with the processor
-    state_rows       its rows as rows of initial state; in tasks
-    moved_processor  puts these into the states that the processor declares; in Spark's own operator
-
-Start with `importing`, or `exporting` for the way back.
+state_export     makes the initial state of a new Spark query of the state of an operator
+state_rows       converts its rows to rows of initial state, in tasks
+moved_processor  puts these into the states that the processor declares, in Spark's operator
 """
 
-from holdfast.spark.moving.exporting import SparkInitialState, spark_initial_state
-from holdfast.spark.moving.importing import SparkStateImport, import_spark_state
+from holdfast.spark.moving.state_export import SparkInitialState, spark_initial_state
+from holdfast.spark.moving.state_import import SparkStateImport, import_spark_state
 
 __all__ = ["SparkInitialState", "SparkStateImport", "import_spark_state", "spark_initial_state"]

@@ -1,7 +1,7 @@
-"""A processor whose keys begin with state that was Holdfast's; it runs in Spark's own operator.
+"""A processor that starts with state from Holdfast; it runs in Spark's own operator.
 
-Spark's workers get what is here by its content, not by its name: Spark gives the process that tries out `init` ten
-seconds to start, in which to import Holdfast is a good part. So nothing of Holdfast is imported here.
+Spark's workers unpickle this module by value, and it imports nothing of Holdfast: Spark gives the process that tries
+`init` only ten seconds to start.
 """
 
 import pickle
@@ -13,17 +13,17 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 TIMERS = ""
-"""The place of a state's name in rows that are timers; no state can have this name."""
+"""The name of the state in rows that are timers; no state can have this name."""
 
 
 class MovedProcessor(StatefulProcessor):
-    """A user's processor, and the rows of `SparkInitialState` as its initial state.
+    """A user's processor that gets the rows of `SparkInitialState` as its initial state.
 
-    The last two columns of these rows are the name of a state and what goes there: `encoded`, a value, a whole list,
+    The last two columns of these rows are the name of a state and, encoded, a value, a whole list,
     an entry of a map or the time of a timer.
 
     Args:
-        processor: The processor; its own `handleInitialState` isn't called.
+        processor: The processor; its `handleInitialState` is not called.
     """
 
     def __init__(self, processor: StatefulProcessor) -> None:
@@ -53,27 +53,27 @@ class MovedProcessor(StatefulProcessor):
 
     def handleInitialState(  # noqa: N802  # Spark's name
         self,
-        key: Any,  # noqa: ARG002  # the states are those of the key already
+        key: Any,  # noqa: ARG002  # the handle has the states of the key
         initialState: Any,  # noqa: N803
         timerValues: Any,  # noqa: ARG002, N803
     ) -> None:
         rows: Iterable[tuple[str, bytes]]
         if isinstance(initialState, tuple):
             rows = [initialState[-2:]]
-        else:  # a frame of pandas
+        else:  # a pandas DataFrame
             rows = initialState.iloc[:, -2:].itertuples(index=False, name=None)
         for name, content in rows:
-            self._handle.put(name, decoded(content))
+            self._handle.put(name, decode(content))
 
     def close(self) -> None:
         self._processor.close()
 
 
 class RememberingHandle(StatefulProcessorHandle):
-    """Spark's handle, which remembers the states that it has given.
+    """Spark's handle, which remembers the states that it has returned.
 
     Args:
-        handle: Spark's.
+        handle: Spark's handle.
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
@@ -81,7 +81,7 @@ class RememberingHandle(StatefulProcessorHandle):
         self._states: dict[str, tuple[str, Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)  # what later versions of Spark add needs the original
+        return getattr(self._handle, name)  # methods of later Spark versions
 
     def getValueState(  # noqa: N802  # Spark's names
         self,
@@ -90,7 +90,7 @@ class RememberingHandle(StatefulProcessorHandle):
         ttlDurationMs: int | None = None,  # noqa: N803
     ) -> Any:
         state = self._handle.getValueState(stateName, schema, ttlDurationMs)
-        return self._remembered("value", stateName, state)
+        return self._remember("value", stateName, state)
 
     def getListState(  # noqa: N802
         self,
@@ -99,7 +99,7 @@ class RememberingHandle(StatefulProcessorHandle):
         ttlDurationMs: int | None = None,  # noqa: N803
     ) -> Any:
         state = self._handle.getListState(stateName, schema, ttlDurationMs)
-        return self._remembered("list", stateName, state)
+        return self._remember("list", stateName, state)
 
     def getMapState(  # noqa: N802
         self,
@@ -109,7 +109,7 @@ class RememberingHandle(StatefulProcessorHandle):
         ttlDurationMs: int | None = None,  # noqa: N803
     ) -> Any:
         state = self._handle.getMapState(stateName, userKeySchema, valueSchema, ttlDurationMs)
-        return self._remembered("map", stateName, state)
+        return self._remember("map", stateName, state)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
         self._handle.registerTimer(expiryTimestampMs)
@@ -124,7 +124,7 @@ class RememberingHandle(StatefulProcessorHandle):
         self._handle.deleteIfExists(stateName)
 
     def put(self, name: str, content: Any) -> None:
-        """Put into a state, for the current key, what a row of `SparkInitialState` has for it."""
+        """Put the decoded content of a row into a state of the current key."""
         if name == TIMERS:
             self._handle.registerTimer(content)
             return
@@ -136,19 +136,19 @@ class RememberingHandle(StatefulProcessorHandle):
         else:
             state.updateValue(*content)
 
-    def _remembered(self, kind: str, name: str, state: Any) -> Any:
+    def _remember(self, kind: str, name: str, state: Any) -> Any:
         self._states[name] = kind, state
         return state
 
 
-def encoded(content: Any) -> bytes:
-    """A value for a state, encoded for a row: frames of pandas would change numbers and times."""
+def encode(content: Any) -> bytes:
+    """Encode a value of a state for a row: pandas DataFrames would change numbers and times."""
     return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
 
 
-def decoded(content: bytes) -> Any:
-    """The value of which `encoded` made this."""
-    return pickle.loads(content)  # noqa: S301  # a task of the same application has written it
+def decode(content: bytes) -> Any:
+    """Decode the result of `encode`."""
+    return pickle.loads(content)  # noqa: S301  # written by a task of the same application
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Reads the state of Spark's `transformWithState`, by Spark's own sources `state-metadata` and `statestore`."""
+"""The state of Spark's `transformWithState`, read with Spark's sources `state-metadata` and `statestore`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ _KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 _TIMERS = "TimerState"
 _VALUES = {"value": "value", "list": "list_value", "map": "user_map_value"}
 _OPERATOR = "transformWithState"
-_TIME_MODES = {"NoTime": "None"}  # what Spark stores is not always what it takes
+_TIME_MODES = {"NoTime": "None"}  # Spark stores another name than it accepts
 
 
 class _Variable(msgspec.Struct):
-    """A state variable, as Spark describes it."""
+    """Spark's description of a state variable."""
 
     stateName: str  # noqa: N815  # Spark's names
     stateVariableType: str  # noqa: N815
@@ -30,7 +30,7 @@ class _Variable(msgspec.Struct):
 
 
 class _Properties(msgspec.Struct):
-    """The properties that Spark notes of an operator."""
+    """Spark's properties of an operator."""
 
     timeMode: str  # noqa: N815
     stateVariables: list[_Variable]  # noqa: N815
@@ -38,16 +38,16 @@ class _Properties(msgspec.Struct):
 
 @dataclass(frozen=True)
 class SparkState:
-    """The state of the only stateful operator of a query, behind a batch.
+    """The state of the only stateful operator of a query, after a batch.
 
     Attributes:
         session: Reads the state.
-        location: The query's checkpointLocation, as Spark can open it.
+        location: The query's checkpointLocation, as a URI for Spark.
         batch_id: The batch.
         time_mode: The operator's time mode.
         key: The key's columns.
         variables: The state variables.
-        has_timers: Whether it has a place for timers.
+        has_timers: Whether it has timers.
     """
 
     session: SparkSession
@@ -62,16 +62,16 @@ class SparkState:
     def of(
         cls, session: SparkSession, location: str, batch_id: int, ttl_ms: Mapping[str, int]
     ) -> Self:
-        """Look at what is there; rows are read later.
+        """Read the descriptions of the state; rows are read later.
 
         Args:
             session: Reads the state.
             location: The query's checkpointLocation.
-            batch_id: The last batch that is done.
-            ttl_ms: How long values live, by the variable's name, milliseconds: Spark doesn't store that.
+            batch_id: The last completed batch.
+            ttl_ms: Times to live by the variable's name, milliseconds, which Spark doesn't store.
 
         Raises:
-            InvalidRequestError: The query has other state, or a time to live is missing or too much.
+            InvalidRequestError: The query has other state, or a time to live is missing or unexpected.
         """
         properties = _properties(session, location)
         kinds = {
@@ -105,11 +105,11 @@ class SparkState:
         )
 
     def rows(self, variable: Declaration) -> pa.Table:
-        """The rows of a variable, as Spark shows them."""
+        """Read the rows of a variable."""
         return self._read(variable.kind, variable.name)
 
     def timers(self) -> pa.Table:
-        """The timers, likewise."""
+        """Read the timers."""
         return self._read("timers", None)
 
     def _read(self, kind: str, name: str | None) -> pa.Table:
@@ -124,7 +124,7 @@ def _reader(
         reader = reader.option("readRegisteredTimers", "true")
     else:
         reader = reader.option("stateVarName", name)
-    # A list comes as a whole, which keeps the order of its elements; maps come by entries.
+    # A list is one row, which keeps the order of its elements; a map has a row for each entry.
     return reader.option("flattenCollectionTypes", str(kind != "list").lower()).load()
 
 
@@ -132,19 +132,19 @@ def _properties(session: SparkSession, location: str) -> _Properties:
     try:
         operators: list[Any] = session.read.format("state-metadata").load(location).collect()
     except PySparkException as error:
-        message = f"Spark can't read what state the query has ({_first_line(error)})"
+        message = f"Spark can't read the metadata of the query's state ({_first_line(error)})"
         raise InvalidRequestError(message, location) from error
     names = sorted({row["operatorName"] for row in operators})
     if len({row["operatorId"] for row in operators}) != 1 or not names[0].startswith(_OPERATOR):
         message = (
-            f"the query has state of operators {names}; it can be moved if there is a single "
-            "transformWithState and nothing else with state, for nothing else of Spark's may be with foreachBatch"
+            f"the query has state of operators {names}; only a single transformWithState without other stateful "
+            "operators can be moved"
         )
         raise InvalidRequestError(message, location)
     try:
         return json_decoder(_Properties).decode(operators[0]["operatorProperties"])
     except msgspec.MsgspecError as error:
-        message = f"this version doesn't know how Spark describes the operator's state ({error})"
+        message = f"this version can't read Spark's description of the operator's state ({error})"
         raise InvalidRequestError(message, location) from error
 
 
@@ -152,15 +152,15 @@ def _check_ttls(properties: _Properties, ttl_ms: Mapping[str, int], location: st
     needed = {each.stateName for each in properties.stateVariables if each.ttlEnabled}
     if missing := sorted(needed - ttl_ms.keys()):
         message = (
-            f"states {missing} have a time to live, and Spark stores when values expire, not how long they live; "
-            "say it for each, in milliseconds, as the processor does: --ttl NAME=MS, ttl_ms={name: ms}"
+            f"states {missing} have a time to live, which Spark does not store; pass it for each, in milliseconds, as in "
+            "the processor: --ttl NAME=MS, ttl_ms={name: ms}"
         )
         raise InvalidRequestError(message, location)
     if unknown := sorted(ttl_ms.keys() - needed):
         message = f"states {unknown} have no time to live in the query; leave them out"
         raise InvalidRequestError(message, location)
     if wrong := sorted(name for name, ms in ttl_ms.items() if ms <= 0):
-        raise InvalidRequestError(f"the times to live of {wrong} have to be above 0", location)
+        raise InvalidRequestError(f"the times to live of {wrong} must be >= 1 ms", location)
 
 
 def _declaration(name: str, kind: Any, schema: StructType, ttl_ms: int | None) -> Declaration:
@@ -175,13 +175,17 @@ def _declaration(name: str, kind: Any, schema: StructType, ttl_ms: int | None) -
 
 def _struct(kind: Any, name: str) -> StructType:
     if not isinstance(kind, StructType):
-        message = (
-            f"state {name!r} is of {kind.simpleString()}, and a processor in Python has structs; only "
-            "state of processors in Python can be moved"
-        )
+        message = f"state {name!r} has type {kind.simpleString()}, not a struct; only state of processors in Python can be moved"
         raise InvalidRequestError(message)
     return kind
 
 
 def _first_line(error: PySparkException) -> str:
     return (str(error).strip().splitlines() or [""])[0]
+
+
+def describe(variable: Declaration) -> str:
+    """Describe a state variable, for people."""
+    key = f" by {variable.key_schema.simpleString()}" if variable.key_schema else ""
+    ttl = f", lives {variable.ttl_ms} ms" if variable.ttl_ms else ""
+    return f"{variable.kind} of {variable.schema.simpleString()}{key}{ttl}"

@@ -1,4 +1,4 @@
-"""Rows of our keyed states as rows of initial state, made in tasks of Spark."""
+"""Rows of Holdfast's keyed states as rows of initial state, converted in tasks of Spark."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from holdfast.spark.moving.moved_processor import TIMERS, encoded
+from holdfast.spark.moving.moved_processor import TIMERS, encode
 from holdfast.spark.processors import Declaration
 
 COLUMNS = [
     StructField("holdfast_state", StringType()),
     StructField("holdfast_content", BinaryType()),
 ]
-"""The columns behind those of the key: the state's name, and the value for it."""
+"""The columns after those of the key: the state's name, and a value of it."""
 
 
 @dataclass(frozen=True)
-class RowsOfState:
-    """Makes rows of initial state from those of a keyed state.
+class InitialStateRows:
+    """Converts rows of a keyed state to rows of initial state.
 
     Attributes:
-        declared: The variable that the rows are of; None for timers.
-        key: Number of the key's columns, which come first; then those of `shown_schema`.
-        now_ms: Values that have expired at this time are left out, milliseconds since 1970.
+        declared: The variable of the rows; None for timers.
+        key: Number of the key's columns, which are first, before those of `shown_schema`.
+        now_ms: The current time for expired values, milliseconds since 1970.
     """
 
     declared: Declaration | None
@@ -45,7 +45,7 @@ class RowsOfState:
         name = TIMERS if self.declared is None else self.declared.name
         for batch in batches:
             contents = [
-                None if content is None else encoded(content) for content in self._contents(batch)
+                None if content is None else encode(content) for content in self._contents(batch)
             ]
             names = pa.repeat(pa.scalar(name), len(batch))
             columns = [*batch.columns[: self.key], names, pa.array(contents, pa.binary())]
@@ -60,7 +60,7 @@ class RowsOfState:
             yield rows.filter(rows.columns[-1].is_valid())
 
     def _contents(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        """The value that each row puts into the state; None for no value."""
+        """Yield the value of each row for the state, or None."""
         columns = [column.to_pylist() for column in batch.columns[self.key :]]
         declared = self.declared
         if declared is None:
@@ -82,7 +82,7 @@ class RowsOfState:
                 yield sub_key, for_state(declared.schema, value)
 
     def _elements(self, elements: list[Any], *, has_times: bool) -> list[Any]:
-        """The elements of a list that live; with the time of each, they are structs of that and the element."""
+        """Return the elements of a list that have not expired; with times, each is a struct of its time and the element."""
         assert self.declared is not None
         if has_times:
             pairs = (each.values() for each in elements)
@@ -95,11 +95,11 @@ class RowsOfState:
 
 
 def for_state(kind: DataType, value: Any) -> Any:
-    """A value of Arrow as Spark's states take it.
+    """Convert a value from Arrow for a Spark state.
 
     Args:
         kind: The state's type.
-        value: The value; a struct is a dict, a map pairs.
+        value: The value: a struct is a dict, a map is pairs.
     """
     if value is None:
         return None
@@ -112,7 +112,7 @@ def for_state(kind: DataType, value: Any) -> Any:
             for_state(kind.keyType, key): for_state(kind.valueType, item) for key, item in value
         }
     if isinstance(kind, TimestampType):
-        return value.astimezone(UTC)  # another worker may have another zone
+        return value.astimezone(UTC)  # another worker may have another time zone
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from holdfast.backends.api import CheckpointedFunction
+from holdfast.backends.functions import CheckpointedFunction
 
 # Classes of the started script travel by value. By this object a dataclass knows fields without a default;
 # with a copy of the object, all fields would look as if they had a default.

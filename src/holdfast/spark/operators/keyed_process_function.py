@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.api import FunctionInitializationContext
 from holdfast.backends.arrow import gather, take_rows
+from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import TimerService
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators.functions import StatefulFunction

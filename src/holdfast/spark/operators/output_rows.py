@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError, cast_rows, nullable
+from holdfast.backends.arrow import IncompatibleValueError, cast_rows, nullable_array
 from holdfast.errors import InvalidRequestError
 
 Row: TypeAlias = tuple[Any, ...] | Mapping[str, Any] | pa.RecordBatch | pa.Table
@@ -88,7 +88,7 @@ class OutputRows:
         self._pack()
         try:
             self._batches.append(cast_rows(batch, self._schema))
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = f"rows were yielded that don't fit the output: {error}"
             raise InvalidRequestError(message) from None
         self._rows += batch.num_rows
@@ -101,8 +101,8 @@ class OutputRows:
         arrays = []
         for values, field in zip(zip(*tuples, strict=True), self._schema, strict=True):
             try:
-                arrays.append(nullable(values, field.type))
-            except MisfitError as error:
+                arrays.append(nullable_array(values, field.type))
+            except IncompatibleValueError as error:
                 message = f"rows were yielded that don't fit column {field.name!r}: {error}"
                 raise InvalidRequestError(message) from None
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))

@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from holdfast.backends.arrow import conformed_column, mapped_type
-from holdfast.backends.keys import check_hashed
+from holdfast.backends.arrow import conform_column, mapped_type
+from holdfast.backends.keys import check_key_type
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
@@ -157,7 +157,7 @@ def _check_has_state(key: pa.Schema, *, uid: str) -> None:
     """Refuse keys that state can't be looked up by. Raises `InvalidRequestError`."""
     for field in key:
         try:
-            check_hashed(field.type)
+            check_key_type(field.type)
         except InvalidRequestError as error:
             message = (
                 f"column {field.name!r} of the key of operator {uid!r} has the Arrow type {field.type}, by "
@@ -181,7 +181,7 @@ def read_table(frame: DataFrame) -> pa.Table:
     table = frame.toArrow()
     schema = _settled_schema(table.schema)
     columns = [
-        conformed_column(column, field.type)
+        conform_column(column, field.type)
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.table(columns, schema)

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from holdfast.backends.api import NO_WATERMARK, FunctionInitializationContext
 from holdfast.backends.arrow import gather
 from holdfast.backends.descriptors import MapStateDescriptor
+from holdfast.backends.functions import NO_WATERMARK, FunctionInitializationContext
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.operator import BroadcastState
 from holdfast.errors import InvalidRequestError, StateMigrationError

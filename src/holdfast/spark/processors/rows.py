@@ -14,8 +14,8 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from holdfast.backends.arrow import (
-    conformed,
-    conformed_column,
+    conform,
+    conform_column,
     mapped_type,
     named_conversion,
     order_of,
@@ -148,8 +148,8 @@ def in_zone(column: pa.Array | pa.ChunkedArray, zone: str) -> pa.Array | pa.Chun
     """Convert instants in a column from UTC to a time zone."""
     kind = _zoned_type(column.type, zone)
     if isinstance(column, pa.ChunkedArray):
-        return conformed_column(column, kind)
-    return conformed(column, kind)
+        return conform_column(column, kind)
+    return conform(column, kind)
 
 
 def _zoned_type(kind: pa.DataType, zone: str) -> pa.DataType:

@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.spark.engines import Engine, Jobs

@@ -11,16 +11,16 @@ from holdfast.common import Clock, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
-    Claims,
+    ClaimedCheckpoints,
     CompletedCheckpointStore,
-    are_own,
     check_claimable,
     check_not_claimed,
-    check_still_there,
+    check_not_revoked,
     claim_checkpoint,
     complete_checkpoint,
     load_latest_checkpoint,
     outlives_checkpoint,
+    owns_shared_files,
     withdraw_claim,
     without_placeholders,
 )
@@ -122,7 +122,7 @@ class CheckpointCoordinator:
         self._start = start
         self._directory = directory
         self._claims_start = claims_start
-        self._claims = Claims(directory.uri if directory is not None else "")
+        self._claims = ClaimedCheckpoints(directory.uri if directory is not None else "")
         self._savepoint: CompletedCheckpoint | None = None  # what it begins with
         self._ownership: JobOwnership | None = None
         self._store = CompletedCheckpointStore(num_retained, cleaner)
@@ -192,7 +192,7 @@ class CheckpointCoordinator:
             assigned=assigned,
             new=frozenset(assigned.keys() - (restored.metadata.operators if restored else {})),
             may_refer={
-                uid: are_own(
+                uid: owns_shared_files(
                     operator.subtasks,
                     uripath.parent(location.external_pointer),
                     claimed=self._claims.files,
@@ -212,9 +212,11 @@ class CheckpointCoordinator:
         if completed:
             self._continuation.check(completed[-1])
             check_not_claimed(checkpoint.location for checkpoint in completed)
-            check_still_there(completed[-1])
+            check_not_revoked(completed[-1])
             if self._directory is not None:
-                self._claims = Claims.carried(self._directory.uri, completed[-1], all_streams)
+                self._claims = ClaimedCheckpoints.restore(
+                    self._directory.uri, completed[-1], all_streams
+                )
             _log.info(
                 "job %s goes on from checkpoint %d at %s",
                 self._job_id,
@@ -240,14 +242,14 @@ class CheckpointCoordinator:
 
     def _claims_at_start(
         self, savepoint: CompletedCheckpoint, directory: JobDirectory, ownership: JobOwnership
-    ) -> Claims:
+    ) -> ClaimedCheckpoints:
         """Claim the savepoint that the job begins with; or let go of it, if it was claimed at a start before."""
         if not self._claims_start:
             withdraw_claim(savepoint.location.external_pointer, directory.uri)
             return self._claims
         streams = all_streams(savepoint)
         claim = claim_checkpoint(savepoint, streams, directory, ownership, clock=self._clock)
-        return Claims(directory.uri, [claim], all_streams)
+        return ClaimedCheckpoints(directory.uri, [claim], all_streams)
 
     def complete(
         self,
@@ -349,7 +351,7 @@ class CheckpointCoordinator:
         with retry_deadline(COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, ownership)
         self._given_up.forget(job_directory, attempts)
-        self._store.add(completed, lets_go=not is_retained(self._job_id))
+        self._store.add(completed, subsume=not is_retained(self._job_id))
         self._is_ours = True
         _log_completed(completed, pending.batch_id)
         return completed

@@ -9,11 +9,11 @@ from typing import Self
 import pyspark
 from pyspark.sql import DataFrame
 
-from holdfast.backends.api import BatchTimes
+from holdfast.backends.functions import BatchTimes
 from holdfast.common import Clock
 from holdfast.errors import CheckpointNotFoundError, OutcomeUnknownError
 from holdfast.locations.coordination import sweep
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 from holdfast.spark.checkpoint_location import (
     APPLICATION_FILE,
     LINK_FILE,
@@ -30,13 +30,13 @@ from holdfast.spark.engines import (
 )
 from holdfast.spark.event_time import (
     NO_TIMERS,
+    IdleTicks,
     NextTimers,
-    WakeUps,
-    due,
-    earliest,
+    earliest_timers,
     is_due,
+    is_tick_only,
+    next_batch_time,
     times_of_batch,
-    wakes_only,
 )
 from holdfast.spark.operators import (
     CheckpointedSink,
@@ -71,7 +71,7 @@ class QueryRun:
         job: Where the job's state is kept.
         coordinator: Drives the checkpoints.
         link: The link from Spark's checkpoint directory to them.
-        wake_ups: Asks Spark for batches when timers are due; None if they wait for the next rows.
+        idle_ticks: Asks Spark for batches when timers are due; None if they wait for the next rows.
         has_begun: Whether there was a batch.
         next_timers: The earliest timers that the last batch has left; None if nobody knows.
         application_id: The id that sinks know the query by; None until a sink asks for it.
@@ -84,7 +84,7 @@ class QueryRun:
     job: JobStorage
     coordinator: CheckpointCoordinator
     link: Link
-    wake_ups: WakeUps | None
+    idle_ticks: IdleTicks | None
     has_begun: bool = False
     next_timers: NextTimers | None = None
     application_id: str | None = None
@@ -97,7 +97,7 @@ class QueryRun:
         engine: Engine,
         query: RunningQuery,
         *,
-        wake_ups: WakeUps | None,
+        idle_ticks: IdleTicks | None,
         clock: Clock,
     ) -> Self:
         """Read the settings; storage is not touched yet, but for the job's directories.
@@ -151,7 +151,7 @@ class QueryRun:
                 job_id=job_id,
                 storage=settings.checkpoint_storage,
             ),
-            wake_ups=wake_ups,
+            idle_ticks=idle_ticks,
         )
 
     def take(self, rows: DataFrame, batch_id: int, engine: Engine, query: RunningQuery) -> None:
@@ -162,8 +162,8 @@ class QueryRun:
             self._begin(engine, query)
             if engine.needs_rows(query):
                 compute(rows)  # what Spark itself keeps of the batch is still to be committed
-            if self.wake_ups is not None:
-                self.wake_ups.ask(0)  # which timers are left, only the next batch can tell
+            if self.idle_ticks is not None:
+                self.idle_ticks.ask(0)  # only the next batch knows the pending timers
             return
         try:
             self._begin(engine, query)
@@ -176,7 +176,7 @@ class QueryRun:
                 run_id=query.run_id,
                 batch_id=batch_id,
                 offsets=offsets,
-                checkpoint_location=shown(query.checkpoint_location),
+                checkpoint_location=redact(query.checkpoint_location),
                 spark_version=pyspark.__version__,
                 watermark=max(times.watermark, 0),  # as Spark logs it
                 batch_time=times.batch_time,
@@ -189,7 +189,7 @@ class QueryRun:
                 acknowledgements = self._run(engine, rows, pending, times, find_id)
                 states = snapshot_sinks(self.sinks, pending.checkpoint_id)
                 self.coordinator.complete(pending, acknowledgements, progress, states)
-                self.next_timers = earliest(
+                self.next_timers = earliest_timers(
                     report.next_timers
                     for reports in acknowledgements.values()
                     for report in reports
@@ -201,19 +201,21 @@ class QueryRun:
                 self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
             raise
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
-        if self.wake_ups is not None:
-            self.wake_ups.ask(due(*(self.next_timers or NO_TIMERS), times, rows_came=rows_came))
+        if self.idle_ticks is not None:
+            self.idle_ticks.ask(
+                next_batch_time(*(self.next_timers or NO_TIMERS), times, has_input=rows_came)
+            )
 
     def _rows_came(self, offsets: str, pending: PendingCheckpoint) -> bool:
         """Whether Spark may have planned the batch for rows, and not only because it was asked for."""
-        if self.wake_ups is None:
+        if self.idle_ticks is None:
             return True
         sources = sources_of(offsets)
-        self.wake_ups.check_beside(sources)
+        self.idle_ticks.check_sources(sources)
         before = pending.progress
         # The sources of a savepoint, with which the query began, are others.
         is_next = before is not None and before.batch_id == pending.batch_id - 1
-        return not wakes_only(sources, sources_of(before.offsets) if before and is_next else None)
+        return not is_tick_only(sources, sources_of(before.offsets) if before and is_next else None)
 
     def _has_nothing_to_do(self, pending: PendingCheckpoint, times: BatchTimes) -> bool:
         """Whether a batch without rows would leave state and output as they are.

@@ -11,7 +11,7 @@ from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.spark import sessions
 from holdfast.spark.engines import Engine, RunningQuery, engine_of, error_of_task
-from holdfast.spark.event_time import WakeUps
+from holdfast.spark.event_time import IdleTicks
 from holdfast.spark.operators import (
     Broadcast,
     Operator,
@@ -37,7 +37,7 @@ def stateful(
     persist: bool = False,
     forward: bool = False,
     event_time: str | None = None,
-    wake_ups: WakeUps | None = None,
+    idle_ticks: IdleTicks | None = None,
 ) -> "StatefulOperator":
     """Make an operator with state of a function; pass the result to `foreachBatch`.
 
@@ -75,7 +75,7 @@ def stateful(
         event_time: The column by which rows are late, a timestamp or a window, if the function's `time_mode`
             is `event`. By default the column that `withWatermark` was given, which a column computed from
             it no longer is.
-        wake_ups: Has batches come when timers are due and no rows are there; see `WakeUps`.
+        idle_ticks: Requests batches when timers are due and no rows arrive; see `IdleTicks`.
 
     Raises:
         InvalidRequestError: An argument can't be used, or a setting of the active session is not valid. What is
@@ -96,12 +96,12 @@ def stateful(
             forward=forward,
             event_time=event_time,
         ),
-        wake_ups,
+        idle_ticks,
     )
 
 
 def checkpointed(
-    process: Sink, *operators: "StatefulOperator", wake_ups: WakeUps | None = None
+    process: Sink, *operators: "StatefulOperator", idle_ticks: IdleTicks | None = None
 ) -> "StatefulQuery":
     """Make a query of several operators; pass the result to `foreachBatch`.
 
@@ -112,13 +112,13 @@ def checkpointed(
             (`StatefulOperator.apply`), to rows as it likes, and writes what comes out. The rows of
             an operator are to be read in one action; if several things are made of them, the
             operator needs `persist=True`.
-        operators: All operators that `process` applies. They have neither sinks nor wake-ups of their own.
-        wake_ups: Has batches come when timers of some operator are due and no rows are there. In a batch
-            that came for that alone, and in which no timer is due after all, the function isn't called.
+        operators: All operators that `process` applies. They have neither sinks nor idle ticks.
+        idle_ticks: Requests batches when timers of an operator are due and no rows arrive. In a batch
+            that was only run for timers, none of which is due, the function isn't called.
 
     Raises:
-        InvalidRequestError: There is no operator, two have the same uid, or some operator has a sink or
-            wake-ups.
+        InvalidRequestError: There is no operator, two have the same uid, or an operator has a sink or
+            idle ticks.
     """
     check_can_be_called("function", process)
     by_uid: dict[str, Operator] = {}
@@ -133,15 +133,15 @@ def checkpointed(
         if operator.sink is not None:
             message = f"operator {operator.uid!r} has a sink; here the function writes its rows"
             raise InvalidRequestError(message)
-        if given._query.wake_ups is not None:  # noqa: SLF001  # of this module
+        if given._query.idle_ticks is not None:  # noqa: SLF001  # of this module
             message = (
-                f"operator {operator.uid!r} has wake_ups; give them to checkpointed(...) instead"
+                f"operator {operator.uid!r} has idle_ticks; give them to checkpointed(...) instead"
             )
             raise InvalidRequestError(message)
         by_uid[operator.uid] = operator
     if not by_uid:
         raise InvalidRequestError("no operator was given; name all that the function applies")
-    return StatefulQuery(process, by_uid, wake_ups)
+    return StatefulQuery(process, by_uid, idle_ticks)
 
 
 class StatefulOperator:
@@ -150,9 +150,9 @@ class StatefulOperator:
     Pass it to `foreachBatch` as it is, or `apply` it in a function made by `checkpointed`.
     """
 
-    def __init__(self, operator: Operator, wake_ups: WakeUps | None = None) -> None:
+    def __init__(self, operator: Operator, idle_ticks: IdleTicks | None = None) -> None:
         self._operator = operator
-        self._query = StatefulQuery(self._run_alone, {operator.uid: operator}, wake_ups)
+        self._query = StatefulQuery(self._run_alone, {operator.uid: operator}, idle_ticks)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self._query(batch, batch_id)
@@ -184,29 +184,31 @@ class StatefulQuery:
     """A function for `foreachBatch` that makes a checkpoint of each batch.
 
     Spark calls it once a micro-batch, from the thread of the query. It may serve several queries,
-    unless a sink has a state of its own, or there are wake-ups.
+    unless a sink has a state of its own, or there are idle ticks.
     """
 
     def __init__(
         self,
         process: Sink,
         operators: dict[str, Operator],
-        wake_ups: WakeUps | None = None,
+        idle_ticks: IdleTicks | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._process = process
         self._operators = operators
-        self.wake_ups = wake_ups
+        self.idle_ticks = idle_ticks
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: dict[str, QueryRun] = {}  # by query
         self._home: SparkSession | None = None
         self._kept_engine: Engine | None = None
 
-    def __getstate__(self) -> tuple[Sink, dict[str, Operator], WakeUps | None, Clock]:
-        return self._process, self._operators, self.wake_ups, self._clock
+    def __getstate__(self) -> tuple[Sink, dict[str, Operator], IdleTicks | None, Clock]:
+        return self._process, self._operators, self.idle_ticks, self._clock
 
-    def __setstate__(self, state: tuple[Sink, dict[str, Operator], WakeUps | None, Clock]) -> None:
+    def __setstate__(
+        self, state: tuple[Sink, dict[str, Operator], IdleTicks | None, Clock]
+    ) -> None:
         StatefulQuery.__init__(self, *state)
         # Spark Connect pickles it to the process that runs the batches. Only now the active session
         # is the client's own, which knows of the query; later it is the query's copy.
@@ -239,7 +241,7 @@ class StatefulQuery:
                 self._operators,
                 engine,
                 query,
-                wake_ups=self.wake_ups,
+                idle_ticks=self.idle_ticks,
                 clock=self._clock,
             )
             with self._lock:
@@ -267,10 +269,10 @@ class StatefulQuery:
                 "make a sink, and what calls it, for each query"
             )
             raise InvalidRequestError(message)
-        if run.wake_ups is not None:
+        if run.idle_ticks is not None:
             message = (
-                "wake_ups serve one query, and these have served another; make a WakeUps(), and what is "
-                "given it, for each query"
+                "idle_ticks serve one query, and these have served another; make IdleTicks() and the operators "
+                "that use them for each query"
             )
             raise InvalidRequestError(message)
 

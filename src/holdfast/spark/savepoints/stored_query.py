@@ -1,10 +1,10 @@
-"""A query by what it has stored, and the address by which a caller names it."""
+"""A query by its stored files, and its address: the arguments of a caller."""
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -13,9 +13,19 @@ from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import CheckpointStorageAccess, CompletedCheckpoint
 from holdfast.spark import sessions
-from holdfast.spark.checkpoint_location import STATE_STORE, Link, query_id_of, read_link
-from holdfast.spark.savepoints.configuration import configuration_of, use_stores
-from holdfast.spark.settings import Settings
+from holdfast.spark.checkpoint_location import (
+    APPLICATION_FILE,
+    STATE_STORE,
+    Link,
+    decode_application,
+    names_in,
+    query_id_of,
+    read,
+    read_link,
+)
+from holdfast.spark.query import current_batch
+from holdfast.spark.savepoints.change_notes import ROLLBACK, Change, change_at
+from holdfast.spark.settings import Settings, Stores, check_known, is_of_stores
 from holdfast.spark_progress import progress_of
 
 _KEPT = {
@@ -23,26 +33,83 @@ _KEPT = {
     "spark.sql.streaming.noDataMicroBatches.enabled",
     "spark.sql.streaming.queryEvolution.enableSourceEvolution",
 }
-"""Other settings that a query needs to go on as it was; the rest is the application's."""
+"""Settings, besides those of state stores, that belong to the query; the rest belongs to the application."""
 
-
-GONE_WAY_OUT = "if the query goes on without its operators pass operators=False"
+NO_OPERATORS_HINT = "if the query no longer has operators, pass operators=False"
 
 Place: TypeAlias = str | PathLike[str]
 
 
+def configuration_of(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the given Spark configuration, or that of the session, if there is one.
+
+    Raises:
+        InvalidRequestError: A key looks like a Holdfast setting, but doesn't exist.
+    """
+    configuration = sessions.configuration() if given is None else dict(given)
+    check_known(configuration)
+    return configuration
+
+
+def use_stores(configuration: Mapping[str, str], *uris: str | None) -> None:
+    """Use the stores of these URIs with Spark's configuration, if it has settings of stores."""
+    if any(is_of_stores(key) for key in configuration):
+        Stores.parse(configuration, *uris).use()
+
+
+def savepoint_directory(target: Place | None, configuration: Mapping[str, str]) -> str:
+    """Return the directory of new savepoints: the target, or that of Spark's configuration.
+
+    Raises:
+        InvalidRequestError: Neither is set, or it can't be a directory of savepoints.
+    """
+    directory = target or Settings.parse(configuration).savepoint_dir
+    if directory is None:
+        message = "no savepoint directory: pass one, or set spark.holdfast.savepoint.dir"
+        raise InvalidRequestError(message)
+    return checkpoint_directory(directory)
+
+
+def application_id(checkpoint_location: Place | None = None) -> str:
+    """Return the id for a sink that skips a batch which it has already written, such as Delta's `txnAppId`.
+
+    The id stays the same when Spark repeats a batch after a crash, so that the sink skips the repetition. A
+    rollback, a restore and a fork change it: the same batch ids then have other rows, which the sink would skip
+    silently under the old id. Before the first of these it is Spark's query id.
+
+    Args:
+        checkpoint_location: The query's checkpointLocation, for a `foreachBatch` function without operators of
+            Holdfast. None inside a sink, or inside the function passed to `checkpointed`: then it is the id of the
+            query that runs the batch, also with Spark Connect.
+
+    Raises:
+        InvalidRequestError: No location is given and this thread runs no batch, or no query has its
+            checkpointLocation there yet.
+        CheckpointCorruptedError: The id can't be read, or a rollback or restore is not finished there.
+        StorageUnavailableError: The store could not be read.
+    """
+    if checkpoint_location is None:
+        return current_batch().application_id()
+    location = checkpoint_directory(checkpoint_location)
+    use_stores(configuration_of(None), location)
+    if APPLICATION_FILE not in names_in(location):
+        return query_id_of(location)
+    uri = f"{location}/{APPLICATION_FILE}"
+    return decode_application(read(uri), uri=uri)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredQuery:
-    """A query by what it has stored: Spark's own side, and the checkpoints of its operators.
+    """A query by its stored files: Spark's own side, and the checkpoints of its operators.
 
     Attributes:
-        checkpoint_location: Spark's own checkpoint directory for it.
-        query_id: Spark's id of it.
-        job_id: The job of its operators; the query's id if it has none.
-        access: Where the checkpoints of its operators are; None if it has none, or they don't count.
+        checkpoint_location: Spark's checkpoint directory of the query.
+        query_id: Spark's id of the query.
+        job_id: The job of its operators; the query's id without operators.
+        access: The checkpoints of its operators; None without operators, or if they are ignored.
         checkpoint_dir: The directory of these checkpoints; None if they are in none.
-        configuration: Spark's configuration as the query has it, as far as it is known.
-        streaming_query: Spark's own object; None if only the checkpointLocation is known.
+        configuration: The known part of the query's Spark configuration.
+        streaming_query: Spark's object; None if only the checkpointLocation is known.
     """
 
     checkpoint_location: str
@@ -55,9 +122,9 @@ class StoredQuery:
 
     @property
     def streaming_settings(self) -> dict[str, str]:
-        """Settings that the query has for its state; none if only its location is known.
+        """The query's settings of its state; empty if only its location is known.
 
-        A session that happens to be in this process says nothing of it.
+        A session that happens to be in this process may have other settings.
         """
         if self.streaming_query is None:
             return {}
@@ -68,11 +135,11 @@ class StoredQuery:
         }
 
     def checkpoint_of_operators(self) -> CompletedCheckpoint | None:
-        """The newest checkpoint of the query's operators; None if it has no operators.
+        """Return the newest checkpoint of the query's operators; None without operators.
 
         Raises:
             CheckpointNotFoundError: It has operators, but they have no checkpoint.
-            InvalidRequestError: The job is another query's.
+            InvalidRequestError: The job belongs to another query.
         """
         if self.access is None:
             return None
@@ -81,7 +148,7 @@ class StoredQuery:
             message = (
                 f"operators of the query have no completed checkpoint in job {self.job_id}. With "
                 "storage memory and no directory they are only in the process that runs it. If the "
-                f"checkpoints are elsewhere name checkpoint_dir and job_id; {GONE_WAY_OUT}"
+                f"checkpoints are elsewhere pass checkpoint_dir and job_id; {NO_OPERATORS_HINT}"
             )
             raise CheckpointNotFoundError(message, self.checkpoint_location)
         self.check_owns(last)
@@ -91,23 +158,20 @@ class StoredQuery:
         """Refuse a checkpoint of another query. Raises `InvalidRequestError`."""
         owner = progress_of(checkpoint.metadata).query_id
         if owner != self.query_id:
-            message = (
-                f"job {self.job_id} is that of another query, {owner}, and this is {self.query_id}; "
-                "name the right one"
-            )
+            message = f"job {self.job_id} belongs to another query, {owner}; this query is {self.query_id}"
             raise InvalidRequestError(message, checkpoint.location.external_pointer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryAddress:
-    """How a caller names a query and the checkpoints of its operators.
+    """The arguments that identify a query and the checkpoints of its operators.
 
     Attributes:
         query: The query, or the URI of its checkpointLocation.
-        checkpoint_dir: The directory of its operators' checkpoints; None to go by its checkpointLocation.
-        job_id: The job of its operators; None to go by its checkpointLocation.
+        checkpoint_dir: The directory of its operators' checkpoints; None for that of its checkpointLocation.
+        job_id: The job of its operators; None for that of its checkpointLocation.
         operators: Whether the query has operators whose state counts.
-        configuration: Spark's configuration, of a query that is given by URI; None for the session's.
+        configuration: Spark's configuration, for a query given by URI; None for the session's.
     """
 
     query: StreamingQuery | Place
@@ -116,22 +180,21 @@ class QueryAddress:
     operators: bool
     configuration: Mapping[str, str] | None
 
-    def reached_location(self) -> str:
-        """URI of the checkpointLocation, which can be read from now on. Errors of `stored_query`."""
-        return self._reached()[0]
+    def reach_location(self) -> str:
+        """Make the store of the checkpointLocation usable, and return its URI. Errors of `stored_query`."""
+        return self._reach()[0]
 
     def stored_query(self, *, query_id: str | None = None) -> StoredQuery:
-        """Look up what the query has stored.
+        """Look up the stored files of the query.
 
         Args:
-            query_id: Spark's id of the query, where its checkpointLocation doesn't say it at the
-                moment.
+            query_id: Spark's id of the query, if its checkpointLocation doesn't have it at the moment.
 
         Raises:
             InvalidRequestError: There is no such checkpointLocation, or the query belongs to Spark
-                Connect, or has a configuration of its own.
+                Connect, or is given with a configuration.
         """
-        location, configuration, streaming_query = self._reached()
+        location, configuration, streaming_query = self._reach()
         if query_id is None:
             query_id = query_id_of(location)
         link = self._link(location, configuration, query_id)
@@ -139,22 +202,20 @@ class QueryAddress:
             checkpoint_location=location,
             query_id=query_id,
             job_id=query_id if link is None else link.job_id,
-            access=None if link is None else _access(link, configuration),
+            access=None if link is None else _open_access(link, configuration),
             checkpoint_dir=None if link is None else link.checkpoint_dir,
             configuration=configuration,
             streaming_query=streaming_query,
         )
 
-    def _reached(self) -> tuple[str, dict[str, str], StreamingQuery | None]:
-        """The checkpointLocation, whose store is made usable, Spark's configuration, and its object."""
+    def _reach(self) -> tuple[str, dict[str, str], StreamingQuery | None]:
+        """Return the checkpointLocation, whose store is usable then, Spark's configuration, and its object."""
         streaming_query = None
         if isinstance(self.query, str | PathLike):
             location = checkpoint_directory(self.query)
             configuration = configuration_of(self.configuration)
         elif self.configuration is not None:
-            message = (
-                "a query has a configuration of its own; leave it out, or give the query's URI"
-            )
+            message = "a query has its own configuration; leave configuration out, or pass the query's URI"
             raise InvalidRequestError(message)
         else:
             streaming_query = self.query
@@ -165,15 +226,15 @@ class QueryAddress:
         return location, configuration, streaming_query
 
     def _link(self, location: str, configuration: dict[str, str], query_id: str) -> Link | None:
-        """Where the checkpoints of the query's operators are; None if it has none that count.
+        """Return the place of the operators' checkpoints; None without operators, or if they are ignored.
 
-        Settings of a session don't count: they may be there for other queries.
+        Settings of a session don't count: they may be meant for other queries.
         """
         is_named = self.checkpoint_dir is not None or self.job_id is not None
         if not self.operators:
             if is_named:
                 message = (
-                    "operators=False and where their checkpoints are don't go together; name one"
+                    "operators=False and checkpoint_dir or job_id don't go together; leave one out"
                 )
                 raise InvalidRequestError(message)
             return None
@@ -185,7 +246,7 @@ class QueryAddress:
         )
         if directory is None:
             message = (
-                f"where job {self.job_id} has its checkpoints is not known; name checkpoint_dir too"
+                f"the checkpoint directory of job {self.job_id} is unknown; pass checkpoint_dir too"
             )
             raise InvalidRequestError(message, location)
         return Link(
@@ -195,7 +256,67 @@ class QueryAddress:
         )
 
 
-def _access(link: Link, configuration: dict[str, str]) -> CheckpointStorageAccess:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedQuery:
+    """A query that doesn't run here, without an unfinished operation other than a rollback.
+
+    Attributes:
+        stored: The stored files of the query.
+        rollback: The unfinished rollback, or None.
+        finished: An operation that is finished, but whose notes are still there; or None.
+    """
+
+    stored: StoredQuery
+    rollback: Change | None
+    finished: Change | None
+
+    @classmethod
+    def at(cls, address: QueryAddress) -> Self:
+        """Look the query up.
+
+        Args:
+            address: The query, by the URI of its checkpointLocation.
+
+        Raises:
+            InvalidRequestError: The query runs, or another operation is unfinished here; or the address can't be
+                used.
+        """
+        location = address.reach_location()
+        change, finished = change_at(location), None
+        if change is not None and change.is_finished():
+            change, finished = None, change  # it was interrupted before its notes were deleted
+        if change is not None and change.note.kind != ROLLBACK:
+            raise unfinished_error(change)
+        stored = address.stored_query(query_id=change.note.query_id if change else None)
+        if change is not None and not _has_same_job(stored, change):
+            raise unfinished_error(change)
+        if stored.query_id in sessions.active_query_ids():
+            raise InvalidRequestError("query is running; stop it first", location)
+        return cls(stored=stored, rollback=change, finished=finished)
+
+
+def unfinished_error(change: Change) -> InvalidRequestError:
+    """Return the error for an unfinished operation, which has to be finished first."""
+    note = change.note
+    target = f" to batch {note.to}" if note.kind == ROLLBACK else ""
+    if note.job_id is not None:
+        target += f" with job {note.job_id} in {note.checkpoint_dir}"
+    message = f"a {note.kind}{target} was begun here and is not finished; repeat it first"
+    return InvalidRequestError(message, change.location)
+
+
+def _has_same_job(stored: StoredQuery, change: Change) -> bool:
+    """Return whether an unfinished rollback has the job of the stored query."""
+    if change.note.job_id is None:
+        return True  # without operators, or by a version that didn't note the job
+    return (
+        stored.access is not None
+        and stored.job_id == change.note.job_id
+        and stored.checkpoint_dir == change.note.checkpoint_dir
+    )
+
+
+def _open_access(link: Link, configuration: dict[str, str]) -> CheckpointStorageAccess:
     settings = dataclasses.replace(
         Settings.parse(configuration),
         checkpoint_dir=link.checkpoint_dir,

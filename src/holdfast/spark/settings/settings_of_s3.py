@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.common import parse_duration_s
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import S3Settings
-from holdfast.redaction import shown
+from holdfast.redaction import redact
 from holdfast.spark.settings.setting import Setting, boolean, positive, size
 
 _S3A = "spark.hadoop.fs.s3a."
@@ -235,7 +235,7 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
     """
     own = _own(configuration)
     # Not of a URI with a secret, which would be shown as its bucket; it is refused where it is used.
-    matches = [_BUCKET.match(uri) for uri in uris if uri and shown(uri) == uri]
+    matches = [_BUCKET.match(uri) for uri in uris if uri and redact(uri) == uri]
     buckets = sorted({matched[1] for matched in matches if matched is not None})
     if not buckets:
         _settings("S3", own)  # tried alone: nothing of Hadoop's makes them go together

@@ -6,17 +6,17 @@ from typing import Any, get_args
 
 from holdfast.backends.keyed import (
     BACKEND_NAMES,
-    LEAST_MEMORY_BYTES,
-    MOST_MEMORY_BYTES,
+    MAX_MEMORY_BYTES,
+    MIN_MEMORY_BYTES,
     BackendName,
     BlockCompression,
     CompactionStyle,
     RocksDBSettings,
 )
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.common import checkpoint_directory, parse_duration_s
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.coordination import GRACE_S, LEAST_GRACE_S
+from holdfast.locations.coordination import GRACE_S, MIN_GRACE_S
 from holdfast.locations.storages import (
     INLINE_THRESHOLD_BYTES,
     MAX_INLINE_THRESHOLD_BYTES,
@@ -48,7 +48,7 @@ def _storage(text: str) -> str:
 
 def _grace_s(text: str) -> float:
     seconds = parse_duration_s(text)
-    if seconds < LEAST_GRACE_S:  # the sweep runs beside the first batch
+    if seconds < MIN_GRACE_S:  # the sweep runs beside the first batch
         raise ValueError(text)
     return seconds
 
@@ -92,7 +92,7 @@ def _backends(text: str) -> StateBackends:
 
 def _rocksdb_memory(text: str) -> int:
     memory = size(text)
-    if not LEAST_MEMORY_BYTES <= memory <= MOST_MEMORY_BYTES:
+    if not MIN_MEMORY_BYTES <= memory <= MAX_MEMORY_BYTES:
         raise ValueError(text)
     return memory
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import MisfitError, cast_rows
+from holdfast.backends.arrow import IncompatibleValueError, cast_rows
 from holdfast.errors import InvalidRequestError
 
 
@@ -51,7 +51,7 @@ class InputRows:
                 self.count += rows.num_rows
                 try:
                     return cast_rows(rows, self._schema)
-                except MisfitError as error:
+                except IncompatibleValueError as error:
                     message = f"rows don't fit the schema that the operator's state knows: {error}"
                     raise InvalidRequestError(message) from error
         self.exhausted = True

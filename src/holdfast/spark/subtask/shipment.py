@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.backends.sections import Compression
+from holdfast.backends.snapshot import Compression
 from holdfast.common import Clock
 from holdfast.locations.handles import ByteStreamStateHandle
 from holdfast.locations.metadata import StoredSubtask

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
-from holdfast.backends.api import BatchTimes
-from holdfast.backends.arrow import MisfitError, cast_rows
+from holdfast.backends.arrow import IncompatibleValueError, cast_rows
+from holdfast.backends.functions import BatchTimes
 from holdfast.backends.keys import KeyGroupRange, key_group_range
 from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import (
@@ -212,18 +212,18 @@ class SubtaskRunner:
                 self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
             )
             captured = clock.monotonic_s()
-            state = snapshot.run()
+            result = snapshot.run()
         finally:
             # Before copies are counted: a database has them under a second name. And if it fails: a worker that ends
             # with an error would leave the database on the disk, which may be full.
             handler.close()
-        warm.keep(state, snapshot.written)
+        warm.keep(result.state, result.task_local)
         written = clock.monotonic_s()
 
         statistics = SubtaskStatistics(
             rows_in=rows.count,
             rows_out=rows_out,
-            state_bytes=state.written_bytes,
+            state_bytes=result.state.written_bytes,
             restore_ms=1000 * (restored - started),
             process_ms=1000 * (processed - restored),
             sync_ms=1000 * (captured - processed),
@@ -232,7 +232,7 @@ class SubtaskRunner:
             rows_late=rows.late + function.late_rows,
             backend_metrics=warm.backend_metrics,
         )
-        state = msgspec.structs.replace(state, statistics=statistics)
+        state = msgspec.structs.replace(result.state, statistics=statistics)
         task = TaskContext.get()
         attempt, stage = (task.taskAttemptId(), task.stageId()) if task else (-1, -1)
         report = Acknowledgement(
@@ -273,7 +273,7 @@ class SubtaskRunner:
         """The batch as it goes to the sink, maybe with an empty column of acknowledgements."""
         try:
             batch = cast_rows(batch, self.output_schema)
-        except MisfitError as error:
+        except IncompatibleValueError as error:
             message = f"rows of operator {self.uid!r} don't fit its output schema: {error}"
             raise InvalidRequestError(message) from None
         if self.reports is not None:

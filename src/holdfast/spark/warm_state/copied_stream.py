@@ -6,14 +6,14 @@ from typing import TypeVar
 
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
-from holdfast.locations.storages import CheckpointStateOutputStream, DiscardedUnlessKept
+from holdfast.locations.storages import CheckpointStateOutputStream
 from holdfast.spark.warm_state.local_stream import LocalOutputStream
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class CopiedOutputStream(DiscardedUnlessKept):
+class CopiedOutputStream(CheckpointStateOutputStream):
     """A state stream that leaves a copy of what it wrote, if that became a file.
 
     An error of the stream is the caller's, and leaves no copy, because nobody knows what was written

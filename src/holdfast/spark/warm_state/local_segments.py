@@ -12,13 +12,12 @@ replaces the list of its subtask by that of the checkpoint that it takes.
 import logging
 import os
 import re
-import uuid
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from holdfast.common import Clock, uripath
-from holdfast.spark.warm_state.local_stream import UNFINISHED, is_unfinished, unlink
+from holdfast.common import Clock, replace_file, uripath
+from holdfast.spark.warm_state.local_stream import is_unfinished, unlink
 
 _log = logging.getLogger(__name__)
 
@@ -90,14 +89,8 @@ class LocalSegments:
             _log.warning("local copies of keyed state can't be cleaned up: %s", error)
 
     def _write_list(self, names: Collection[str]) -> None:
-        unfinished = os.path.join(self.directory, f"{uuid.uuid4().hex}{UNFINISHED}")
-        try:
-            with open(unfinished, "x") as file:
-                file.write("\n".join(sorted(names)))
-            os.replace(unfinished, self._list)
-        except BaseException:
-            unlink(unfinished)
-            raise
+        with replace_file(self._list) as unfinished, open(unfinished, "x") as file:
+            file.write("\n".join(sorted(names)))
 
     @property
     def _list(self) -> str:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from holdfast.errors import StorageFullError, StreamClosedError
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.storages import MAX_INLINE_THRESHOLD_BYTES, DiscardedUnlessKept
+from holdfast.locations.storages import MAX_INLINE_THRESHOLD_BYTES, DiscardingStream
 
 UNFINISHED = ".inprogress"
 """Ends the names of files in the making."""
@@ -17,7 +17,7 @@ def is_unfinished(name: str) -> bool:
     return name.endswith(UNFINISHED)
 
 
-class LocalOutputStream(DiscardedUnlessKept):
+class LocalOutputStream(DiscardingStream):
     """Writes a file that is deleted if it is not finished, and never synced: no power cut leaves a need for it.
 
     There is no file as long as the bytes are few enough to stay in the handle.

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.backends.keyed import BackendName, RocksDBSettings, Workspace, open_tables
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.sections import WrittenStates
+from holdfast.backends.snapshot import WrittenStates
 from holdfast.backends.subtask import ManagedKeyedState, OperatorKey, OperatorStateHandler
 from holdfast.common import Clock, ProcessCache
 from holdfast.locations.handles import (
@@ -77,7 +77,7 @@ class WorkerMemory:
         kept = self._kept.pop(owner, None)
         if kept is None or (kept.handle,) != tuple(handles):
             return None
-        if not kept.written.are_those_of(kept.handle):
+        if not kept.written.matches(kept.handle):
             _log.warning(
                 "state in memory was changed since it was written, and is read from storage; "
                 "an operator may have added an array whose memory it uses again"

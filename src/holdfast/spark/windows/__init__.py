@@ -1,15 +1,14 @@
 """Windows of event time: tumbling, sliding and session windows with late rows, for aggregates or a function.
 
-    assigning      tumbling, sliding, session: what users write, and which windows times belong to
-    spans          windows of keys in a batch, as state knows them
-    fixed          keeps tumbling and sliding windows
-    sessions       keeps session windows, which are merged
-    operators      the operators: rows in, windows that are complete or have changed out
+    assigners      tumbling, sliding, session: the user's part; assigns times to windows
+    spans          windows of keys in a batch, by namespaces in state; tumbling and sliding windows
+    sessions       session windows, which are merged and have a state
+    operators      the operators: add rows, emit complete or changed windows
 
-Start with `assigning`, then `operators`.
+Start with `assigners`, then `operators`.
 """
 
-from holdfast.spark.windows.assigning import (
+from holdfast.spark.windows.assigners import (
     FixedWindows,
     SessionWindows,
     Window,

@@ -1,4 +1,4 @@
-"""The operators: rows go into windows, and windows that are complete or have changed come out."""
+"""The operators: rows are added to windows, and complete or changed windows are emitted."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.api import NO_WATERMARK, FunctionInitializationContext
 from holdfast.backends.arrow import gather, named_conversion, take_rows
 from holdfast.backends.descriptors import ReducingStateDescriptor
+from holdfast.backends.functions import NO_WATERMARK, FunctionInitializationContext
 from holdfast.backends.keyed import TableSpec
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError, StateMigrationError
@@ -25,20 +25,19 @@ from holdfast.spark.aggregates import (
     check_own_states,
 )
 from holdfast.spark.operators import OutputRows, Row, StatefulFunction
-from holdfast.spark.windows.assigning import (
+from holdfast.spark.windows.assigners import (
     FixedWindows,
     SessionWindows,
     Times,
     Window,
     WindowAssigner,
-    milliseconds,
+    positive_ms,
 )
-from holdfast.spark.windows.fixed import FixedSpans
 from holdfast.spark.windows.sessions import SESSIONS, SessionSpans
-from holdfast.spark.windows.spans import Assigned, Spans, Windows
+from holdfast.spark.windows.spans import Assigned, FixedSpans, Spans, Windows
 
 START, END = "window_start", "window_end"
-"""The columns that results have of their window."""
+"""The columns of results for the bounds of their window."""
 
 _STATE = "windows"
 _WINDOWS = b"holdfast.windows"
@@ -53,12 +52,12 @@ Emit = Literal["append", "update"]
 WindowFunction = Callable[[tuple[Any, ...], Window, pa.Table], Iterable[Row] | None]
 """Called with a key, a window and its rows in order of time; returns rows of the output.
 
-The rows are tuples in the order of the output's columns, mappings by name, or rows of Arrow; None is no rows.
+The rows are tuples in the order of the output's columns, mappings by name, or rows of Arrow; None means no rows.
 """
 
 
 class WindowOptions(TypedDict, total=False):
-    """Options of all operators with windows; their documentation says what they mean."""
+    """Options of all operators with windows; see `WindowedAggregation`."""
 
     time: Required[str]
     allowed_lateness: timedelta
@@ -66,23 +65,23 @@ class WindowOptions(TypedDict, total=False):
 
 
 class _Windowed(StatefulFunction):
-    """Keeps something of each window, and gives it out.
+    """Keeps a state of each window, and emits results of windows.
 
-    A row is late, and dropped, if all of its windows are over: a window is over when the watermark has come to its
-    last millisecond and the allowed lateness behind it. Rows without a time are in no window.
-    In a batch rows come first, at the watermark of the batch before, then windows are complete by its own.
+    A row is late, and dropped, if all of its windows are expired: a window expires when the watermark reaches its last
+    millisecond plus the allowed lateness. Rows without a time are in no window. A batch first adds its rows, at the
+    watermark of the batch before, then completes windows by its own.
 
     Args:
-        windows: Which windows there are.
+        windows: The windows of each row.
         time: The column of event time.
-        allowed_lateness: How long windows are kept when they are complete. Rows that come meanwhile are
-            given out with their windows at once, in the mode "append".
-        emit: "append" gives a window out when the watermark has passed it; "update" in each batch that has
+        allowed_lateness: How long complete windows are kept. With "append", rows that arrive in that time
+            emit their windows again at once.
+        emit: "append" emits a window when the watermark has passed it; "update" in each batch that has
             rows of it.
 
     Attributes:
-        kept: What is kept of each window, in words.
-        late_rows: How many rows of the batch were late; of those that were combined before, each counts as one.
+        kept: The content of the state, for messages.
+        late_rows: Number of late rows in the batch; a combined row counts as one.
 
     Source:
         Flink, WindowOperator and EventTimeTrigger.
@@ -90,23 +89,23 @@ class _Windowed(StatefulFunction):
 
     time_mode = "event"
     kept: ClassVar[str]
-    keeps_late_rows = True  # a late row may belong to a window that isn't over
+    keeps_late_rows = True  # a late row may belong to a window that has not expired
 
     def __init__(self, windows: WindowAssigner, **options: Unpack[WindowOptions]) -> None:
         emit = options.get("emit", "append")
         allowed_lateness = options.get("allowed_lateness", timedelta(0))
         if not isinstance(windows, FixedWindows | SessionWindows):
             message = (
-                f"the windows are {windows!r}; make them by holdfast.spark.windows: "
-                "tumbling, sliding or session"
+                "windows must be made by holdfast.spark.windows: tumbling, sliding or session; "
+                f"got {windows!r}"
             )
             raise InvalidRequestError(message)
         if emit not in ("append", "update"):
-            raise InvalidRequestError(f"emit is {emit!r}; it must be 'append' or 'update'")
+            raise InvalidRequestError(f"emit must be 'append' or 'update', got {emit!r}")
         self._assigner = windows
         self._time = options["time"]
         self._lateness_ms = (
-            milliseconds("allowed lateness", allowed_lateness) if allowed_lateness else 0
+            positive_ms("allowed lateness", allowed_lateness) if allowed_lateness else 0
         )
         self._emit = emit
         self.late_rows = 0
@@ -115,21 +114,21 @@ class _Windowed(StatefulFunction):
     def _descriptor(
         self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
     ) -> ReducingStateDescriptor:
-        """The descriptor of the state that is kept of each window.
+        """Return the descriptor of the windows' state.
 
         Args:
-            schema: The rows that come.
-            stored: The state as it is stored; None if it is new.
-            metadata: To be stored with each column.
+            schema: The schema of input rows.
+            stored: The stored state; None if it is new.
+            metadata: Metadata to store with each column.
         """
 
     @abstractmethod
     def _operands(self, rows: pa.RecordBatch) -> pa.Array:
-        """The operand that each row adds to the state of its window."""
+        """Return the operand that each row adds to the state of its window."""
 
     @abstractmethod
     def _results(self, windows: pa.RecordBatch, kept: pa.StructArray) -> Iterator[pa.RecordBatch]:
-        """The output rows of windows.
+        """Return the output rows of windows.
 
         Args:
             windows: Keys with the start and the end of a window, in order of time.
@@ -148,7 +147,7 @@ class _Windowed(StatefulFunction):
         )
         check_own_states(self._store, [_STATE, SESSIONS])
         stored = self._store.specs().get(_STATE)
-        metadata = self._described(stored)
+        metadata = self._column_metadata(stored)
         self._state = self._store.get_reducing_state(
             self._descriptor(context.input_schema, stored, metadata), namespace
         ).columns
@@ -161,8 +160,8 @@ class _Windowed(StatefulFunction):
                 self._assigner, self._store, self._state, self._timers, self._lateness_ms
             )
 
-    def _described(self, stored: TableSpec | None) -> dict[bytes, bytes]:
-        """The windows as they are stored with each column of the state. Raises `StateMigrationError` if others are stored."""
+    def _column_metadata(self, stored: TableSpec | None) -> dict[bytes, bytes]:
+        """Return the description of the windows. Raises `StateMigrationError` if the stored ones differ."""
         now = (str(self._assigner), self._emit, self.kept)
         for field in [] if stored is None else stored.values:
             note = (field.metadata or {}).get(_WINDOWS)
@@ -171,13 +170,13 @@ class _Windowed(StatefulFunction):
             windows, emit, kept = _read_note(note)
             if (windows, kept) != (now[0], self.kept):
                 message = (
-                    f"the operator has {kept} of {windows}, and now has {self.kept} of {now[0]}; what is kept can't move "
-                    f"to other windows. Take the windows of before, or {ANOTHER_UID}"
+                    f"the stored state has {kept} of {windows}, and the operator now has {self.kept} of {now[0]}; state "
+                    f"can't move to other windows. Use the stored windows, or {ANOTHER_UID}"
                 )
                 raise StateMigrationError(message)
             if (emit, self._emit) == ("append", "update"):
                 message = (
-                    "the operator has windows with emit='append', which were not given out yet and never would be with "
+                    "the stored windows have emit='append': they were not emitted yet, and never would be with "
                     f"emit='update'; keep emit='append', or {ANOTHER_UID}"
                 )
                 raise StateMigrationError(message)
@@ -186,23 +185,23 @@ class _Windowed(StatefulFunction):
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts = list(gather(batches))
         due = [self._add(parts)] if parts else []
-        complete, over = self._fire()
+        complete, expired = self._fire()
         if self._emit == "append":
             due.append(complete)
-        yield from self._given_out([spans for spans in due if len(spans)])
-        if len(over):
-            self._state.clear(over.keys)
-            self._windows.forget(over)
+        yield from self._emit_windows([spans for spans in due if len(spans)])
+        if len(expired):
+            self._state.clear(expired.keys)
+            self._windows.forget(expired)
 
     def _add(self, parts: Sequence[pa.RecordBatch]) -> Spans:
-        """Add rows to their windows. Returns the windows that are given out because of them."""
+        """Add rows to their windows, and return the windows to emit because of them."""
         parts = [rows.filter(pc.is_valid(rows.column(self._time))) for rows in parts]
         times_ms = np.concatenate([_milliseconds(rows.column(self._time)) for rows in parts])
         keys = self._store.keys(pa.Table.from_batches(parts))
         late_ms = self._batch.late_watermark
-        over_ms = max(late_ms - self._lateness_ms + 1, NO_WATERMARK)
-        assigned = self._windows.assign(keys, times_ms, over_ms)
-        self.late_rows += self._late(times_ms, assigned)
+        expired_ms = max(late_ms - self._lateness_ms + 1, NO_WATERMARK)
+        assigned = self._windows.assign(keys, times_ms, expired_ms)
+        self.late_rows += self._count_late(times_ms, assigned)
         spans = assigned.spans
         if len(spans):
             self._fold(parts, assigned)
@@ -222,37 +221,37 @@ class _Windowed(StatefulFunction):
         keys = assigned.spans.keys
         operands = [pa.RecordBatch.from_struct_array(self._operands(rows)) for rows in parts]
         first = 0
-        for taken in take_rows(operands, assigned.rows):
-            end = first + taken.num_rows
-            is_all = taken.num_rows == len(assigned.rows)
-            self._state.add(keys if is_all else keys.of_rows(first, end), taken.to_struct_array())
+        for part in take_rows(operands, assigned.rows):
+            end = first + part.num_rows
+            is_all = part.num_rows == len(assigned.rows)
+            self._state.add(keys if is_all else keys.of_rows(first, end), part.to_struct_array())
             first = end
 
-    def _late(self, times_ms: Times, assigned: Assigned) -> int:
+    def _count_late(self, times_ms: Times, assigned: Assigned) -> int:
         is_left_out = np.ones(len(times_ms), np.bool_)
         is_left_out[assigned.rows] = False
         is_old = times_ms + self._lateness_ms <= self._batch.late_watermark
         return int((is_left_out & is_old).sum())
 
     def _fire(self) -> tuple[Spans, Spans]:
-        """The windows that are complete by the batch's watermark, and those that are over."""
+        """Return the windows that the batch's watermark completes, and the expired ones."""
         fired = self._timers.fire(self._batch.watermark)
-        known = self._windows.known(self._store.keys(list(fired.key)), list(fired.namespace))
-        spans = known.spans
+        windows = self._windows.look_up(self._store.keys(list(fired.key)), list(fired.namespace))
+        spans = windows.spans
         last_ms = spans.ends_ms - 1
         at = spans.keys.codes
-        behind_ms = fired.times_ms[known.rows] - last_ms[at]
-        is_complete, is_over = (np.zeros(len(spans), np.bool_) for _ in range(2))
-        is_complete[at[behind_ms == 0]] = True
-        is_over[at[behind_ms >= self._lateness_ms]] = True
-        kept = is_complete & ~is_over
+        delays_ms = fired.times_ms[windows.rows] - last_ms[at]
+        is_complete, is_expired = (np.zeros(len(spans), np.bool_) for _ in range(2))
+        is_complete[at[delays_ms == 0]] = True
+        is_expired[at[delays_ms >= self._lateness_ms]] = True
+        kept = is_complete & ~is_expired
         if kept.any():  # the lateness may be new to windows of an earlier run
-            over_ms = last_ms[kept] + self._lateness_ms
-            self._timers.register(spans.keys, over_ms, np.flatnonzero(kept))
-        return spans.take(is_complete), spans.take(is_over)
+            expiry_ms = last_ms[kept] + self._lateness_ms
+            self._timers.register(spans.keys, expiry_ms, np.flatnonzero(kept))
+        return spans.take(is_complete), spans.take(is_expired)
 
-    def _given_out(self, due: list[Spans]) -> Iterator[pa.RecordBatch]:
-        """The results of windows, none of them twice, in order of time."""
+    def _emit_windows(self, due: list[Spans]) -> Iterator[pa.RecordBatch]:
+        """Yield the results of windows, each once, in order of time."""
         if not due:
             return
         columns = [
@@ -271,9 +270,11 @@ class _Windowed(StatefulFunction):
             _timestamps(times_ms[firsts][order]).cast(self._time_type)
             for times_ms in (starts, ends)
         ]
-        shown = [column.take(pa.array(order)) for column in windows.columns[:width]]
+        key_columns = [column.take(pa.array(order)) for column in windows.columns[:width]]
         names = [*self._store.key.names, START, END]
-        yield from self._results(pa.RecordBatch.from_arrays([*shown, *bounds], names=names), kept)
+        yield from self._results(
+            pa.RecordBatch.from_arrays([*key_columns, *bounds], names=names), kept
+        )
 
     def _check(self, schema: pa.Schema) -> None:
         if self._time not in schema.names:
@@ -281,23 +282,23 @@ class _Windowed(StatefulFunction):
             raise InvalidRequestError(message)
         kind = schema.field(self._time).type
         if not pa.types.is_timestamp(kind):
-            message = f"column {self._time!r} of event time is {kind}; it must be a timestamp"
+            message = f"column {self._time!r} of event time must be a timestamp, got {kind}"
             raise InvalidRequestError(message)
         self._time_type = pa.timestamp("us", kind.tz)
 
 
 class WindowedAggregation(_Windowed):
-    """Aggregates of each window, of rows as `operands_of` makes them; results have no column of time but the window's.
+    """Aggregates of each window, over the rows of `operands_of`; results have no column of time but the window's.
 
     Args:
         aggregates: The aggregates by name.
-        windows: Which windows there are.
-        renamed: The names that aggregates had before, as for `KeyedRows.agg`.
+        windows: The windows of each row.
+        renamed: The former names of aggregates, as for `KeyedRows.agg`.
         added: Names of aggregates that the state does not have yet.
-        dropped: Names of aggregates whose values are to be lost.
-        options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
-            are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
-            to do so in each batch that has rows of them.
+        dropped: Names of stored aggregates to delete.
+        options: `time`, the column of event time; `allowed_lateness`, how long complete windows are kept, by default
+            not at all; `emit`: "append" emits complete windows, "update" windows in each batch that has rows of
+            them.
     """
 
     kept = "aggregates"
@@ -337,16 +338,14 @@ class WindowedAggregation(_Windowed):
 
 
 class WindowedFunction(_Windowed):
-    """Calls a function for each window, with all of its rows, which are kept until the window is over.
+    """Calls a function for each window with all of its rows, which are kept until the window expires.
 
     Args:
         function: The user's function.
-        windows: Which windows there are.
+        windows: The windows of each row.
         renamed: The stored names of the rows' columns, by their present names.
-        dropped: Stored columns of rows whose values are to be lost.
-        options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
-            are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
-            to do so in each batch that has rows of them.
+        dropped: Stored columns of rows to delete.
+        options: As for `WindowedAggregation`.
     """
 
     kept = "rows"
@@ -378,8 +377,8 @@ class WindowedFunction(_Windowed):
         if gone:
             new = sorted({*schema.names} - {field.name for field in before})
             message = (
-                f"rows of open windows have columns {sorted(gone)}, and rows that come now don't have them, but "
-                f"{new}; give apply renamed={{new name: old name}}, or dropped={sorted(gone)} to lose their values"
+                f"stored rows of open windows have columns {sorted(gone)}, but input rows don't; they have new columns "
+                f"{new}. Pass apply renamed={{new name: old name}}, or dropped={sorted(gone)} to delete their values"
             )
             raise StateMigrationError(message)
         return ReducingStateDescriptor(
@@ -422,16 +421,16 @@ class WindowedFunction(_Windowed):
 
 
 def _timestamps(times_ms: Times) -> pa.Array:
-    """Times as columns have them; the first or last that a column can have in place of those beyond."""
-    most_ms = np.iinfo(np.int64).max // 1000
-    return pa.array(1000 * times_ms.clip(-most_ms, most_ms), _MICROSECONDS)
+    """Convert times to a column, limited to the first and last time of its type."""
+    max_ms = np.iinfo(np.int64).max // 1000
+    return pa.array(1000 * times_ms.clip(-max_ms, max_ms), _MICROSECONDS)
 
 
 def _python_values(name: str, column: pa.Array) -> list[Any]:
-    """The values of a column of windows; bounds beyond Python's calendar are its first or last instant.
+    """Convert a column of windows to Python; bounds beyond Python's calendar become its first or last instant.
 
     Raises:
-        InvalidRequestError: Python has no object for a part of a key.
+        InvalidRequestError: A part of a key can't be a Python object.
     """
     with named_conversion(f"key column {name!r}", column.type):
         if name in (START, END):
@@ -442,7 +441,7 @@ def _python_values(name: str, column: pa.Array) -> list[Any]:
 
 
 def _milliseconds(column: pa.Array) -> Times:
-    """Times in milliseconds since 1970, rounded down."""
+    """Convert times to milliseconds since 1970, rounded down."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
     times_ms: Times = np.floor_divide(micros, 1000)
     return times_ms

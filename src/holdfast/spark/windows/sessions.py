@@ -1,7 +1,7 @@
-"""Keeps session windows: those of a key that meet become one.
+"""Session windows: windows of a key that meet are merged.
 
-A session is known by a number: where the first batch that had rows of it saw it begin. The number stays when the
-session grows, so what is kept of it need not be moved. When sessions meet, all goes to the least of their numbers.
+A session has a number: its start in the first batch that had rows of it. The number stays when the session grows, so
+that its state need not be moved. When sessions meet, their state moves to the lowest of their numbers.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from holdfast.backends.descriptors import MapStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend, Keys
-from holdfast.spark.windows.assigning import SessionWindows, Times
+from holdfast.spark.windows.assigners import SessionWindows, Times
 from holdfast.spark.windows.spans import (
     Assigned,
     Spans,
-    TimersOfWindows,
     WindowState,
+    WindowTimers,
     in_namespaces,
 )
 
@@ -26,7 +26,7 @@ _Indices = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
 SESSIONS = "sessions"
-"""The state that has the sessions of each key."""
+"""The name of the state with the sessions of each key."""
 
 _SPAN = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 _NO_NUMBER = np.iinfo(np.int64).max
@@ -37,9 +37,9 @@ class _Sessions:
     """Sessions of keys.
 
     Attributes:
-        codes: The index of each one's key.
-        starts: Where each begins, milliseconds.
-        ends: Where each ends, milliseconds.
+        codes: The index of each session's key.
+        starts: The start of each, milliseconds.
+        ends: The end of each, milliseconds.
         numbers: The number of each.
     """
 
@@ -61,11 +61,11 @@ class SessionSpans:
     """Session windows.
 
     Args:
-        windows: Which ones.
-        store: Where the sessions of each key are kept.
-        state: The state of each session; it is moved when sessions are merged.
+        windows: The windows of each row.
+        store: The store of the sessions of each key.
+        state: The state of each session, which is moved when sessions are merged.
         timers: The timers of sessions.
-        lateness_ms: How long after the end of a session its last timer is.
+        lateness_ms: Time from the end of a session to its last timer.
     """
 
     namespace = pa.schema([("session", pa.int64())])
@@ -75,7 +75,7 @@ class SessionSpans:
         windows: SessionWindows,
         store: KeyedStateBackend,
         state: WindowState,
-        timers: TimersOfWindows,
+        timers: WindowTimers,
         lateness_ms: int,
     ) -> None:
         self._gap_ms = windows.gap_ms
@@ -87,18 +87,18 @@ class SessionSpans:
             MapStateDescriptor(SESSIONS, pa.int64(), _SPAN)
         ).columns
 
-    def assign(self, keys: Keys, times_ms: Times, over_ms: int) -> Assigned:
+    def assign(self, keys: Keys, times_ms: Times, expired_ms: int) -> Assigned:
         rows = _Sessions(
             keys.codes, times_ms, times_ms + self._gap_ms, np.full(len(times_ms), _NO_NUMBER)
         )
         before = self._sessions_of(keys)
-        merged, at = _merged(rows, before)
+        merged, at = _merge(rows, before)
         at_of_rows, at_of_before = at[: len(rows)], at[len(rows) :]
         has_rows = np.zeros(len(merged), np.bool_)
         has_rows[at_of_rows] = True
         is_known = np.zeros(len(merged), np.bool_)
         is_known[at_of_before] = True
-        lives = is_known | (merged.ends > over_ms)
+        lives = is_known | (merged.ends > expired_ms)
 
         after = merged.take(at_of_before)
         is_same = (before.starts == after.starts) & (before.ends == after.ends)
@@ -113,7 +113,7 @@ class SessionSpans:
         sessions = merged.take(at_of_rows[living])
         return Assigned(living, _spans(keys, sessions))
 
-    def known(self, keys: Keys, namespace: Sequence[pa.Array]) -> Assigned:
+    def look_up(self, keys: Keys, namespace: Sequence[pa.Array]) -> Assigned:
         (numbers,) = namespace
         bounds = self._sessions.get(keys, numbers)
         rows = np.flatnonzero(bounds.is_valid().to_numpy(zero_copy_only=False))
@@ -126,9 +126,9 @@ class SessionSpans:
         self._sessions.remove(self._store.keys(columns), numbers)
 
     def _sessions_of(self, keys: Keys) -> _Sessions:
-        known = self._sessions.items(keys)
-        starts, ends = _columns_of(known.values)
-        return _Sessions(known.indices, starts, ends, known.map_keys.to_numpy())
+        items = self._sessions.items(keys)
+        starts, ends = _columns_of(items.values)
+        return _Sessions(items.indices, starts, ends, items.map_keys.to_numpy())
 
     def _put(self, keys: Keys, sessions: _Sessions) -> None:
         if len(sessions):
@@ -138,7 +138,7 @@ class SessionSpans:
             self._sessions.put(keys, pa.array(sessions.numbers), bounds, sessions.codes)
 
     def _move(self, keys: Keys, sessions: _Sessions, numbers: Times) -> None:
-        """Add what is kept of sessions to that of others, which have these numbers."""
+        """Add the state of sessions to that of other sessions, which have these numbers."""
         if len(sessions):
             self._sessions.remove(keys, pa.array(sessions.numbers), sessions.codes)
             sources = in_namespaces(keys, sessions.codes, [sessions.numbers])
@@ -156,12 +156,12 @@ class SessionSpans:
                 self._timers.delete(windows, last_ms + times_ms, windows.codes)
 
 
-def _merged(rows: _Sessions, before: _Sessions) -> tuple[_Sessions, _Indices]:
-    """Rows and sessions of keys, with sessions of a key that meet merged.
+def _merge(rows: _Sessions, before: _Sessions) -> tuple[_Sessions, _Indices]:
+    """Merge rows and sessions of a key that meet.
 
     Returns:
-        The sessions, by key and time, and for each of the rows and sessions given the index of the one that
-        it is part of. A session that has no number yet has its start for one.
+        The sessions, by key and time, and for each given row and session the index of its session. The number of a
+        new session is its start.
     """
     codes = np.concatenate([rows.codes, before.codes])
     starts = np.concatenate([rows.starts, before.starts])
@@ -171,7 +171,7 @@ def _merged(rows: _Sessions, before: _Sessions) -> tuple[_Sessions, _Indices]:
         return rows, np.empty(0, np.int64)
     order = np.lexsort((starts, codes))
     codes, starts, ends, numbers = codes[order], starts[order], ends[order], numbers[order]
-    # The greatest end so far, of each key: codes ascend, so that a key's first end is above all before it.
+    # The greatest end so far of each key: codes ascend, so a key's first end is above all ends of lower keys.
     distinct, rank = np.unique(ends, return_inverse=True)
     greatest = np.maximum.accumulate(codes * len(distinct) + rank)
     furthest = distinct[greatest - codes * len(distinct)]
@@ -191,7 +191,7 @@ def _merged(rows: _Sessions, before: _Sessions) -> tuple[_Sessions, _Indices]:
 
 
 def _spans(keys: Keys, sessions: _Sessions) -> Spans:
-    """The distinct windows of sessions, of which some may be there several times."""
+    """Return the distinct windows of sessions, which may repeat."""
     windows = in_namespaces(keys, sessions.codes, [sessions.numbers])
     firsts = windows.rows.firsts
     return Spans(windows, sessions.starts[firsts], sessions.ends[firsts])

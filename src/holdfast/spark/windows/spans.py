@@ -1,4 +1,4 @@
-"""Windows of keys, as state knows them; and what keeps windows."""
+"""Windows of keys by their namespaces in state, and the windows that need no state: tumbling and sliding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.keyed import Keys
-from holdfast.spark.windows.assigning import Times
+from holdfast.spark.windows.assigners import FixedWindows, Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Spans:
 
     Attributes:
         keys: The key and the namespace of each.
-        starts_ms: Where each begins, milliseconds.
-        ends_ms: Where each ends, milliseconds; the end does not belong to it.
+        starts_ms: The start of each, milliseconds.
+        ends_ms: The end of each, exclusive, milliseconds.
     """
 
     keys: Keys
@@ -30,16 +30,16 @@ class Spans:
         return len(self.keys)
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> "Spans":
-        """Some of them, each with itself as its only row."""
+        """Return the chosen windows, each with itself as its only row."""
         indices = np.flatnonzero(chosen)
         return Spans(self.keys.take(indices), self.starts_ms[indices], self.ends_ms[indices])
 
 
 class WindowState(Protocol):
-    """The state of each window, by namespaces: a reducing state, by arrays."""
+    """A reducing state of windows, by arrays."""
 
     def get(self, keys: Keys, /) -> pa.Array:
-        """The state of each window; null where there is none."""
+        """Return the state of each window; null where a window has no state."""
         ...
 
     def add(self, keys: Keys, values: pa.Array, /) -> None:
@@ -47,12 +47,12 @@ class WindowState(Protocol):
         ...
 
     def clear(self, keys: Keys, /) -> None:
-        """Forget windows."""
+        """Delete the state of windows."""
         ...
 
 
-class TimersOfWindows(Protocol):
-    """The timers of windows, by namespaces and by arrays."""
+class WindowTimers(Protocol):
+    """The timers of windows, by arrays."""
 
     def register(self, keys: Keys, times_ms: Times, indices: npt.NDArray[np.int64], /) -> None:
         """Register a timer for each index."""
@@ -77,39 +77,39 @@ class Assigned:
 
 
 class Windows(Protocol):
-    """Knows the windows of all keys. `assign` comes first in a batch, `forget` last."""
+    """The windows of all keys. In a batch `assign` is called first, `forget` last."""
 
     @property
     def namespace(self) -> pa.Schema:
-        """The namespace by which state knows a window of a key."""
+        """The namespace of a window in state."""
         ...
 
-    def assign(self, keys: Keys, times_ms: Times, over_ms: int) -> Assigned:
-        """The windows of a batch's rows; from now on they are there.
+    def assign(self, keys: Keys, times_ms: Times, expired_ms: int) -> Assigned:
+        """Assign a batch's rows to windows, which exist from now on.
 
         Args:
             keys: The keys of the batch.
             times_ms: The time of each row.
-            over_ms: Windows that end here, or before, are over. Rows that have no others are left out.
+            expired_ms: Windows with an end up to this are expired. Rows that have no other window are left out.
         """
         ...
 
-    def known(self, keys: Keys, namespace: Sequence[pa.Array]) -> Assigned:
-        """Windows by their namespaces, a row for each; those that are not there are left out.
+    def look_up(self, keys: Keys, namespace: Sequence[pa.Array]) -> Assigned:
+        """Look up windows by their namespaces, a row for each; windows that don't exist are left out.
 
         Args:
-            keys: The keys of the rows, whose windows are asked for.
+            keys: The keys of the rows.
             namespace: The namespace of each row.
         """
         ...
 
     def forget(self, spans: Spans) -> None:
-        """The windows are over."""
+        """Forget expired windows."""
         ...
 
 
 def in_namespaces(keys: Keys, indices: npt.NDArray[np.int64], columns: Sequence[Times]) -> Keys:
-    """The distinct pairs of a key and a namespace of whole numbers.
+    """Return the distinct pairs of a key and a namespace of whole numbers.
 
     Args:
         keys: The keys.
@@ -117,3 +117,32 @@ def in_namespaces(keys: Keys, indices: npt.NDArray[np.int64], columns: Sequence[
         columns: The namespace of each row.
     """
     return keys.with_columns(indices, [pa.array(column, pa.int64()) for column in columns])
+
+
+class FixedSpans:
+    """Tumbling and sliding windows, whose namespace is the window itself."""
+
+    namespace = pa.schema([("start", pa.int64()), ("end", pa.int64())])
+
+    def __init__(self, windows: FixedWindows) -> None:
+        self._windows = windows
+
+    def assign(self, keys: Keys, times_ms: Times, expired_ms: int) -> Assigned:
+        rows, starts = self._windows.assign(times_ms)
+        lives = starts + self._windows.size_ms > expired_ms
+        if not lives.all():
+            rows, starts = rows[lives], starts[lives]
+        ends = starts + self._windows.size_ms
+        return _with_bounds(rows, in_namespaces(keys, keys.codes[rows], [starts, ends]))
+
+    def look_up(self, keys: Keys, namespace: Sequence[pa.Array]) -> Assigned:
+        rows = np.arange(len(keys.codes))
+        return _with_bounds(rows, keys.with_columns(keys.codes, namespace))
+
+    def forget(self, spans: Spans) -> None:
+        pass
+
+
+def _with_bounds(rows: npt.NDArray[np.int64], windows: Keys) -> Assigned:
+    starts, ends = (column.to_numpy() for column in windows.columns[-2:])
+    return Assigned(rows, Spans(windows, starts, ends))

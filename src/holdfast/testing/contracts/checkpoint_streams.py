@@ -57,9 +57,6 @@ def finish(stream: Any) -> Any:
 class CheckpointStreamSuite:
     """Requirements of streams; `CheckpointStorageContract` includes them."""
 
-    resolvable = True
-    """Returns whether a pointer resolves to a completed checkpoint."""
-
     @pytest.fixture
     def storage(self) -> CheckpointStorage:
         """Return an empty storage, a new one for each test."""
@@ -311,6 +308,5 @@ class CheckpointStreamSuite:
     ) -> None:
         done = complete_checkpoint(location, metadata_of())
         done.discard()
-        if self.resolvable:
-            with pytest.raises(CheckpointError):
-                load_checkpoint(done.location)
+        with pytest.raises(CheckpointError):
+            load_checkpoint(done.location)

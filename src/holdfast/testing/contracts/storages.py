@@ -19,6 +19,7 @@ from holdfast.locations.storages import (
     CheckpointStorageLocation,
     CheckpointStorageLocationReference,
     load_checkpoint,
+    resolve_pointer,
 )
 from holdfast.testing.contracts.checkpoint_streams import (
     EXCLUSIVE,
@@ -35,7 +36,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
     """Requirements of every `CheckpointStorage`.
 
     Subclass it in a test file, under a name that pytest collects, and provide the fixture
-    `storage` and the accessor `files`; set `resolvable` if its default doesn't suit the storage.
+    `storage` and the accessor `files`.
     """
 
     # The life of a checkpoint
@@ -184,21 +185,14 @@ class CheckpointStorageContract(CheckpointStreamSuite):
         assert handle is not None
         assert read(handle) == b"1"
 
-    def test_pointers_lead_to_checkpoints_or_to_nothing(
-        self, storage: CheckpointStorage, location: CheckpointStorageLocation
+    def test_pointer_resolves_once_the_checkpoint_is_completed(
+        self, location: CheckpointStorageLocation
     ) -> None:
         pointer = location.external_pointer
-        other = storage.create_checkpoint_storage("other")
-        for resolve in (storage.resolve_checkpoint, other.resolve_checkpoint):
-            with pytest.raises(CheckpointNotFoundError):
-                resolve(pointer)
+        with pytest.raises(CheckpointNotFoundError):
+            resolve_pointer(pointer)
         done = complete_checkpoint(location, metadata_of())
-        for resolve in (storage.resolve_checkpoint, other.resolve_checkpoint):
-            if self.resolvable:
-                assert load_checkpoint(resolve(pointer)).metadata == done.metadata
-            else:
-                with pytest.raises(CheckpointNotFoundError):
-                    resolve(pointer)
+        assert load_checkpoint(resolve_pointer(pointer)).metadata == done.metadata
 
     def test_settings_and_handles_pickle(
         self, storage: CheckpointStorage, access: CheckpointStorageAccess
@@ -248,9 +242,9 @@ class CheckpointStorageContract(CheckpointStreamSuite):
         location = access.initialize_location_for_checkpoint(5)
         metadata = metadata_of(checkpoint_id=5, commit_token="token")
         complete_checkpoint(location, metadata, owner)
-        assert owner.is_past(4, "token")
-        assert not owner.is_past(5, "token")
-        assert not owner.is_past(6, "token")
+        assert owner.is_superseded(4, "token")
+        assert not owner.is_superseded(5, "token")
+        assert not owner.is_superseded(6, "token")
 
     # Savepoints and files owned by tasks
 
@@ -260,7 +254,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
 
     @pytest.mark.parametrize("size", [100, 100_000])
     def test_savepoint_resolves_but_is_not_a_job_checkpoint(
-        self, storage: CheckpointStorage, access: CheckpointStorageAccess, target: str, size: int
+        self, access: CheckpointStorageAccess, target: str, size: int
     ) -> None:
         location = access.initialize_location_for_savepoint(3, target)
         factory = access.resolve_checkpoint_storage_location(3, location.location_reference)
@@ -276,13 +270,13 @@ class CheckpointStorageContract(CheckpointStreamSuite):
         for handle in handles:
             if isinstance(handle, FileStateHandle):
                 assert handle.uri.startswith(done.location.external_pointer)
-        place = storage.resolve_checkpoint(done.location.external_pointer)
+        place = resolve_pointer(done.location.external_pointer)
         for loaded in load_checkpoint(place).metadata.streams():
             assert read(loaded) == bytes(size)
         assert access.completed_checkpoints() == {}
         done.discard()
         with pytest.raises(CheckpointNotFoundError):
-            storage.resolve_checkpoint(done.location.external_pointer)
+            resolve_pointer(done.location.external_pointer)
 
     def test_two_savepoints_never_share_a_directory(
         self, access: CheckpointStorageAccess, target: str
@@ -303,10 +297,10 @@ class CheckpointStorageContract(CheckpointStreamSuite):
         assert list(file_system_for(target).list(target)) == []
 
     def test_completed_savepoint_survives_disposal(
-        self, storage: CheckpointStorage, access: CheckpointStorageAccess, target: str
+        self, access: CheckpointStorageAccess, target: str
     ) -> None:
         location = access.initialize_location_for_savepoint(1, target)
         done = complete_checkpoint(location, metadata_of())
         location.dispose_on_failure()
-        place = storage.resolve_checkpoint(done.location.external_pointer)
+        place = resolve_pointer(done.location.external_pointer)
         assert load_checkpoint(place).metadata == done.metadata

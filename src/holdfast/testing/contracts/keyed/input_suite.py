@@ -85,7 +85,7 @@ class InputSuite(StateSuite):
         for groups in (KeyGroupRange(0, 3), KeyGroupRange(0, GROUPS)):
             with pytest.raises(InvalidRequestError, match="key_group"):
                 KeyedStateBackend(self.tables_of(groups), KEY, GROUPS)
-        with pytest.raises(InvalidRequestError, match=f"not below max parallelism {GROUPS}"):
+        with pytest.raises(InvalidRequestError, match=f"must be below max parallelism {GROUPS}"):
             KeyedStateBackend(self.tables_of(groups), KEY, GROUPS, groups)
 
     def test_key_columns_with_other_names_or_types_are_refused(
@@ -116,7 +116,7 @@ class InputSuite(StateSuite):
         keys = self.keys(backend, "a")
         numbers = Keys.of([pa.array([1])], GROUPS)
         for other in (numbers, backend.in_namespaces(keys, [pa.array([1])])):
-            with pytest.raises(InvalidRequestError, match="the key has columns user string"):
+            with pytest.raises(InvalidRequestError, match="the key's columns must be user string"):
                 backend.begin_batch(other)
             with pytest.raises(InvalidRequestError, match="no key is current"):
                 state.update(1)
@@ -128,7 +128,7 @@ class InputSuite(StateSuite):
         self.select_key(backend)
         calls = (timers.register, timers.delete, timers.fire, timers.due, backend.advance_time)
         for call in calls:
-            with pytest.raises(InvalidRequestError, match="whole number of milliseconds"):
+            with pytest.raises(InvalidRequestError, match="integer of milliseconds"):
                 call(time)
         self.select_key(backend)
         timers.register(np.int64(5))  # type: ignore[arg-type]

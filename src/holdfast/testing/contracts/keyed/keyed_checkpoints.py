@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.backends.keyed import StateTables
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import SnapshotPart
+from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle, StreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
@@ -45,9 +45,9 @@ class KeyedCheckpoints:
             handles.append(SegmentsStateHandle(handle.key_groups, segments, handle.manifest))
         return tuple(handles)
 
-    def run(self, part: SnapshotPart) -> tuple[SegmentsStateHandle, ...]:
+    def run(self, snapshot: AsyncSnapshot) -> tuple[SegmentsStateHandle, ...]:
         """Write and complete a snapshot; returns its handles."""
-        return self.complete(part.run())
+        return self.complete(snapshot.run().state)
 
     def discard_new(self, state: StoredSubtask) -> None:
         """Delete files of an aborted snapshot that no completed checkpoint refers to."""

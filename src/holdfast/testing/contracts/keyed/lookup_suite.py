@@ -52,7 +52,7 @@ class LookupSuite(StateSuite):
             lambda: backend.get_aggregating_state(AggregatingStateDescriptor("s", "avg")),
         ]
         for call in calls:
-            with pytest.raises(StateMigrationError, match="state 's' was asked for as value"):
+            with pytest.raises(StateMigrationError, match="state 's' was first requested as value"):
                 call()
         for default in (math.nan, float("nan")):
             backend.get_state(ValueStateDescriptor("d", float, default=default))

@@ -83,7 +83,7 @@ class StateTablesContract(TableRowsSuite):
         tables.notify_checkpoint_aborted(1)
         assert checkpoints.files() == set()
         put(table, {"b": 2})
-        written = tables.snapshot(2, checkpoints.location(2)).run()
+        written = tables.snapshot(2, checkpoints.location(2)).run().state
         tables.notify_checkpoint_aborted(2)
         checkpoints.discard_new(written)
         assert checkpoints.files() == set()

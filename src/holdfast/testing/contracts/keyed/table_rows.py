@@ -21,7 +21,7 @@ from holdfast.backends.keyed import (
     TableSpec,
     time_part,
 )
-from holdfast.backends.keys import check_hashed
+from holdfast.backends.keys import check_key_type
 from holdfast.errors import InvalidRequestError
 from holdfast.testing.contracts.keyed.keyed_checkpoints import (
     ALL,
@@ -65,7 +65,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
 def can_be_key(type: pa.DataType) -> bool:
     """Return whether columns of a type can be keys."""
     try:
-        check_hashed(type)
+        check_key_type(type)
     except InvalidRequestError:
         return False
     return True
@@ -360,14 +360,14 @@ class TableRowsSuite(KeyedSuite):
 
         register(times)
         assert table.earliest_time() == 5
-        table.forget_up_to(1000)
+        table.delete_up_to(1000)
         assert table.earliest_time() == 1001
         assert set(rows_of(list(table.scan()))) == {1001, 90_000}
         register(times[:1])
         assert table.earliest_time() == 5
         assert set(rows_of(list(table.scan()))) == {5, 1001, 90_000}
         checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
-        table.forget_up_to(5)
+        table.delete_up_to(5)
         assert table.earliest_time() == 1001
         handles = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
         register(times[:1])

@@ -1,0 +1,318 @@
+"""Write tables whole, into a single segment of one checkpoint: heap snapshots, and canonical savepoints.
+
+A canonical savepoint has the rows of segments merged. Values stay as they were stored: after a state's type has
+changed only the job can migrate the rows that still have the old form, so rows of different forms are not merged,
+but written to separate runs.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from holdfast.backends.keyed.segments.manifest import (
+    Manifest,
+    Run,
+    Slice,
+    TableManifest,
+    encode_manifest,
+)
+from holdfast.backends.keyed.segments.merging import merge, sort_key_range
+from holdfast.backends.keyed.segments.rows import OpenSlice, RowRange, SortedRows
+from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
+from holdfast.backends.keyed.segments.stored_specs import StoredSpec, resolve_migration
+from holdfast.backends.keyed.segments.table_reader import (
+    LocatedRows,
+    StoredSegments,
+    read_manifest,
+)
+from holdfast.backends.keyed.table import TableRows, TableSpec
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.snapshot import SnapshotStreams
+from holdfast.common import raise_if_cancelled
+from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
+from holdfast.locations.storages import CheckpointedStateScope, CheckpointStateOutputStream
+
+STEP_ROWS = 1 << 18
+"""Rows of a section: readers have whole sections in memory."""
+
+MERGED_ROWS = STEP_ROWS * 3 // 4
+"""Wanted rows per merge, so that most merges result in one section."""
+
+_MAX_STEP_BYTES = 32 << 20
+"""Fewer rows are merged at a time if they have more bytes."""
+
+_MAX_STEPS = 2
+"""A range of sort keys with more rows than this many steps is divided again."""
+
+
+def write_tables(
+    tables: Iterable[tuple[TableSpec, Iterable[TableRows]]],
+    key_groups: KeyGroupRange,
+    streams: SnapshotStreams,
+) -> SegmentsStateHandle:
+    """Write tables into one segment that belongs only to this checkpoint.
+
+    Args:
+        tables: The specification of each table, and its rows: ascending by sort key, as `StateTable.scan` returns
+            them, and with times if the table has a TTL.
+        key_groups: The key groups of the rows.
+        streams: Streams for the segment and the manifest.
+
+    Raises:
+        InvalidRequestError: Rows are not ascending by sort key.
+        CancelledError: The snapshot was cancelled.
+        StorageUnavailableError: The store did not take it.
+    """
+
+    def write(writer: SegmentWriter, segment: str) -> dict[str, TableManifest]:
+        manifests: dict[str, TableManifest] = {}
+        for spec, chunks in tables:
+            run = _RunWriter(writer, segment, spec.name)
+            for chunk in chunks:
+                run.add(SortedRows.from_table_rows(chunk), spec)
+            manifests[spec.name] = TableManifest((StoredSpec.of(spec),), run.runs(end))
+        return manifests
+
+    _, end = sort_key_range(key_groups)
+    return _write_segment(write, key_groups, streams)
+
+
+def write_canonical_tables(
+    handle: SegmentsStateHandle, streams: SnapshotStreams, *, now_ms: int
+) -> SegmentsStateHandle:
+    """Merge the rows of segments into a single segment, step by step.
+
+    Args:
+        handle: The segments; only rows of its key groups count.
+        streams: Streams for the segment and its manifest.
+        now_ms: The present for TTLs, milliseconds.
+
+    Raises:
+        CheckpointNotFoundError: A file is gone.
+        CheckpointCorruptedError: A segment or the manifest is corrupt.
+        UnsupportedFormatError: A newer Holdfast wrote it, or it is a RocksDB database.
+        StorageUnavailableError: The store did not take it.
+    """
+    key_groups = KeyGroupRange(*handle.key_groups)
+    manifest = read_manifest([handle], key_groups)
+    segments = StoredSegments(handle.segments)
+    first, end = sort_key_range(key_groups)
+
+    def write(writer: SegmentWriter, segment: str) -> dict[str, TableManifest]:
+        return {
+            name: _CanonicalWriter(table, segments, now_ms).write(writer, segment, first, end)
+            for name, table in manifest.tables.items()
+        }
+
+    try:
+        return _write_segment(write, key_groups, streams)
+    finally:
+        segments.close()
+
+
+def _write_segment(
+    write: Callable[[SegmentWriter, str], dict[str, TableManifest]],
+    key_groups: KeyGroupRange,
+    streams: SnapshotStreams,
+) -> SegmentsStateHandle:
+    """Write a segment and a manifest; `write` adds sections to a segment of a name, and returns their tables."""
+    name = new_segment_name()
+    segments: dict[str, StreamStateHandle] = {}
+    with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+        writer = SegmentWriter(stream.write)
+        manifests = write(writer, name)
+        if writer.sections:
+            writer.finish()
+            segments[name] = finish_stream(streams, stream)
+    with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+        stream.write(encode_manifest(Manifest(manifests)))
+        manifest = finish_stream(streams, stream)
+    return SegmentsStateHandle(
+        (key_groups.start_key_group, key_groups.end_key_group), segments, manifest
+    )
+
+
+def new_segment_name() -> str:
+    """Return a unique name for a segment."""
+    return os.urandom(16).hex()
+
+
+def finish_stream(
+    streams: SnapshotStreams, stream: CheckpointStateOutputStream
+) -> StreamStateHandle:
+    """Close a stream that is not empty. Raises `StorageUnavailableError`."""
+    handle = streams.finish(stream)
+    assert handle is not None  # only of an empty stream
+    return handle
+
+
+class _RunWriter:
+    """Writer of a table's rows as slices of one run.
+
+    Args:
+        writer: The writer of the segment.
+        segment: The segment's name.
+        table: The table's name.
+    """
+
+    def __init__(self, writer: SegmentWriter, segment: str, table: str) -> None:
+        self._writer = writer
+        self._segment = segment
+        self._table = table
+        self._slices: list[Slice] = []
+
+    def add(self, rows: SortedRows, spec: TableSpec, number: int = 0) -> None:
+        """Add rows with sort keys after all that were added.
+
+        Args:
+            rows: The rows, ascending by sort key.
+            spec: Their specification.
+            number: Its index among the table's specs.
+
+        Raises:
+            InvalidRequestError: The order is wrong.
+        """
+        for step in _split_rows(rows):
+            first, last = int(step.sort_keys[0]), int(step.sort_keys[-1])
+            if self._slices and first < self._slices[-1].end:
+                message = f"rows of state {self._table!r} are not ascending by sort key"
+                raise InvalidRequestError(message)
+            section = self._writer.add_section(self._table, step.sort_keys, step.columns(spec))
+            row_bytes = step.size / step.rows
+            self._slices.append(
+                Slice(self._segment, section, first, last + 1, step.rows, row_bytes, number)
+            )
+
+    def runs(self, end: int) -> tuple[Run, ...]:
+        """Return the run, extended to the sort key `end`; none without rows."""
+        ends = [slice_.first for slice_ in self._slices[1:]] + [end]
+        slices = [
+            msgspec.structs.replace(slice_, end=next_first)
+            for slice_, next_first in zip(self._slices, ends, strict=False)
+        ]
+        return (Run(0, tuple(slices)),) if slices else ()
+
+
+def _split_rows(rows: SortedRows) -> Iterator[SortedRows]:
+    """Split rows into steps; rows with equal sort keys stay together."""
+    keys = rows.sort_keys
+    at = np.arange(STEP_ROWS, len(keys), STEP_ROWS)
+    edges = [0, *np.unique(keys.searchsorted(keys.take(at))).tolist(), len(keys)]
+    for first, end in itertools.pairwise(edges):
+        if first < end:
+            yield rows.cut(first, end)
+
+
+@dataclass(frozen=True, slots=True)
+class _LocatedSlice:
+    """A slice whose sort keys have been read, and the number of its form."""
+
+    slice: Slice
+    form: int
+    located: LocatedRows
+
+
+class _CanonicalWriter:
+    """Writer of a table's merged rows.
+
+    A form is a spec with other values than the newest one; specs that store values alike have one form.
+
+    Args:
+        table: The table.
+        segments: Its segments.
+        now_ms: The present for TTLs, milliseconds.
+    """
+
+    def __init__(self, table: TableManifest, segments: StoredSegments, now_ms: int) -> None:
+        self._table = table
+        self._segments = segments
+        self._specs = [stored.spec() for stored in table.specs]
+        self._newest = len(self._specs) - 1
+        self._forms = [
+            self._newest if _has_newest_form(spec, table.spec) else number
+            for number, spec in enumerate(self._specs)
+        ]
+        used = (self._forms[slice_.spec] for slice_ in table.slices())
+        self._used = sorted({self._newest, *used})
+        self._now_ms = [self._expiry_time(form, now_ms) for form in self._forms]
+        rows = sum(slice_.rows for slice_ in table.slices())
+        size = sum(slice_.size for slice_ in table.slices())
+        self._step_rows = max(1, min(MERGED_ROWS, int(_MAX_STEP_BYTES * rows / max(1, size))))
+        self._steps = max(1, -(-rows // self._step_rows))
+
+    def write(self, writer: SegmentWriter, segment: str, first: int, end: int) -> TableManifest:
+        """Add the rows between two sort keys to a segment."""
+        runs: list[_RunWriter] = []  # from the bottom up
+        for low, high in itertools.pairwise(self._edges(first, end)):
+            for step in self._steps_between(low, high):
+                raise_if_cancelled()
+                for depth, (form, rows) in enumerate(self._merge(step)):
+                    if depth == len(runs):
+                        runs.append(_RunWriter(writer, segment, self._table.spec.name))
+                    runs[depth].add(rows, self._specs[form], self._used.index(form))
+        return TableManifest(
+            tuple(self._table.specs[form] for form in self._used),
+            tuple(run for depth in reversed(runs) for run in depth.runs(end)),
+        )
+
+    def _edges(self, first: int, end: int) -> list[int]:
+        """Return sort keys, between which is a step of evenly distributed rows, and no change of form."""
+        edges = {first + (end - first) * step // self._steps for step in range(self._steps + 1)}
+        if len(self._used) > 1:
+            edges |= {
+                edge for slice_ in self._table.slices() for edge in (slice_.first, slice_.end)
+            }
+        return sorted(edges)
+
+    def _steps_between(self, low: int, high: int) -> Iterator[list[_LocatedSlice]]:
+        """Return the slices between two sort keys, newest first; in several steps if they have too many rows."""
+        slices = (slice_.within(low, high) for slice_ in self._table.slices())
+        step = [
+            _LocatedSlice(
+                slice_,
+                self._forms[slice_.spec],
+                self._segments.locate(slice_, self._table.spec.name),
+            )
+            for slice_ in slices
+            if slice_ is not None
+        ]
+        keys = [each.located.sort_keys for each in step]
+        if sum(map(len, keys)) > _MAX_STEPS * self._step_rows:
+            ordered = np.sort(np.concatenate(keys))
+            cuts = np.unique(ordered[self._step_rows :: self._step_rows]).tolist()
+            edges = [low, *(cut for cut in cuts if cut > low), high]
+            if len(edges) > 2:
+                for start, stop in itertools.pairwise(edges):
+                    yield from self._steps_between(start, stop)
+                return
+        yield step
+
+    def _merge(self, step: list[_LocatedSlice]) -> Iterator[tuple[int, SortedRows]]:
+        """Merge adjacent slices of one form; return each form's number and rows, from the bottom up."""
+        forms = [(form, list(group)) for form, group in itertools.groupby(step, lambda s: s.form)]
+        for number, (form, slices) in enumerate(reversed(forms)):
+            ranges = [self._row_range(each) for each in slices]
+            now_ms = self._now_ms[form]
+            yield form, merge(ranges, self._specs[form], is_bottom=not number, now_ms=now_ms)
+
+    def _row_range(self, each: _LocatedSlice) -> RowRange:
+        rows = each.located.load(self._specs[each.slice.spec])
+        return OpenSlice(rows, dead_up_to_ms=each.slice.dead_up_to_ms).row_range()
+
+    def _expiry_time(self, form: int, now_ms: int) -> int | None:
+        """Return the present for rows of a form, shifted so that they live as long as those of the newest form."""
+        newest_ms, form_ms = self._table.spec.ttl_ms, self._specs[form].ttl_ms
+        return None if newest_ms is None or form_ms is None else now_ms - newest_ms + form_ms
+
+
+def _has_newest_form(stored: TableSpec, newest: TableSpec) -> bool:
+    """Return whether stored values are valid without a migration."""
+    try:
+        return resolve_migration(stored, newest, None) is None
+    except StateMigrationError:
+        return False

@@ -1,0 +1,364 @@
+"""Sections: the stored form of one operator state in a snapshot's stream, an Arrow IPC file with a row for each element.
+
+It is the IPC file format, not the stream format, because its footer has the places of the record batches: a reader that
+needs some of the rows can skip the rest.
+"""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Literal, Protocol, Self, cast
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import (
+    blocks_of,
+    check_block,
+    check_blocks,
+    check_memory,
+    size_of,
+    trim_rows,
+)
+from holdfast.backends.serializers import stored_serializer
+from holdfast.common import raise_shortage, read_exactly, read_into
+from holdfast.errors import CheckpointCorruptedError, CheckpointError, InvalidRequestError
+from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
+
+
+def location_of(handle: StreamStateHandle) -> str:
+    """Return the URI of a stream's file, for errors; empty if the bytes are in the handle."""
+    return getattr(handle, "uri", "")
+
+
+class StateSource:
+    """The stream of a handle, which the first reader opens and all readers share."""
+
+    def __init__(self, handle: StreamStateHandle) -> None:
+        self.size = handle.size
+        self.location = location_of(handle)
+        self._handle = handle
+        self._stream: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def readinto(self, position: int, buffer: memoryview) -> int:
+        """Read some bytes from a position; returns their number, 0 at the end."""
+        if self._stream is None:
+            self._stream = self._handle.open_input_stream()
+        self._stream.seek(position)
+        count: int = self._stream.readinto(buffer)  # type: ignore[attr-defined]  # all streams have it
+        return count
+
+
+class BoundedInputStream(io.RawIOBase):
+    """A part of a source, as a file."""
+
+    def __init__(self, source: StateSource, offset: int, length: int) -> None:
+        self._source = source
+        self._offset = offset
+        self._length = length
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        if base + offset < 0:
+            raise InvalidRequestError(f"position {base + offset} is before the partition")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]
+        wanted = memoryview(buffer).cast("B")[: self._remaining()]
+        if not wanted:
+            return 0
+        count = self._source.readinto(self._offset + self._position, wanted)
+        if not count:
+            message = f"state ends {self._remaining()} bytes before its partition does"
+            raise CheckpointCorruptedError(message, self._source.location)
+        self._position += count
+        return count
+
+    def readall(self) -> bytes:
+        return bytes(read_exactly(cast("BinaryIO", self), self._remaining()))
+
+    def _remaining(self) -> int:
+        end = self._offset + self._length
+        if self._offset < 0 or self._length < 0 or end > self._source.size:
+            message = (
+                f"partition from {self._offset} to {end} is outside of the "
+                f"{self._source.size} bytes of state"
+            )
+            raise CheckpointCorruptedError(message, self._source.location)
+        return max(0, self._length - self._position)
+
+
+Compression = Literal["zstd", "lz4"]
+
+BLOCK_BYTES = 16 << 20
+"""Approximate maximum size of a block of rows, which is read into memory as a whole."""
+
+MAX_COMPRESSED_BYTES = 2 * BLOCK_BYTES
+"""Maximum size of a block that is compressed. A section with a larger block, such as one of a large value, is not compressed."""
+
+_MAX_DECOMPRESSED_BYTES = 2 * MAX_COMPRESSED_BYTES
+"""Maximum size that a reader accepts for a decompressed block, including the padding that Arrow adds to each buffer."""
+
+_ALIGNMENT = 8  # bytes; Arrow aligns its buffers
+
+LIST_COLUMNS = ("element",)
+MAP_COLUMNS = ("key", "value")
+
+
+class SectionStream(Protocol):
+    """The methods of a stream that a section is written to."""
+
+    def write(self, data: BytesLike, /) -> int:
+        """Append bytes; returns their number."""
+        ...
+
+    def tell(self) -> int:
+        """Number of bytes written so far."""
+        ...
+
+
+def write_section(
+    stream: SectionStream, rows: pa.Table, compression: Compression | None = None
+) -> int:
+    """Append a section with rows; returns its length in bytes."""
+    rows = trim_rows(rows)
+    start = stream.tell()
+    block_rows = max(1, len(rows) * BLOCK_BYTES // max(1, size_of(rows)))
+    if compression is not None and any(
+        size_of(block) > MAX_COMPRESSED_BYTES for block in rows.to_batches(block_rows)
+    ):
+        compression = None
+    # A file has a single dictionary for a column; chunks of different batches have several.
+    options = pa.ipc.IpcWriteOptions(unify_dictionaries=True, compression=compression)
+    with pa.PythonFile(_Section(stream), mode="w") as sink:
+        with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
+            writer.write_table(rows, max_chunksize=block_rows)
+    return stream.tell() - start
+
+
+def read_section(
+    section: pa.Buffer, *, first: int, count: int, name: str, location: str = ""
+) -> pa.Table:
+    """Read a range of rows of a section, without a copy unless it is compressed.
+
+    Args:
+        section: The bytes.
+        first: Index of the first row.
+        count: Number of rows.
+        name: The state, for errors.
+        location: The file, for errors.
+
+    Raises:
+        CheckpointCorruptedError: The bytes are not a section, or have too few rows.
+    """
+    with _decoding(name, location):
+        check_blocks(section, _MAX_DECOMPRESSED_BYTES)
+        with pa.ipc.open_file(section) as reader:
+            _check_columns(reader.schema, name, location)
+            rows = reader.read_all()
+            for column in rows.columns:
+                for chunk in column.chunks:
+                    check_memory(chunk)
+    if first < 0 or count < 0 or first + count > len(rows):
+        message = f"state {name!r} has {len(rows)} elements, expected {first + count}"
+        raise CheckpointCorruptedError(message, location)
+    return rows.slice(first, count)
+
+
+def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length: int) -> pa.Buffer:
+    """Return the bytes of a section: without a copy if they are in memory, else read into Arrow's memory.
+
+    Raises:
+        EOFError: The stream ends before the section does.
+    """
+    is_inline = isinstance(handle, ByteStreamStateHandle)
+    size = handle.size if is_inline else stream.seek(0, io.SEEK_END)
+    if offset < 0 or length < 0 or offset + length > size:
+        raise EOFError(f"bytes {offset} to {offset + length} of a stream of {size}")
+    if isinstance(handle, ByteStreamStateHandle):
+        return _align(pa.py_buffer(handle.data).slice(offset, length))
+    if isinstance(stream, pa.BufferReader):
+        stream.seek(offset)
+        section = stream.read_buffer(length)
+        # A small part of a mapped file would keep all of it, as long as the state exists.
+        return _align(section) if 2 * length >= stream.size() else _copy(section)
+    section = pa.allocate_buffer(length)  # from a pool: new pages would cost more than reading
+    stream.seek(offset)
+    read_into(stream, memoryview(section).cast("B"))
+    return section
+
+
+def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: str) -> pa.Schema:
+    """Read the stored columns of a section, only from its footer.
+
+    Raises:
+        CheckpointNotFoundError: The state file is gone.
+        CheckpointCorruptedError: The bytes are not a section.
+    """
+    with _open(handle, offset, length, name) as (reader, _):
+        return reader.schema
+
+
+def blocks_and_rows(
+    handle: StreamStateHandle, offset: int, length: int, *, name: str
+) -> tuple[int, int]:
+    """Count the blocks and the rows of a section; reads no rows. Raises what `read_schema` does."""
+    with _open(handle, offset, length, name) as (reader, _):
+        blocks = int(reader.num_record_batches)
+        if hasattr(reader, "count_rows"):  # from pyarrow 25 on
+            return blocks, int(reader.count_rows())
+        return blocks, sum(reader.get_batch(number).num_rows for number in range(blocks))
+
+
+def read_blocks(
+    handle: StreamStateHandle,
+    offset: int,
+    length: int,
+    *,
+    name: str,
+    blocks: tuple[int, int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read the blocks of rows of a section, one at a time.
+
+    Args:
+        handle: The stream that has the section.
+        offset: First byte of the section in the stream.
+        length: Length of the section in bytes.
+        name: The state, for errors.
+        blocks: Range of the blocks' indices, without the end; None for all.
+
+    Raises:
+        CheckpointNotFoundError: The state file is gone.
+        CheckpointCorruptedError: The bytes are not a section, or are damaged.
+    """
+    with _open(handle, offset, length, name) as (reader, check):
+        first, end = blocks or (0, reader.num_record_batches)
+        for number in range(first, end):
+            check(number)
+            block = reader.get_batch(number)
+            for column in block.columns:
+                check_memory(column)
+            yield block
+
+
+@contextmanager
+def _open(
+    handle: StreamStateHandle, offset: int, length: int, name: str
+) -> Iterator[tuple[pa.ipc.RecordBatchFileReader, Callable[[int], None]]]:
+    """Open a section; returns its reader, and a function that refuses a block that is too large once it is decompressed."""
+    with _decoding(name, location_of(handle)), StateSource(handle) as source:
+        section = io.BufferedReader(BoundedInputStream(source, offset, length))
+
+        def read(start: int, size: int) -> bytes:
+            section.seek(start)
+            return section.read(size)
+
+        dictionaries, batches = blocks_of(read, length)
+        for block in dictionaries:
+            check_block(read, block, _MAX_DECOMPRESSED_BYTES)
+        with pa.ipc.open_file(pa.PythonFile(section, mode="r")) as reader:
+            _check_columns(reader.schema, name, location_of(handle))
+            yield (
+                reader,
+                lambda number: check_block(read, batches[number], _MAX_DECOMPRESSED_BYTES),
+            )
+
+
+@contextmanager
+def _decoding(name: str, location: str) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise_shortage(error, location)
+        message = f"state {name!r} can't be decoded ({error})"
+        raise CheckpointCorruptedError(message, location) from error
+
+
+def _check_columns(schema: pa.Schema, name: str, location: str) -> None:
+    names = tuple(schema.names)
+    if names not in (LIST_COLUMNS, MAP_COLUMNS):
+        message = f"state {name!r} has columns {names}, expected {LIST_COLUMNS} or {MAP_COLUMNS}"
+        raise CheckpointCorruptedError(message, location)
+
+
+def _copy(section: pa.Buffer) -> pa.Buffer:
+    copy = pa.allocate_buffer(section.size)
+    memoryview(copy).cast("B")[:] = memoryview(section).cast("B")
+    return copy
+
+
+def _align(section: pa.Buffer) -> pa.Buffer:
+    """Return the section at an address that Arrow accepts for numbers: sections begin anywhere in a stream."""
+    if section.address % _ALIGNMENT == 0:
+        return section
+    return _copy(section)
+
+
+class _Section:
+    """The part of a stream that a section fills, as a file whose positions begin at 0.
+
+    Arrow writes positions into the section's footer, and closes its file; to close the stream itself would discard it.
+    """
+
+    closed = False
+    _failed = False
+
+    def __init__(self, stream: SectionStream) -> None:
+        self._stream = stream
+        self._start = stream.tell()
+
+    def write(self, data: bytes) -> int:
+        if self._failed:
+            # Arrow writes a footer even after an error; a second error would hide the first.
+            return len(data)
+        try:
+            return self._stream.write(data)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def tell(self) -> int:
+        return self._stream.tell() - self._start
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def has_same_form(schema: pa.Schema, other: pa.Schema, state: str) -> bool:
+    """Return whether two parts of a state are stored in the same form.
+
+    A class with a new name or module is the same type, except of pickles, which have the name.
+
+    Raises:
+        CheckpointCorruptedError: The description of a column's serializer can't be read.
+    """
+    if schema.equals(other, check_metadata=True):
+        return True
+    return schema.equals(other) and all(
+        _form(field, state) == _form(twin, state) for field, twin in zip(schema, other, strict=True)
+    )
+
+
+def _form(field: pa.Field, state: str) -> tuple[str, str, str]:
+    stored = stored_serializer(field, state)
+    return stored.kind, stored.form, stored.name if stored.kind == "pickle" else ""

@@ -1,0 +1,396 @@
+"""Restore a savepoint: make a checkpointLocation of it, from which a query resumes.
+
+1. notes of the operation and the attempt, and a `metadata` file that keeps Spark away;
+2. the state of operators, as a completed checkpoint of the new job;
+3. all files of Spark, logs last;
+4. Spark's `metadata`, if everything is there and no other process has begun the same restore;
+5. on request, Spark repartitions its state;
+6. a note of the completed restore, which stays; the notes of 1 are deleted.
+"""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Self
+
+from holdfast.common import checkpoint_directory
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.file_systems import file_system_for
+from holdfast.locations.storages import CompletedCheckpoint, load_checkpoint, resolve_pointer
+from holdfast.redaction import redact
+from holdfast.spark import sessions
+from holdfast.spark.checkpoint_location import (
+    APPLICATION_FILE,
+    LINK_FILE,
+    METADATA,
+    PROVIDER_CLASS,
+    SHUFFLE_PARTITIONS,
+    Moves,
+    check_apart,
+    decode_offsets,
+    encode_application,
+    encode_link,
+    names_in,
+    newest_batch,
+    read_text,
+    with_query_id,
+    write,
+)
+from holdfast.spark.savepoints.change_notes import (
+    RESTORE,
+    Attempt,
+    Change,
+    ChangeNote,
+    CompletedRestore,
+    change_at,
+    check_newest,
+    completed_restore,
+    newest_attempt,
+    write_completed_restore,
+)
+from holdfast.spark.savepoints.restored_files import check_files, clear, write_spark_files
+from holdfast.spark.savepoints.restored_job import RestoredJob
+from holdfast.spark.savepoints.stored_query import configuration_of, use_stores
+from holdfast.spark_progress import SparkFiles, directories_of, progress_of, spark_files_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredQuery:
+    """A query that can be started.
+
+    Attributes:
+        query_id: Spark's id of the query.
+        checkpoint_location: URI of its checkpointLocation.
+        batch_id: The last completed batch; the query resumes with the next.
+        job_id: The job of its operators; None if it has no operators.
+        settings: Spark settings to start the query with, in a separate session: the query's settings of its state, and
+            the place of its operators' checkpoints.
+        restored_before: Whether the same restore had been done already, so that nothing was changed.
+    """
+
+    query_id: str
+    checkpoint_location: str
+    batch_id: int
+    job_id: str | None
+    settings: dict[str, str]
+    restored_before: bool = False
+
+
+def restore_savepoint(
+    pointer: str | PathLike[str],
+    checkpoint_location: str | PathLike[str],
+    *,
+    checkpoint_dir: str | PathLike[str] | None = None,
+    job_id: str | None = None,
+    keep_query_id: bool = False,
+    paths: Mapping[str, str] | None = None,
+    shuffle_partitions: int | None = None,
+    configuration: Mapping[str, str] | None = None,
+) -> RestoredQuery:
+    """Make a checkpointLocation of a savepoint; a query started with it resumes from there.
+
+    By default the result is a separate query, a fork, which may run at the same time as the query that the savepoint
+    was taken of. An interrupted restore is finished by repeating it; until then Spark can't start the query. A
+    completed restore may be repeated until the query runs a batch, and returns the same again. If several
+    processes make the same restore at once, the last to begin finishes it, and the others fail.
+
+    Args:
+        pointer: The savepoint: URI of its directory.
+        checkpoint_location: URI of the new checkpointLocation, which must be empty.
+        checkpoint_dir: The directory for checkpoints of its operators, if it has any, outside of the
+            checkpointLocation; by default `spark.holdfast.checkpoint.dir`.
+        job_id: The job of its operators, which must have no checkpoints yet; by default the query's id.
+        keep_query_id: Whether it stays the same query for Spark. Then the old query must never run again: Spark
+            would stop one of the two without an error. A sink that skips batches by the query id and their
+            number loses those that the old query ran after the savepoint; give it `application_id()`, which changes
+            with each restore.
+        paths: New places of input files: the new beginning of their URIs by the old one. Plain text,
+            like all URIs here: a space is a space, and a % is a %.
+        shuffle_partitions: The new number of partitions of Spark's own state, which has to be in RocksDB.
+            Spark repartitions it during the restore, and counts that as a batch.
+        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) for its stores;
+            by default those of the session, if there is one.
+
+    Raises:
+        InvalidRequestError: The directory is not empty, or the query has run a batch since, or an
+            argument can't be used.
+        CheckpointNotFoundError: There is no such savepoint, or a file of it is gone.
+        CheckpointCorruptedError: A file of it is corrupt. Spark can't start the partly restored query.
+        CheckpointConflictError: Another process has taken the job, or has begun the same restore, or changes files
+            in the directory.
+        StorageUnavailableError: Something could not be read or written; repeat the restore.
+    """
+    configuration = configuration_of(configuration)
+    use_stores(configuration, str(pointer), str(checkpoint_location))
+    savepoint = load_checkpoint(resolve_pointer(pointer))
+    spark_files = spark_files_of(savepoint.metadata, savepoint.location.external_pointer)
+    use_stores(configuration, *directories_of(savepoint))
+    if shuffle_partitions is not None:
+        check_can_repartition(savepoint, shuffle_partitions)  # before anything is written
+    location = checkpoint_directory(checkpoint_location)
+    earlier = _EarlierRestore.at(location)
+    savepoint_query = progress_of(savepoint.metadata).query_id
+    query_id = earlier.query_id or (savepoint_query if keep_query_id else str(uuid.uuid4()))
+    job = RestoredJob.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
+    if job is not None:
+        check_apart(location, job.link.checkpoint_dir, job.job_id)
+    change = earlier.repeat(
+        Change(
+            location,
+            ChangeNote(
+                kind=RESTORE,
+                to=savepoint.metadata.commit_token,
+                metadata="" if earlier.change else _metadata_text(spark_files, query_id),
+                query_id=query_id,
+                token=uuid.uuid4().hex,
+                job_id=job.job_id if job else None,
+                checkpoint_dir=job.link.checkpoint_dir if job else None,
+                shuffle_partitions=shuffle_partitions,
+            ),
+        ),
+        has_expected_id=keep_query_id == (query_id == savepoint_query),
+    )
+    restore = _Restore(savepoint, spark_files, change, job, Moves(paths or {}))
+    if earlier.completed is not None:
+        restore.check_unchanged(earlier.completed)
+    else:
+        restore.run(is_repeated=earlier.change is not None)
+    if change_at(location) == change:
+        change.forget()
+    batch_id = progress_of(savepoint.metadata).batch_id
+    _log.info(
+        "%s %s after batch %d at %s",
+        "had restored" if earlier.completed else "restored",
+        savepoint.location.external_pointer,
+        batch_id,
+        location,
+    )
+    return RestoredQuery(
+        query_id=query_id,
+        checkpoint_location=location,
+        batch_id=batch_id + (shuffle_partitions is not None),
+        job_id=job.job_id if job else None,
+        settings=spark_files.settings | (job.settings if job else {}),
+        restored_before=earlier.completed is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlierRestore:
+    """The operation that was begun or completed here before, if any."""
+
+    location: str
+    completed: CompletedRestore | None
+    change: Change | None
+
+    @classmethod
+    def at(cls, location: str) -> Self:
+        completed = completed_restore(location)
+        change = Change(location, completed.restore) if completed else change_at(location)
+        return cls(location, completed, change)
+
+    @property
+    def query_id(self) -> str | None:
+        """The query's id, if an earlier operation has chosen it."""
+        return self.change.note.query_id if self.change else None
+
+    def repeat(self, wanted: Change, *, has_expected_id: bool) -> Change:
+        """Return the earlier operation if it is the wanted one; or the wanted one, in an empty directory.
+
+        Raises:
+            InvalidRequestError: Another operation was begun here, or the directory is not empty.
+        """
+        if self.change is None:
+            if names_in(self.location):
+                message = "something is there already; pass a new directory, or delete this one if it is not needed"
+                raise InvalidRequestError(message, self.location)
+            return wanted
+        earlier, note = self.change.note, wanted.note
+        is_same = (
+            earlier.kind == note.kind
+            and earlier.to == note.to
+            and earlier.job_id == note.job_id
+            and earlier.checkpoint_dir == note.checkpoint_dir
+            and earlier.shuffle_partitions == note.shuffle_partitions
+        )
+        if not is_same or not has_expected_id:
+            raise _other_operation_error(self.change, wanted)
+        return self.change
+
+
+def _other_operation_error(earlier: Change, wanted: Change) -> InvalidRequestError:
+    note = earlier.note
+    if note.kind != RESTORE:
+        message = f"a {note.kind} was begun here and is not finished; repeat that"
+        return InvalidRequestError(message, earlier.location)
+    job = f", job {note.job_id} in {note.checkpoint_dir}" if note.job_id else ""
+    arguments = f"query {note.query_id}{job}, shuffle_partitions {note.shuffle_partitions}"
+    if earlier.is_finished():
+        other = "with other arguments" if note.to == wanted.note.to else "from another savepoint"
+        message = f"a restored query is here, {other} ({arguments}); pass a new directory"
+    else:
+        message = (
+            f"another restore was begun here ({arguments}) and is not finished; repeat it with the same "
+            "arguments, or delete the directory"
+        )
+    return InvalidRequestError(message, earlier.location)
+
+
+@dataclass(frozen=True, slots=True)
+class _Restore:
+    """A restore of a savepoint to a checkpointLocation."""
+
+    savepoint: CompletedCheckpoint
+    spark_files: SparkFiles
+    change: Change
+    job: RestoredJob | None
+    moves: Moves
+
+    @property
+    def location(self) -> str:
+        return self.change.location
+
+    @property
+    def batch_id(self) -> int:
+        return progress_of(self.savepoint.metadata).batch_id
+
+    def run(self, *, is_repeated: bool) -> None:
+        """Restore the files and the job, then write the note of the completed restore."""
+        if self.job is not None:
+            self.job.is_restored(self.change)  # for its error, before anything is written
+        attempt = self._finish_earlier_attempt() if is_repeated else None
+        attempt = attempt or self._begin()
+        partitions = self.change.note.shuffle_partitions
+        if partitions is not None and newest_batch(self.location) == self.batch_id:
+            sessions.spreads_state()(self.location, partitions)
+            check_newest(self.location, attempt)
+        restore = CompletedRestore(restore=self.change.note, paths=dict(self.moves.paths))
+        write_completed_restore(self.location, restore)
+
+    def check_unchanged(self, completed: CompletedRestore) -> None:
+        """Refuse to repeat a completed restore whose files have changed; restore a missing checkpoint.
+
+        Raises:
+            InvalidRequestError: The restore had other paths, or something has changed since.
+        """
+        if not self._has_files():
+            message = "the restored query was changed since; pass a new directory"
+            raise InvalidRequestError(message, self.location)
+        self._check_paths(completed.paths)
+        self._restore_job()
+
+    def _finish_earlier_attempt(self) -> Attempt | None:
+        """Finish and return an earlier attempt that has written all files, or return None.
+
+        Raises:
+            InvalidRequestError: The attempt had other paths, or the query has been started since.
+        """
+        self.change.finish_done_attempt()
+        if not self._has_files():
+            return None
+        attempt = newest_attempt(self.location)
+        if attempt is not None:
+            self._check_paths(attempt.paths)
+        self._restore_job()
+        return attempt
+
+    def _begin(self) -> Attempt:
+        """Clear the leftovers of earlier attempts and write everything."""
+        file_system_for(self.location).prepare_directory(self.location)
+        attempt = self.change.begin(paths=self.moves.paths)
+        clear(self.location, attempt)
+        self._restore_job()
+        sizes = write_spark_files(self.spark_files, self.location, self.moves)
+        if self.job is not None:
+            link = encode_link(self.job.link).encode()
+            write(f"{self.location}/{LINK_FILE}", link)
+            sizes[LINK_FILE] = len(link)
+        note = self.change.note
+        application = encode_application(note.query_id, note.token)
+        write(f"{self.location}/{APPLICATION_FILE}", application)
+        sizes[APPLICATION_FILE] = len(application)
+        check_files(self.location, sizes)
+        return self.change.finish(attempt)
+
+    def _check_paths(self, paths: Mapping[str, str]) -> None:
+        if paths != self.moves.paths:
+            redacted = {redact(old): redact(new) for old, new in paths.items()}
+            message = (
+                f"the restored query is here already, with paths {redacted}; repeat it with these, "
+                "or delete the directory and restore it again"
+            )
+            raise InvalidRequestError(message, self.location)
+
+    def _restore_job(self) -> None:
+        if self.job is not None:
+            self.job.restore(self.savepoint, self.change)
+
+    def _has_files(self) -> bool:
+        """Return whether an attempt has written all files, and Spark has repartitioned its state if requested.
+
+        Raises:
+            InvalidRequestError: The query has been started since.
+        """
+        if not self.change.is_finished():
+            return False
+        partitions = self.change.note.shuffle_partitions
+        last = newest_batch(self.location)
+        if last == self.batch_id:
+            return True
+        if (
+            last == self.batch_id + 1
+            and partitions
+            and _repartitions(self.location, last, partitions)
+        ):
+            # If Spark has not committed that batch, the restore starts from scratch.
+            return str(last) in names_in(f"{self.location}/commits")
+        message = "the restored query has run a batch already; pass a new directory"
+        raise InvalidRequestError(message, self.location, kind="gone-on")
+
+
+def _metadata_text(spark_files: SparkFiles, query_id: str) -> str:
+    """Return the content of Spark's future `metadata` file."""
+    (handle,) = (file.handle for file in spark_files.files if file.path == METADATA)
+    with handle.open_input_stream() as stream:
+        return with_query_id(stream.read(), query_id)
+
+
+def check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:
+    """Refuse to repartition Spark's state where Spark can't.
+
+    Raises:
+        InvalidRequestError: The number, the savepoint or this process doesn't allow it.
+    """
+    pointer = savepoint.location.external_pointer
+    if type(shuffle_partitions) is not int or shuffle_partitions < 1:
+        message = f"shuffle_partitions must be a number >= 1, got {shuffle_partitions!r}"
+        raise InvalidRequestError(message)
+    if savepoint.metadata.operators:
+        message = (
+            "Spark repartitions its state in a batch that Holdfast operators don't see; "
+            "leave shuffle_partitions out"
+        )
+        raise InvalidRequestError(message, pointer)
+    offsets = decode_offsets(progress_of(savepoint.metadata).offsets, uri=pointer)
+    if offsets.pinned.get(SHUFFLE_PARTITIONS) == str(shuffle_partitions):
+        message = f"state has {shuffle_partitions} partitions already; leave shuffle_partitions out"
+        raise InvalidRequestError(message, pointer)
+    provider = offsets.pinned.get(PROVIDER_CLASS, "")
+    if not provider.endswith("RocksDBStateStoreProvider"):
+        message = (
+            f"Spark can only repartition state in RocksDB, and this is in {provider or 'none'}; leave "
+            "shuffle_partitions out"
+        )
+        raise InvalidRequestError(message, pointer)
+    sessions.spreads_state()  # for its error
+
+
+def _repartitions(location: str, batch_id: int, shuffle_partitions: int) -> bool:
+    """Return whether Spark repartitions its state to this number of partitions in a batch."""
+    uri = f"{location}/offsets/{batch_id}"
+    pinned = decode_offsets(read_text(uri), uri=uri).pinned
+    return pinned.get(SHUFFLE_PARTITIONS) == str(shuffle_partitions)

@@ -1,0 +1,147 @@
+"""Tumbling, sliding and session windows: the windows of rows by their times. A window includes its start, not its end."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.errors import InvalidRequestError
+
+Times = npt.NDArray[np.int64]
+"""Milliseconds since 1970."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of event time.
+
+    Python's datetimes are limited to the years 1 to 9999. A bound outside of them is the first or the last datetime.
+
+    Attributes:
+        start: The window's first instant, UTC.
+        end: The first instant after it, UTC.
+    """
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FixedWindows:
+    """Windows of one length that begin in equal steps. Made by `tumbling` and `sliding`.
+
+    Attributes:
+        size_ms: Length of a window, milliseconds.
+        slide_ms: Time between the starts of windows, milliseconds.
+        offset_ms: Start of a window, milliseconds since 1970.
+
+    Source:
+        Flink, TumblingEventTimeWindows and SlidingEventTimeWindows.
+    """
+
+    size_ms: int
+    slide_ms: int
+    offset_ms: int = 0
+
+    def __str__(self) -> str:
+        """Description of the windows, stored with their state so that a restart can compare them."""
+        size, slide, offset = (
+            timedelta(milliseconds=length)
+            for length in (self.size_ms, self.slide_ms, self.offset_ms % self.slide_ms)
+        )
+        kind = "tumbling windows" if size == slide else f"sliding windows every {slide}"
+        return f"{kind} of {size}" + (f", offset {offset}" if offset else "")
+
+    def assign(self, times_ms: Times) -> tuple[npt.NDArray[np.int64], Times]:
+        """Assign times to windows.
+
+        Returns:
+            The index of the time and the start of the window, for each pair of a time and a window.
+        """
+        last = times_ms - np.mod(times_ms - self.offset_ms, self.slide_ms)
+        if self.size_ms == self.slide_ms:
+            return np.arange(len(times_ms)), last
+        steps = np.arange(-(-self.size_ms // self.slide_ms), dtype=np.int64)
+        starts = last[:, None] - steps * self.slide_ms
+        rows, columns = np.nonzero(starts > times_ms[:, None] - self.size_ms)
+        return rows, starts[rows, columns]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindows:
+    """Windows that end when a key has had no row for some time. Made by `session`.
+
+    Attributes:
+        gap_ms: That time, milliseconds. Each row has a window of this length; windows of a key that meet are merged.
+
+    Source:
+        Flink, EventTimeSessionWindows.
+    """
+
+    gap_ms: int
+
+    def __str__(self) -> str:
+        """Description of the windows, as for `FixedWindows`."""
+        return f"session windows with a gap of {timedelta(milliseconds=self.gap_ms)}"
+
+
+WindowAssigner: TypeAlias = FixedWindows | SessionWindows
+
+
+def tumbling(size: timedelta, *, offset: timedelta = timedelta(0)) -> FixedWindows:
+    """Windows of one length that follow each other without overlap.
+
+    Args:
+        size: Length of a window.
+        offset: Shift of their starts, which without it are multiples of their length since 1970 UTC.
+
+    Raises:
+        InvalidRequestError: A duration is not in whole milliseconds, or the size is less than 1 ms.
+    """
+    return sliding(size, size, offset=offset)
+
+
+def sliding(size: timedelta, slide: timedelta, *, offset: timedelta = timedelta(0)) -> FixedWindows:
+    """Windows of one length that overlap, or leave gaps.
+
+    Args:
+        size: Length of a window.
+        slide: Time between the starts of windows. If it is longer than a window, some rows are in no window.
+        offset: Shift of their starts, as for `tumbling`.
+
+    Raises:
+        InvalidRequestError: A duration is not in whole milliseconds, or size or slide are less than 1 ms.
+    """
+    return FixedWindows(
+        positive_ms("size", size), positive_ms("slide", slide), _whole_ms("offset", offset)
+    )
+
+
+def session(gap: timedelta) -> SessionWindows:
+    """Windows of activity of a key: consecutive rows at most a gap apart share a window.
+
+    Raises:
+        InvalidRequestError: The gap is not in whole milliseconds, or less than 1 ms.
+    """
+    return SessionWindows(positive_ms("gap", gap))
+
+
+def positive_ms(name: str, duration: timedelta) -> int:
+    """Return a duration in milliseconds, >= 1. Raises `InvalidRequestError`."""
+    number = _whole_ms(name, duration)
+    if number < 1:
+        raise InvalidRequestError(f"the {name} of windows must be >= 1 ms, got {duration}")
+    return number
+
+
+def _whole_ms(name: str, duration: timedelta) -> int:
+    if not isinstance(duration, timedelta) or duration % _MILLISECOND:
+        message = (
+            f"the {name} of windows must be a timedelta of whole milliseconds, got {duration!r}"
+        )
+        raise InvalidRequestError(message)
+    return duration // _MILLISECOND
