@@ -199,9 +199,6 @@ class MapColumns:
         return rows, chosen, indices[chosen]
 
 
-_REMOVED: Any = object()
-
-
 class MapState(CurrentKeyView["MapPage", MapColumns]):
     """A map of the current key, in the current namespace if the state has namespaces.
 
