@@ -276,6 +276,12 @@ class KeyedStateBackend:
         finally:
             self._cursor.end()
 
+    def discard_batch(self) -> None:
+        """Forget all changes that were not written back; no key is current after that."""
+        for state in self._states:
+            state.discard()
+        self._cursor.end()
+
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         """Capture all states, including restored ones that were not requested.
 

@@ -194,9 +194,13 @@ class Pages(Generic[_Page]):
         for page in pages.values():
             page.store()
 
+    def discard(self) -> None:
+        """Forget all pages and their changes."""
+        self._pages = {}
+
     def close(self, reason: str) -> None:
         """Forget all pages, and refuse further use for this reason."""
-        self._pages = {}
+        self.discard()
         self._make = None
         self._closed_reason = reason
 
@@ -243,6 +247,11 @@ class CurrentKeyView(Generic[_Page, _Columns]):
         """
         self._select(None)
         self._pages.store()
+
+    def discard(self) -> None:
+        """Forget changes, and values that were read."""
+        self._select(None)
+        self._pages.discard()
 
     def close(self, reason: str) -> None:
         """Forget changes, and refuse further use for this reason."""

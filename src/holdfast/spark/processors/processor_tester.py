@@ -200,9 +200,13 @@ class ProcessorTester:
             watermark=self._watermark_ms,
             key_values=objects_of,
         )
-        run.open()
-        yield run
-        run.close()
+        try:
+            run.open()
+            yield run
+            run.close()
+        except BaseException:
+            backend.discard_batch()
+            raise
 
     @contextmanager
     def _current(self, key: Any) -> Iterator[ProcessorRun]:
