@@ -251,22 +251,22 @@ class ProcessorTimers:
     def register(self, time_ms: Any) -> None:
         """Register a timer."""
         time = _int64(time_ms)
-        self._of_current_key("register timer", "register_timer").register(time)
+        self._available_service("register timer", "register_timer").register(time)
 
     def delete(self, time_ms: Any) -> None:
         """Delete a timer, if it exists."""
         time = _int64(time_ms)
-        self._of_current_key("deleting timer", "delete_timer").delete(time)
+        self._available_service("deleting timer", "delete_timer").delete(time)
 
     def times(self) -> Iterator[int]:
         """Return the times of timers, ascending; they are read when the first one is requested."""
-        self._of_current_key("listing timers", "list_timers")
+        self._available_service("listing timers", "list_timers")
         return self._times()
 
     def _times(self) -> Iterator[int]:
-        yield from self._of_current_key("listing timers", "list_timers").times()
+        yield from self._available_service("listing timers", "list_timers").times()
 
-    def _of_current_key(self, action: str, operation: str) -> TimerService:
+    def _available_service(self, action: str, operation: str) -> TimerService:
         """Return the timers if there is a current key. Raises `StatefulProcessorError`."""
         handle_state = self._progress.handle_state
         if self._service is None and handle_state != "PRE_INIT":
