@@ -8,8 +8,8 @@ _HEAD = """# Settings
 
 Set them like any other setting of Spark: in `SparkSession.builder.config`, with `--conf`, or in
 `spark-defaults.conf`; or as arguments of `configure`. [How to configure](how-to-configure.md) says
-who wins. A key that is not in this table is refused. A query goes by what they were when it was
-started, and finds fault with them in its first micro-batch. `holdfast settings` prints this table.
+who wins. A key that is not in this table is refused. A query uses the values at its start. Wrong values are refused
+with the same message by `configure`, by commands, and when a query is made or started. `holdfast settings` prints this table.
 
 | key | argument of `configure` | value | default | meaning | in Flink |
 |---|---|---|---|---|---|
@@ -19,15 +19,15 @@ started, and finds fault with them in its first micro-batch. `holdfast settings`
 def settings_page() -> str:
     """The page about settings."""
     rows = [
-        f"| `{setting.name}` | `{setting.argument}` | {setting.kind} | {_default(setting, default)} "
+        f"| `{setting.name}` | `{setting.argument}` | {setting.kind} | {_default(setting)} "
         f"| {setting.meaning} | {f'`{setting.flink}`' if setting.flink else ''} |\n"
-        for setting, default in settings_table()
+        for setting in settings_table()
     ]
     return _HEAD + "".join(rows)
 
 
-def _default(setting: Setting, value: object) -> str:
-    return "none" if value is None else f"`{setting.default_text or value}`"
+def _default(setting: Setting) -> str:
+    return "none" if setting.default_text is None else f"`{setting.default_text}`"
 
 
 if __name__ == "__main__":

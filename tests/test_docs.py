@@ -155,7 +155,7 @@ def test_extras_that_pages_name_can_be_installed() -> None:
 
 
 def test_settings_that_pages_name_exist() -> None:
-    settings = {setting.name for setting, _ in settings_table()}
+    settings = {setting.name for setting in settings_table()}
     named = {
         (page.name, key)
         for page in PAGES

@@ -28,7 +28,6 @@ from holdfast.backends.keyed.rocksdb_settings import (
     MAX_MEMORY_BYTES,
     MIN_MEMORY_BYTES,
     BlockCompression,
-    CompactionStyle,
     RocksDBSettings,
 )
 from holdfast.backends.keyed.segments import (
@@ -80,7 +79,6 @@ __all__ = [
     "BlockCompression",
     "ColumnarStateTables",
     "CombiningColumns",
-    "CompactionStyle",
     "FiredTimers",
     "FoldingColumns",
     "HeapStateTables",

@@ -37,12 +37,6 @@ class CheckpointsCleaner:
         self._lock = threading.Lock()
         self._running: set[Future[None]] = set()
 
-    @property
-    def running(self) -> int:
-        """Number of deletions that run or wait for a thread."""
-        with self._lock:
-            return len(self._running)
-
     def run(self, delete: Callable[[], object], name: str) -> None:
         """Run a deletion in the background.
 

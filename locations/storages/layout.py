@@ -106,7 +106,7 @@ def check_marker(directory: str) -> str:
         parts.append(last)
     for part in parts:
         if _RANDOM.fullmatch(part):
-            message = f"{part!r} in the path is a replacement of {MARKER}; rename that directory"
+            message = f"{part!r} in the path is a replacement of {MARKER}; give that directory another name"
             raise InvalidRequestError(message, directory)
     if uripath.scheme(directory) == "file":
         return refuse_marker(directory, "disks don't partition by prefix")

@@ -101,7 +101,7 @@ class TestMap:
         [(None, 1), (1, None), ("1", 1), (1, "1"), (2**63, 1), (1, 2**63), (1.5, 1), ([1], 1)],
         ids=repr,
     )
-    def test_what_does_not_fit_changes_nothing(self, key: Any, value: Any) -> None:
+    def test_refused_broadcast_entry_changes_nothing(self, key: Any, value: Any) -> None:
         backend = OperatorStateBackend()
         state = broadcast_state(backend, entries={1: 2})
         before = snapshot_of(backend)
@@ -117,14 +117,14 @@ class TestMap:
         ("key_type", "key"),
         [(Node, Node(1)), (pa.list_(pa.int64()), [1]), (dict[str, int], {"a": 1})],
     )
-    def test_a_key_that_is_not_hashable_is_refused(self, key_type: Any, key: Any) -> None:
+    def test_unhashable_broadcast_key_is_refused(self, key_type: Any, key: Any) -> None:
         state = broadcast_state(OperatorStateBackend(), types=(key_type, int))
         with pytest.raises(InvalidRequestError, match="looked up"):
             state.put(key, 1)
         assert len(state) == 0
 
     @pytest.mark.parametrize("key_type", [Unlike, Pickled(Unlike)])
-    def test_a_key_that_is_unlike_its_copy_is_refused(self, key_type: Any) -> None:
+    def test_broadcast_key_unequal_to_its_copy_is_refused(self, key_type: Any) -> None:
         state = broadcast_state(OperatorStateBackend(), types=(key_type, int))
         with pytest.raises(InvalidRequestError, match="differs from its own copy"):
             state.put(Unlike(1), 1)
@@ -133,7 +133,7 @@ class TestMap:
         assert len(state) == 0
 
     @pytest.mark.parametrize("key_type", [float, pa.float32(), Pickled(float), tuple[float, int]])
-    def test_what_is_no_number_is_refused_as_a_key(self, key_type: Any) -> None:
+    def test_nan_as_broadcast_key_is_refused(self, key_type: Any) -> None:
         key = (math.nan, 1) if key_type == tuple[float, int] else math.nan
         state = broadcast_state(OperatorStateBackend(), types=(key_type, int))
         with pytest.raises(InvalidRequestError, match="differs from its own copy"):
@@ -222,7 +222,7 @@ class TestSnapshots:
         for _ in range(2):
             assert contents(restored(backend), (str, int)) == {"a": 1, "b": 2}
 
-    def test_restored_entries_are_not_read_before_somebody_looks(self) -> None:
+    def test_restored_entries_are_read_on_first_access(self) -> None:
         backend = OperatorStateBackend()
         broadcast_state(backend, types=(int, Point), entries={1: Point(1)})
         backend = restored(backend)

@@ -1,4 +1,4 @@
-"""Keyed state written in the canonical form: what is in it, whichever backend wrote it, and which backends read it."""
+"""Keyed state in the canonical form, written and read by every backend."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -54,10 +54,10 @@ def checkpoints() -> Iterator[KeyedCheckpoints]:
     checkpoints.delete()
 
 
-def opened(
+def open_backend(
     backend: BackendName, *handles: SegmentsStateHandle, groups: KeyGroupRange = ALL
 ) -> StateTables:
-    if backend == "columnar":  # one that merges nothing by itself
+    if backend == "columnar":  # without merges
         return ColumnarStateTables(groups, handles, policy=NO_MERGES)
     return open_tables(groups, handles, backend=backend, directory=QUICK_DISK)
 
@@ -90,8 +90,8 @@ def put(table: StateTable, numbers: range, value: object) -> None:
 
 def delete(table: StateTable, numbers: range) -> None:
     keys = keys_of(numbers)
-    nothing = [pa.nulls(len(keys), type) for type in table.spec.values.types]
-    table.write(keys.identities, nothing, Operation.DELETE)
+    nulls = [pa.nulls(len(keys), type) for type in table.spec.values.types]
+    table.write(keys.identities, nulls, Operation.DELETE)
 
 
 def register(table: StateTable, numbers: range, time_ms: int) -> None:
@@ -121,7 +121,7 @@ def changed_again_and_again(
     backend: BackendName, checkpoints: KeyedCheckpoints
 ) -> SegmentsStateHandle:
     """A checkpoint of states whose rows were changed, deleted, appended to, fired, and grew old."""
-    tables = opened(backend)
+    tables = open_backend(backend)
     states = {spec.name: tables.table(spec) for spec in (NUMBER, BRIEF, LISTS, DUE)}
     pages = tables.table(PAGES)
     handle = None
@@ -157,11 +157,11 @@ EXPECTED: dict[str, dict[tuple[object, ...], object]] = {
 
 
 @pytest.mark.parametrize("backend", BACKEND_NAMES)
-class TestOfEachBackend:
-    def test_each_state_is_one_run_of_the_rows_that_count(
+class TestEveryBackend:
+    def test_each_state_is_one_run_of_merged_rows(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
-        """Expired by now are the values of batches 0 to 2: 1,020 + 100 <= 1,120."""
+        """The values of batches 0 to 2 have expired: 1,020 + 100 <= 1,120."""
         handle = canonical(changed_again_and_again(backend, checkpoints), checkpoints)
         manifest = read_manifest([handle], ALL)
         assert len(handle.segments) == 1
@@ -171,32 +171,32 @@ class TestOfEachBackend:
         rows = {name: table.runs[0].rows for name, table in manifest.tables.items()}
         assert rows == {name: len(of_state) for name, of_state in EXPECTED.items()}
 
-    def test_every_backend_has_the_same_rows_of_it_at_any_parallelism(
+    def test_every_backend_reads_the_same_rows_at_any_parallelism(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         handle = canonical(changed_again_and_again(backend, checkpoints), checkpoints)
         for reader in BACKEND_NAMES:
-            assert content(opened(reader, handle)) == EXPECTED
+            assert content(open_backend(reader, handle)) == EXPECTED
             halves = [
-                content(opened(reader, *parts_of([handle], groups), groups=groups))
+                content(open_backend(reader, *parts_of([handle], groups), groups=groups))
                 for groups in (KeyGroupRange(0, 2), KeyGroupRange(3, 7))
             ]
             for name, expected in EXPECTED.items():
                 assert halves[0][name] | halves[1][name] == expected
                 assert halves[0][name].keys().isdisjoint(halves[1][name])
 
-    def test_rows_of_other_key_groups_stay_away(
+    def test_rows_of_other_key_groups_are_excluded(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         groups = KeyGroupRange(2, 4)
         (part,) = parts_of([changed_again_and_again(backend, checkpoints)], groups)
         handle = canonical(part, checkpoints)
-        rows = content(opened("heap", handle, groups=groups))["number"]
+        rows = content(open_backend("heap", handle, groups=groups))["number"]
         assert 0 < len(rows) < len(EXPECTED["number"])
         (table,) = (t for n, t in read_manifest([handle], ALL).tables.items() if n == "number")
         assert table.runs[0].rows == len(rows)
 
-    def test_a_damaged_file_is_an_error_that_names_it(
+    def test_corrupt_file_raises_its_name(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
         handle = changed_again_and_again(backend, checkpoints)
@@ -213,34 +213,34 @@ class TestOfEachBackend:
             canonical(handle, checkpoints)
         assert error.value.location == file.uri
 
-    def test_a_state_without_rows_is_there_all_the_same(
+    def test_state_without_rows_is_written(
         self, checkpoints: KeyedCheckpoints, backend: BackendName
     ) -> None:
-        tables = opened(backend)
+        tables = open_backend(backend)
         tables.advance_time(1_000)
         put(tables.table(BRIEF), range(5), "old")
         handle = canonical(snapshot(tables, checkpoints, 1), checkpoints, now_ms=2_000)
         tables.close()
         assert not handle.segments
-        assert content(opened(backend, handle)) == {"brief": {}}
+        assert content(open_backend(backend, handle)) == {"brief": {}}
 
 
-def widened(stored: TableSpec, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
-    """The job's own way from the old type to the new one: only it knows the factor."""
+def widen(stored: TableSpec, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
+    """Migrate as only the job can, which knows the factor."""
     assert stored.values == NARROW.values
     return (pa.array([10 * value for value in values[0].to_pylist()], pa.int64()),)
 
 
 def half_migrated(checkpoints: KeyedCheckpoints) -> SegmentsStateHandle:
     """Some keys have rows in the old form, some in the new one, and some in both."""
-    tables = opened("columnar")
+    tables = open_backend("columnar")
     tables.advance_time(1_000)
     put(tables.table(NARROW), range(100), 1)
     before = snapshot(tables, checkpoints, 1)
     tables.close()
-    tables = opened("columnar", before)
+    tables = open_backend("columnar", before)
     tables.advance_time(1_000)
-    table = tables.table(NUMBER, widened)
+    table = tables.table(NUMBER, widen)
     put(table, range(50, 150), 2)
     delete(table, range(90, 100))
     handle = snapshot(tables, checkpoints, 2)
@@ -248,34 +248,34 @@ def half_migrated(checkpoints: KeyedCheckpoints) -> SegmentsStateHandle:
     return handle
 
 
-class TestAStateWhoseTypeHasChanged:
+class TestStateAfterTypeChange:
     @pytest.mark.parametrize("reader", BACKEND_NAMES)
-    def test_has_its_old_rows_as_they_were_for_the_job_to_migrate(
+    def test_old_rows_keep_their_form_for_the_job_to_migrate(
         self, checkpoints: KeyedCheckpoints, reader: BackendName
     ) -> None:
         handle = canonical(half_migrated(checkpoints), checkpoints)
-        tables = opened(reader, handle)
-        tables.table(NUMBER, widened)
+        tables = open_backend(reader, handle)
+        tables.table(NUMBER, widen)
         assert content(tables)["number"] == {
             (key,): 10 if key < 50 else 2 for key in (*range(90), *range(100, 150))
         }
 
-    def test_is_in_two_runs_of_one_form_each(self, checkpoints: KeyedCheckpoints) -> None:
+    def test_each_form_has_its_own_run(self, checkpoints: KeyedCheckpoints) -> None:
         handle = canonical(half_migrated(checkpoints), checkpoints)
         table = read_manifest([handle], ALL).tables["number"]
         assert [spec.spec() for spec in table.specs] == [NARROW, NUMBER]
         assert [{piece.spec for piece in run.slices} for run in table.runs] == [{1}, {0}]
         with pytest.raises(StateMigrationError):
-            opened("columnar", handle).table(NUMBER)
+            open_backend("columnar", handle).table(NUMBER)
 
-    def test_is_one_run_if_only_its_time_to_live_has(self, checkpoints: KeyedCheckpoints) -> None:
+    def test_changed_ttl_results_in_one_run(self, checkpoints: KeyedCheckpoints) -> None:
         """Rows of before live as long as those of now."""
-        tables = opened("columnar")
+        tables = open_backend("columnar")
         tables.advance_time(1_000)
         put(tables.table(BRIEF), range(100), "old")
         before = snapshot(tables, checkpoints, 1)
         tables.close()
-        tables = opened("columnar", before)
+        tables = open_backend("columnar", before)
         longer = replace(BRIEF, ttl_ms=1_000)
         tables.advance_time(1_050)
         put(tables.table(longer), range(10), "new")
@@ -283,36 +283,34 @@ class TestAStateWhoseTypeHasChanged:
         tables.close()
         table = read_manifest([handle], ALL).tables["brief"]
         assert (len(table.runs), [spec.spec() for spec in table.specs]) == (1, [longer])
-        assert content(opened("heap", handle))["brief"] == {
+        assert content(open_backend("heap", handle))["brief"] == {
             (key,): "new" if key < 10 else "old" for key in range(100)
         }
 
-    def test_lives_as_long_as_new_rows_also_where_its_rows_are_old(
-        self, checkpoints: KeyedCheckpoints
-    ) -> None:
-        tables = opened("columnar")
+    def test_old_rows_live_as_long_as_new_ones(self, checkpoints: KeyedCheckpoints) -> None:
+        tables = open_backend("columnar")
         tables.advance_time(1_000)
         put(tables.table(replace(NARROW, ttl_ms=100)), range(100), 1)
         before = snapshot(tables, checkpoints, 1)
         tables.close()
-        tables = opened("columnar", before)
+        tables = open_backend("columnar", before)
         longer = replace(NUMBER, ttl_ms=1_000)
         tables.advance_time(1_050)
-        put(tables.table(longer, widened), range(10), 2)
+        put(tables.table(longer, widen), range(10), 2)
         handle = canonical(snapshot(tables, checkpoints, 2), checkpoints)
         tables.close()
-        tables = opened("heap", handle)
-        tables.table(longer, widened)
+        tables = open_backend("heap", handle)
+        tables.table(longer, widen)
         assert content(tables)["number"] == {(key,): 2 if key < 10 else 10 for key in range(100)}
 
 
-class TestWhatIsInMemoryAtATime:
+class TestStepsInMemory:
     @pytest.fixture(autouse=True)
     def _small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("holdfast.backends.keyed.segments.table_writer.MERGED_ROWS", 500)
 
-    def test_is_a_step_of_rows_that_lie_evenly(self, checkpoints: KeyedCheckpoints) -> None:
-        tables = opened("columnar")
+    def test_evenly_distributed_rows_make_equal_steps(self, checkpoints: KeyedCheckpoints) -> None:
+        tables = open_backend("columnar")
         put(tables.table(NUMBER), range(10_000), 1)
         before = snapshot(tables, checkpoints, 1)
         tables.close()
@@ -321,10 +319,8 @@ class TestWhatIsInMemoryAtATime:
         assert sum(sections) == 10_000
         assert max(sections) <= 1_000
 
-    def test_is_a_step_also_of_a_key_that_has_all_the_rows(
-        self, checkpoints: KeyedCheckpoints
-    ) -> None:
-        tables = opened("columnar")
+    def test_rows_of_a_single_key_make_steps_too(self, checkpoints: KeyedCheckpoints) -> None:
+        tables = open_backend("columnar")
         keys = Keys.of([pa.array([7] * 10_000, pa.int64())], GROUPS)
         pages = [pa.array([f"/{number}" for number in range(10_000)])]
         entries = keys.with_columns(keys.codes, pages)
@@ -334,27 +330,27 @@ class TestWhatIsInMemoryAtATime:
         after = canonical(before, checkpoints)
         assert sum(self.sections(after, "pages")) == 10_000
         assert max(self.sections(after, "pages")) <= 1_000
-        assert content(opened("heap", after)) == content(opened("heap", before))
+        assert content(open_backend("heap", after)) == content(open_backend("heap", before))
 
     @staticmethod
     def sections(handle: SegmentsStateHandle, name: str = "number") -> list[int]:
-        return [piece.rows for piece in read_manifest([handle], ALL).tables[name].slices()]
+        return [slice_.rows for slice_ in read_manifest([handle], ALL).tables[name].slices()]
 
 
-def test_it_ends_soon_if_something_beside_it_fails(checkpoints: KeyedCheckpoints) -> None:
+def test_write_is_cancelled_if_a_concurrent_task_fails(checkpoints: KeyedCheckpoints) -> None:
     handle = changed_again_and_again("columnar", checkpoints)
-    begun, done = threading.Event(), 0
+    started, done = threading.Event(), 0
 
     def write(number: int) -> None:
         nonlocal done
         if not number:
-            begun.wait()
+            started.wait()
             message = "as planned"
             raise ValueError(message)
         for _ in range(100):
             canonical(handle, checkpoints)
             done += 1
-            begun.set()
+            started.set()
 
     with pytest.raises(ValueError, match="as planned"):
         map_in_parallel(write, [1, 0], max_threads=2)

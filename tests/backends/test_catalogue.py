@@ -1,4 +1,4 @@
-"""The catalogue of a checkpoint: each state has one name, kind and size, whoever lists it."""
+"""The catalogue of a checkpoint: each state has one name, kind and size in all listings."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ KINDS = {
 
 @pytest.fixture
 def pointer(tmp_path: Path) -> str:
-    """A checkpoint of an operator with a state of each kind, in two subtasks."""
+    """A checkpoint of an operator with all kinds of state, in two subtasks."""
     checkpoint = Checkpoint(f"file://{tmp_path}")
 
     def fill(backend: OperatorStateBackend, subtask: int) -> None:
@@ -57,7 +57,7 @@ def metadata_of(pointer: str) -> CheckpointMetadata:
     return load_checkpoint(resolve_pointer(pointer)).metadata
 
 
-def test_whoever_lists_states_names_them_alike(
+def test_all_listings_of_states_have_the_same_names(
     pointer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = holdfast.states(pointer).to_pylist()
@@ -88,7 +88,7 @@ def test_a_table_has_raw_state_by_its_kind(
         assert [line for line in lines if f"- {kind} " in line]
 
 
-def test_bytes_that_several_subtasks_lead_to_count_once(pointer: str) -> None:
+def test_bytes_shared_by_subtasks_count_once(pointer: str) -> None:
     metadata = metadata_of(pointer)
     assigned = assign(metadata, {"op": OperatorSettings(3)})["op"]
     subtasks = dict(enumerate(assigned.subtasks))
@@ -101,14 +101,14 @@ def test_bytes_that_several_subtasks_lead_to_count_once(pointer: str) -> None:
         assert after[name].bytes == before[name].bytes
 
 
-def test_a_file_that_two_handles_of_a_subtask_lead_to_counts_once(pointer: str) -> None:
+def test_file_of_two_handles_of_a_subtask_counts_once(pointer: str) -> None:
     subtask = metadata_of(pointer).operators["op"].subtasks[1]
     twice = subtask.together_with(StoredSubtask(raw_operator=subtask.raw_operator))
     assert len(twice.streams()) == len(subtask.streams()) + 1
     assert twice.stored_bytes == subtask.stored_bytes
 
 
-def test_every_kind_of_handle_has_a_reader() -> None:
+def test_every_handle_class_has_a_reader() -> None:
     handles = {
         field: get_args(hint)[0]
         for field, hint in get_type_hints(StoredSubtask).items()

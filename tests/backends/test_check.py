@@ -1,4 +1,4 @@
-"""What `check` says of a checkpoint's states, and that a restore then does just that."""
+"""The results of `check` for a checkpoint's states, which a restore confirms."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -81,7 +81,7 @@ def with_states(*fills: Callable[[OperatorStateBackend], Any]) -> OperatorStateB
     return backend
 
 
-def gone() -> Any:
+def raise_missing_class() -> Any:
     return msgspec.defstruct("Gone", [("a", int)])
 
 
@@ -91,7 +91,7 @@ def full() -> OperatorStateBackend:
         lambda backend: list_state(backend, "points", Point).add(Point(1)),
         lambda backend: union_state(backend, "union", pa.string()).add("a"),
         lambda backend: broadcast_state(backend, "rules", (str, pa.int16()), {"a": 1}),
-        lambda backend: list_state(backend, "gone", gone()),
+        lambda backend: list_state(backend, "gone", raise_missing_class()),
         lambda backend: list_state(backend, "pickled", Pickled()).add(Plain(1)),
         lambda backend: list_state(backend, "empty", pa.int64()),
     )
@@ -122,14 +122,14 @@ class TestFates:
         checks = check(pointer, {"kept": descriptors})
         return {state.state: state for state in checks if state.operator == "kept"}
 
-    def test_what_is_asked_for_as_it_was_stored_is_restored(self, pointer: str) -> None:
+    def test_state_requested_as_stored_is_restored(self, pointer: str) -> None:
         states = self.outcomes(
             pointer,
             ListStateDescriptor("longs", pa.int32()),
             ListStateDescriptor("points", Point),
             ListStateDescriptor("union", str),
             MapStateDescriptor("rules", str, pa.int16()),
-            ListStateDescriptor("gone", gone()),
+            ListStateDescriptor("gone", raise_missing_class()),
             ListStateDescriptor("pickled", Pickled()),
             ListStateDescriptor("empty", int),
         )
@@ -139,14 +139,14 @@ class TestFates:
         assert (rules.stored, rules.wanted, rules.reason) == ("string to int16",) * 2 + ("",)
         assert "Point" in states["points"].stored
 
-    def test_what_is_not_asked_for_is_carried_on(self, pointer: str) -> None:
+    def test_state_not_requested_is_carried_over(self, pointer: str) -> None:
         states = self.outcomes(pointer)
         assert len(states) == 7
         assert {(state.outcome, state.wanted) for state in states.values()} == {
             (RestoreOutcome.RESTORED, "")
         }
 
-    def test_what_has_changed_is_migrated(self, pointer: str) -> None:
+    def test_changed_state_is_migrated(self, pointer: str) -> None:
         point = msgspec.defstruct("Point", [("x", int), ("y", float), ("z", int, 0)])
         states = self.outcomes(
             pointer,
@@ -158,7 +158,7 @@ class TestFates:
             assert states[name].outcome is RestoreOutcome.MIGRATED
         assert (states["longs"].stored, states["longs"].wanted) == ("int32", "int64")
 
-    def test_what_does_not_fit_is_incompatible(self, pointer: str) -> None:
+    def test_unsupported_change_is_incompatible(self, pointer: str) -> None:
         states = self.outcomes(
             pointer,
             ListStateDescriptor("longs", pa.int16()),
@@ -173,7 +173,7 @@ class TestFates:
             assert states[name].stored
             assert states[name].wanted
 
-    def test_what_is_not_stored_is_new(self, pointer: str) -> None:
+    def test_state_not_stored_is_new(self, pointer: str) -> None:
         descriptors: dict[str, list[Any]] = {
             "kept": [ListStateDescriptor("more", Point)],
             "later": [MapStateDescriptor("b", int, str), ListStateDescriptor("c", int)],
@@ -192,14 +192,14 @@ class TestFates:
         ]
         assert new[2] == StateCheck("later", "b", RestoreOutcome.NEW, wanted="int64 to string")
 
-    def test_what_lost_its_operator_is_dropped(self, pointer: str) -> None:
+    def test_state_of_a_removed_operator_is_dropped(self, pointer: str) -> None:
         states = check(pointer, {"kept": []})
         dropped = [state for state in states if state.outcome is RestoreOutcome.DROPPED]
         assert {state.operator for state in dropped} == {"removed"}
         assert len(dropped) == 7
         assert {state.wanted for state in dropped} == {""}
 
-    def test_a_restore_does_what_was_said(self, pointer: str) -> None:
+    def test_restore_matches_the_check(self, pointer: str) -> None:
         point = msgspec.defstruct("Point", [("x", int)])
         descriptors: list[Any] = [
             ListStateDescriptor(name, type)
@@ -207,19 +207,19 @@ class TestFates:
             for type in (pa.int32(), int, float, str, Point, point, Order, Pickled())
         ]
         for descriptor in descriptors:
-            said = self.outcomes(pointer, descriptor)[descriptor.name].outcome
+            checked = self.outcomes(pointer, descriptor)[descriptor.name].outcome
             backend = restored(full())
             get = backend.get_list_state
             if descriptor.name == "union":
                 get = backend.get_union_list_state
-            if said is RestoreOutcome.INCOMPATIBLE:
+            if checked is RestoreOutcome.INCOMPATIBLE:
                 with pytest.raises(StateMigrationError):
                     get(descriptor)
             else:
                 get(descriptor).get()
 
 
-class TestSubtasksThatStoreInDifferentWays:
+class TestMixedForms:
     TYPES = (pa.int32(), pa.int64(), pa.int32())
 
     @pytest.fixture
@@ -306,7 +306,7 @@ class TestReading:
             check(f"{directory}/job/chk-1", {})
 
     @pytest.mark.parametrize("cut", ["offset", "length"])
-    def test_a_section_that_is_none_is_corrupt(self, memory_directory: str, cut: str) -> None:
+    def test_invalid_section_is_corrupt(self, memory_directory: str, cut: str) -> None:
         backend = full()
         storage = FileSystemCheckpointStorage(memory_directory)
         access = storage.create_checkpoint_storage("job")

@@ -1,4 +1,4 @@
-"""Local copies of columnar segments: what is kept, and what happens when they are damaged or find no room."""
+"""Local copies of columnar segments: which are kept, and corrupt copies, and full disks."""
 
 import errno
 import os
@@ -29,36 +29,36 @@ from holdfast.testing import Faults
 __all__ = ["job"]
 
 
-def test_restoring_opens_no_segment_before_it_is_needed(job: TablesJob) -> None:
-    tables = job.restored()
+def test_restore_opens_segments_on_demand(job: TablesJob) -> None:
+    tables = job.restore()
     put(tables.table(value_spec()), range(ROWS))
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     job.on_another_worker()
     for stream in handle.segments.values():
         stream.discard_state()
-    table = job.restored(handle).table(value_spec())
+    table = job.restore(handle).table(value_spec())
     with pytest.raises(CheckpointNotFoundError):
         values(table, range(1))
 
 
-def test_a_segment_is_fetched_once_and_then_read_from_the_local_copy(job: TablesJob) -> None:
-    tables = job.restored()
+def test_segment_is_fetched_once_and_then_read_from_the_local_copy(job: TablesJob) -> None:
+    tables = job.restore()
     put(tables.table(value_spec()), range(ROWS), 5)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     job.on_another_worker()
-    assert values(job.restored(handle).table(value_spec()), range(3)) == [5] * 3
+    assert values(job.restore(handle).table(value_spec()), range(3)) == [5] * 3
     assert job.local_files() == handle.segments.keys()
     for stream in handle.segments.values():
         stream.discard_state()
     job.workspace = Workspace()
-    assert values(job.restored(handle).table(value_spec()), range(3)) == [5] * 3
+    assert values(job.restore(handle).table(value_spec()), range(3)) == [5] * 3
 
 
-def test_local_copies_stay_until_no_confirmed_checkpoint_needs_them(job: TablesJob) -> None:
-    tables = job.restored(policy=MergePolicy())
+def test_local_copies_stay_while_a_confirmed_checkpoint_needs_them(job: TablesJob) -> None:
+    tables = job.restore(policy=MergePolicy())
     table = tables.table(value_spec())
     put(table, range(ROWS), 1)
-    first = job.completed(tables)
+    first = job.complete(tables)
     assert job.local_files() == first.segments.keys()
     put(table, range(ROWS), 2)  # all is merged
     second = job.snapshot(tables)
@@ -68,24 +68,24 @@ def test_local_copies_stay_until_no_confirmed_checkpoint_needs_them(job: TablesJ
     assert job.local_files() == second.segments.keys()
 
 
-def cut(content: bytes) -> bytes:
+def truncate(content: bytes) -> bytes:
     return content[:5000]
 
 
-def changed_in_the_middle(content: bytes) -> bytes:
+def change_the_middle(content: bytes) -> bytes:
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-def changed_at_the_end(content: bytes) -> bytes:
+def change_the_end(content: bytes) -> bytes:
     return content[:-30] + bytes(30)
 
 
-def emptied(_: bytes) -> bytes:
+def truncate_all(_: bytes) -> bytes:
     return b""
 
 
-CUT_OFF_DURING_A_READ = """
+TRUNCATE_DURING_A_READ = """
 import os, sys
 from holdfast.backends.keyed.segments import Segment
 
@@ -94,42 +94,42 @@ os.truncate(sys.argv[1], 0)
 keys.sum()
 """
 
-DAMAGES = [cut, changed_in_the_middle, changed_at_the_end, emptied]
+DAMAGES = [truncate, change_the_middle, change_the_end, truncate_all]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_damaged_local_copy_is_fetched_again_with_a_warning(
+def test_corrupt_local_copy_is_fetched_again_with_a_warning(
     job: TablesJob,
     caplog: pytest.LogCaptureFixture,
     damage: Callable[[bytes], bytes],
     *,
     is_open: bool,
 ) -> None:
-    tables = job.restored()
+    tables = job.restore()
     put(tables.table(value_spec()), range(ROWS), 5)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     (name,) = handle.segments
     written = (job.local / name).read_bytes()
     if not is_open:
         job.workspace = Workspace()
     (job.local / name).write_bytes(damage(written))
     os.utime(job.local / name, ns=(0, 0))  # it may be written twice between two ticks of the clock
-    assert set(values(job.restored(handle).table(value_spec()), range(ROWS))) == {5}
+    assert set(values(job.restore(handle).table(value_spec()), range(ROWS))) == {5}
     (warning,) = caplog.messages
     assert f"the local copy of segment {name} is corrupt" in warning
     assert (job.local / name).read_bytes() == written
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_local_copy_that_is_cut_off_between_two_look_ups_of_a_batch_is_fetched_again(
+def test_local_copy_truncated_between_lookups_is_fetched_again(
     job: TablesJob, caplog: pytest.LogCaptureFixture, *, is_deleted: bool
 ) -> None:
-    tables = job.restored()
+    tables = job.restore()
     put(tables.table(value_spec()), range(ROWS), 5)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     (name,) = handle.segments
-    table = job.restored(handle).table(value_spec())
+    table = job.restore(handle).table(value_spec())
     assert set(values(table, range(ROWS))) == {5}
     with (job.local / name).open("r+b") as file:
         if is_deleted:
@@ -139,8 +139,8 @@ def test_a_local_copy_that_is_cut_off_between_two_look_ups_of_a_batch_is_fetched
     assert len(caplog.messages) == (0 if is_deleted else 1)
 
 
-def test_a_segment_that_was_cut_off_before_any_checkpoint_had_it_is_named(job: TablesJob) -> None:
-    tables = job.restored()
+def test_segment_truncated_before_a_checkpoint_raises_its_name(job: TablesJob) -> None:
+    tables = job.restore()
     table = tables.table(value_spec())
     put(table, range(ROWS), 5)
     (name,) = job.snapshot(tables).segments
@@ -149,81 +149,81 @@ def test_a_segment_that_was_cut_off_before_any_checkpoint_had_it_is_named(job: T
         values(table, range(ROWS))
 
 
-def test_a_worker_dies_of_a_file_cut_off_during_a_read_and_the_next_fetches_the_segment(
+def test_file_truncated_during_a_read_kills_only_one_worker(
     job: TablesJob, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tables = job.restored()
+    tables = job.restore()
     put(tables.table(value_spec()), range(ROWS), 5)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     (name,) = handle.segments
     path = str(job.local / name)
-    worker = subprocess.run([sys.executable, "-c", CUT_OFF_DURING_A_READ, path], check=False)
+    worker = subprocess.run([sys.executable, "-c", TRUNCATE_DURING_A_READ, path], check=False)
     assert worker.returncode == -signal.SIGBUS
     job.workspace = Workspace()
-    assert set(values(job.restored(handle).table(value_spec()), range(ROWS))) == {5}
+    assert set(values(job.restore(handle).table(value_spec()), range(ROWS))) == {5}
     (warning,) = caplog.messages
     assert f"the local copy of segment {name} is corrupt" in warning
 
 
-def test_a_merge_fetches_a_damaged_local_copy_again(job: TablesJob) -> None:
-    tables = job.restored()
+def test_merge_fetches_a_corrupt_local_copy_again(job: TablesJob) -> None:
+    tables = job.restore()
     table = tables.table(value_spec())
     put(table, range(ROWS), 5)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     job.workspace = Workspace()
     (name,) = handle.segments
-    (job.local / name).write_bytes(changed_in_the_middle((job.local / name).read_bytes()))
-    merging = job.restored(handle, policy=MergePolicy(rewrite_factor=1e9))
+    (job.local / name).write_bytes(change_the_middle((job.local / name).read_bytes()))
+    merging = job.restore(handle, policy=MergePolicy(rewrite_factor=1e9))
     put(merging.table(value_spec()), range(1), 6)
-    merged = job.completed(merging)
+    merged = job.complete(merging)
     assert merged.segments.keys().isdisjoint(handle.segments)
     assert values(merging.table(value_spec()), range(ROWS)) == [6] + [5] * (ROWS - 1)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_segment_that_storage_has_damaged_too_is_named_and_never_served(
+def test_segment_corrupt_in_storage_raises_and_is_not_served(
     job: TablesJob, *, is_gone: bool
 ) -> None:
-    tables = job.restored()
+    tables = job.restore()
     put(tables.table(value_spec()), range(ROWS), 5)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     (name,) = handle.segments
     uri = uris(handle)[name]
     job.workspace = Workspace()
     written = (job.local / name).read_bytes()
-    (job.local / name).write_bytes(changed_in_the_middle(written))
+    (job.local / name).write_bytes(change_the_middle(written))
     store = file_system_for(uri)
     store.delete([uri])
     if not is_gone:
         file = store.create(uri)
-        file.write(changed_in_the_middle(written))
+        file.write(change_the_middle(written))
         file.commit()
-    table = job.restored(handle).table(value_spec())
+    table = job.restore(handle).table(value_spec())
     error = CheckpointNotFoundError if is_gone else CheckpointCorruptedError
-    told = uri if is_gone else rf"block \d+ .*{uri}"
+    message = uri if is_gone else rf"block \d+ .*{uri}"
     for _ in range(2):
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=message):
             values(table, range(ROWS))
 
 
-def test_without_a_directory_segments_are_in_memory(job: TablesJob) -> None:
-    tables = job.restored(is_local=False)
+def test_segments_without_a_directory_are_in_memory(job: TablesJob) -> None:
+    tables = job.restore(is_local=False)
     put(tables.table(value_spec()), range(ROWS), 5)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     assert not job.local_files()
-    restored = job.restored(handle, is_local=False)
+    restored = job.restore(handle, is_local=False)
     assert set(values(restored.table(value_spec()), range(ROWS))) == {5}
     assert not job.local_files()
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-def test_what_the_disk_does_not_take_is_kept_in_memory(
+def test_segments_are_in_memory_if_the_disk_is_full(
     job: TablesJob, monkeypatch: pytest.MonkeyPatch, *, is_full: bool
 ) -> None:
-    tables = job.restored(policy=MergePolicy())
+    tables = job.restore(policy=MergePolicy())
     table = tables.table(value_spec())
     put(table, range(ROWS), 1)
-    job.completed(tables)
+    job.complete(tables)
     before = job.local_files()
     put(table, range(0, ROWS, 2), 2)
 
@@ -232,52 +232,52 @@ def test_what_the_disk_does_not_take_is_kept_in_memory(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "writev", full)
-        handle = job.completed(tables)
+        handle = job.complete(tables)
         assert job.local_files() <= before
-        restored = job.restored(handle)
+        restored = job.restore(handle)
         assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
     assert values(table, range(ROWS)) == [2, 1] * (ROWS // 2)
-    restored = job.restored(handle)
+    restored = job.restore(handle)
     assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
     assert job.local_files()
 
 
-def test_after_a_merge_that_storage_has_no_room_for_the_old_segments_serve_and_the_next_one_merges(
+def test_rejected_merge_keeps_old_segments_until_the_next_one(
     faults: Faults, tmp_path: Path
 ) -> None:
     job = TablesJob(faults.directory, tmp_path)
-    tables = job.restored(
+    tables = job.restore(
         policy=MergePolicy()
     )  # which merges a state as small as this with each batch
     table = tables.table(value_spec())
     put(table, range(ROWS), 1)
-    before = job.completed(tables)
+    before = job.complete(tables)
     put(table, range(0, ROWS, 2), 2)
     faults.run_out_of_space(1000)
     with pytest.raises(StorageFullError):
         job.snapshot(tables)
     tables.notify_checkpoint_aborted(job.checkpoint)
     assert values(table, range(ROWS)) == [2, 1] * (ROWS // 2)
-    assert set(values(job.restored(before).table(value_spec()), range(ROWS))) == {1}
+    assert set(values(job.restore(before).table(value_spec()), range(ROWS))) == {1}
     faults.make_room()
-    after = job.completed(tables)
+    after = job.complete(tables)
     assert len(after.segments) == 1
     assert not after.segments.keys() & before.segments.keys()
-    restored = job.restored(after)
+    restored = job.restore(after)
     assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
 
 
-def test_on_the_disk_of_its_storage_a_segment_is_written_once(
+def test_segment_on_the_disk_of_its_storage_is_written_once(
     local_directory: str, tmp_path: Path
 ) -> None:
     job = TablesJob(local_directory, tmp_path / "local")
-    tables = job.restored()
+    tables = job.restore()
     table = tables.table(value_spec())
     put(table, range(ROWS), 1)
     aborted = job.snapshot(tables)
     aborted.discard_state()
     tables.notify_checkpoint_aborted(job.checkpoint)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     ((name, uri),) = uris(handle).items()
     stored = Path(uri.removeprefix("file://"))
     assert stored.samefile(job.local / name)
@@ -285,13 +285,13 @@ def test_on_the_disk_of_its_storage_a_segment_is_written_once(
     with stream.open_input_stream() as reader:  # which verifies it
         assert reader.read(-1) == stored.read_bytes()
     put(table, range(ROWS), 2)
-    merging = job.restored(handle, policy=MergePolicy(rewrite_factor=1e9))
+    merging = job.restore(handle, policy=MergePolicy(rewrite_factor=1e9))
     put(merging.table(value_spec()), range(1), 2)
-    job.completed(merging)
+    job.complete(merging)
     assert name not in job.local_files()
     assert stored.exists()
 
 
-def test_a_uri_is_no_directory_for_copies(tmp_path: Path) -> None:
+def test_uri_as_directory_for_copies_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="must be a local path"):
         ColumnarStateTables(KeyGroupRange(0, 7), directory=tmp_path.as_uri())

@@ -1,4 +1,4 @@
-"""Any sequence of operations on columnar tables of several subtasks, compared with dicts."""
+"""Any sequence of operations on columnar tables of several subtasks, compared with dictionaries."""
 
 import copy
 import itertools
@@ -53,7 +53,7 @@ def specs(kind: str) -> dict[str, TableSpec]:
 
 @dataclass
 class Model:
-    """What the tables of a subtask hold."""
+    """The rows of a subtask's tables."""
 
     v: dict[int, tuple[int, str | None, int]] = field(default_factory=dict)
     l: dict[int, list[int]] = field(default_factory=dict)  # noqa: E741
@@ -76,8 +76,8 @@ class Model:
         self.t |= other.t
 
 
-def least(left: Any, right: Any, choose: Callable[..., Any]) -> Any:
-    """The fold of two operands, of which a null is none."""
+def smaller(left: Any, right: Any, choose: Callable[..., Any]) -> Any:
+    """Fold two operands; nulls are ignored."""
     if left is None or right is None:
         return left if right is None else right
     return choose(left, right)
@@ -88,7 +88,7 @@ def together(older: tuple[Any, ...] | None, newer: tuple[Any, ...]) -> tuple[Any
         return newer
     functions: Sequence[Callable[..., Any]] = (lambda a, b: a + b, min, max, lambda a, b: a or b)
     return tuple(
-        least(left, right, choose)
+        smaller(left, right, choose)
         for left, right, choose in zip(older, newer, functions, strict=True)
     )
 
@@ -210,10 +210,10 @@ class ColumnarMachine(RuleBasedStateMachine):
             by_name = {name: tables.table(spec) for name, spec in self.specs.items()}
             self.subtasks.append(Subtask(groups, tables, model, by_name))
 
-    def asked(
+    def identify(
         self, subtask: Subtask, name: str, wanted: Sequence[int], subs: Sequence[Any] = ()
     ) -> tuple[list[int], Any]:
-        """Positions in `wanted`, in the order of the identities, and the identities."""
+        """Return positions in `wanted` in the order of their identities, and the identities."""
         if name == "t":
             keys = [timer_sort_key(n, sub) for n, sub in zip(wanted, subs, strict=True)]
         elif subs:
@@ -234,7 +234,7 @@ class ColumnarMachine(RuleBasedStateMachine):
     @rule(wanted=numbers, seed=seeds)
     def put(self, wanted: list[int], seed: int) -> None:
         for subtask, part in self.mine(wanted):
-            order, keys = self.asked(subtask, "v", part)
+            order, keys = self.identify(subtask, "v", part)
             rows = [(seed * 100 + n, None if (n + seed) % 4 == 0 else f"w{seed}") for n in part]
             v = pa.array([rows[at][0] for at in order])
             w = pa.array([rows[at][1] for at in order], pa.string())
@@ -245,7 +245,7 @@ class ColumnarMachine(RuleBasedStateMachine):
     @rule(wanted=numbers, seed=seeds, name=st.sampled_from("vlr"))
     def delete(self, wanted: list[int], seed: int, name: str) -> None:
         for subtask, part in self.mine(wanted):
-            _, keys = self.asked(subtask, name, part)
+            _, keys = self.identify(subtask, name, part)
             blank = [pa.nulls(len(part), f.type) for f in self.specs[name].values]
             subtask.by_name[name].write(keys, blank, Operation.DELETE)
             for n in part:
@@ -254,7 +254,7 @@ class ColumnarMachine(RuleBasedStateMachine):
     @rule(wanted=numbers, include=st.booleans())
     def get(self, wanted: list[int], *, include: bool) -> None:
         for subtask, part in self.mine(wanted):
-            order, keys = self.asked(subtask, "v", part)
+            order, keys = self.identify(subtask, "v", part)
             present, (v, w) = subtask.by_name["v"].get(keys, include_expired=include)
             for at, there, *row in zip(order, present, v.to_pylist(), w.to_pylist(), strict=True):
                 expected = subtask.model.v.get(part[at])
@@ -275,7 +275,7 @@ class ColumnarMachine(RuleBasedStateMachine):
     @rule(wanted=numbers, seed=seeds, is_put=st.booleans())
     def append(self, wanted: list[int], seed: int, *, is_put: bool) -> None:
         for subtask, part in self.mine(wanted):
-            order, keys = self.asked(subtask, "l", part)
+            order, keys = self.identify(subtask, "l", part)
             lists = [[seed * 1000 + n] * ((n + seed) % 3) for n in part]
             operation = Operation.PUT if is_put else Operation.APPEND
             column = pa.array([lists[at] for at in order], pa.list_(pa.int64()))
@@ -287,7 +287,7 @@ class ColumnarMachine(RuleBasedStateMachine):
     @rule(wanted=numbers)
     def get_list(self, wanted: list[int]) -> None:
         for subtask, part in self.mine(wanted):
-            order, keys = self.asked(subtask, "l", part)
+            order, keys = self.identify(subtask, "l", part)
             present, (lists,) = subtask.by_name["l"].get(keys)
             expected = [subtask.model.l.get(part[at]) for at in order]
             assert lists.to_pylist() == expected
@@ -297,7 +297,7 @@ class ColumnarMachine(RuleBasedStateMachine):
     def reduce(self, wanted: list[int], seed: int) -> None:
         random_ = random.Random(seed)
         for subtask, part in self.mine(wanted):
-            order, keys = self.asked(subtask, "r", part)
+            order, keys = self.identify(subtask, "r", part)
             operands = [
                 (
                     random_.randrange(-99, 99),
@@ -324,7 +324,7 @@ class ColumnarMachine(RuleBasedStateMachine):
     @rule(wanted=numbers)
     def get_reduced(self, wanted: list[int]) -> None:
         for subtask, part in self.mine(wanted):
-            order, keys = self.asked(subtask, "r", part)
+            order, keys = self.identify(subtask, "r", part)
             present, columns = subtask.by_name["r"].get(keys)
             rows = list(zip(*(column.to_pylist() for column in columns), strict=True))
             expected = [subtask.model.r.get(part[at]) for at in order]
@@ -342,7 +342,7 @@ class ColumnarMachine(RuleBasedStateMachine):
     def put_map(self, wanted: list[int], seed: int, *, delete: bool) -> None:
         for subtask, part in self.mine(wanted):
             entries = self.entries(part, seed)
-            order, keys = self.asked(
+            order, keys = self.identify(
                 subtask, "m", [n for n, _ in entries], [sub for _, sub in entries]
             )
             gone = [delete and (n + seed) % 2 == 0 for n, _ in entries]
@@ -359,7 +359,7 @@ class ColumnarMachine(RuleBasedStateMachine):
     def get_map(self, wanted: list[int], seed: int) -> None:
         for subtask, part in self.mine(wanted):
             entries = self.entries(part, seed)
-            order, keys = self.asked(
+            order, keys = self.identify(
                 subtask, "m", [n for n, _ in entries], [sub for _, sub in entries]
             )
             _, (values,) = subtask.by_name["m"].get(keys)
@@ -398,7 +398,7 @@ class ColumnarMachine(RuleBasedStateMachine):
                     for _ in range(random_.randint(1, 15))
                 }
             )
-            _, keys = self.asked(subtask, "t", [n for n, _ in timers], [t for _, t in timers])
+            _, keys = self.identify(subtask, "t", [n for n, _ in timers], [t for _, t in timers])
             operation = Operation.DELETE if delete else Operation.PUT
             subtask.by_name["t"].write(keys, [], operation)
             if delete:
@@ -461,7 +461,7 @@ class ColumnarMachine(RuleBasedStateMachine):
 
     @rule(seed=seeds, count=st.integers(2, 9))
     def run_batches(self, seed: int, count: int) -> None:
-        """Batches that change some keys each, with a checkpoint behind each of them."""
+        """Batches that change some keys each, with a checkpoint after each of them."""
         random_ = random.Random(seed)
         for _ in range(count):
             some = random_.sample(range(KEY_COUNT), random_.choice([2, 5, 20]))
@@ -495,7 +495,7 @@ class ColumnarMachine(RuleBasedStateMachine):
         self.restart([KeyGroupRange(low, high - 1) for low, high in itertools.pairwise(edges)])
 
     def restart(self, ranges: Sequence[KeyGroupRange]) -> None:
-        """Go on from the completed checkpoint."""
+        """Resume from the completed checkpoint."""
         whole = Model()
         for _, model in self.completed:
             whole.add(model)

@@ -1,4 +1,4 @@
-"""Merging of columnar segments: how much is read, written and held for it."""
+"""Merging of columnar segments: bounds of reads, writes and memory."""
 
 from collections.abc import Sequence
 
@@ -36,32 +36,32 @@ SMALL_STEPS = MergePolicy(
 )
 
 
-def test_a_snapshot_makes_two_segments_at_most_and_reads_a_bounded_part_of_a_large_state(
+def test_snapshot_makes_two_segments_and_merges_a_bounded_part(
     job: TablesJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = job.restored(policy=SMALL_STEPS)
+    tables = job.restore(policy=SMALL_STEPS)
     table = tables.table(value_spec())
     put(table, range(ROWS))  # 240 kB
-    job.completed(tables)
+    job.complete(tables)
     known: set[str] = set()
     merged_rows = []
 
-    def counted(parts: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
-        merged_rows.append(sum(part.rows for part in parts))
-        return merge_in_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
+    def count_rows(ranges: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
+        merged_rows.append(sum(range_.rows for range_ in ranges))
+        return merge_in_chunks(ranges, *arguments, **named)  # type: ignore[arg-type]
 
     compaction = "holdfast.backends.keyed.columnar.compaction"
-    monkeypatch.setattr(f"{compaction}.merge_in_chunks", counted)
+    monkeypatch.setattr(f"{compaction}.merge_in_chunks", count_rows)
     expected = [0] * ROWS
     for batch in range(150):
         changed = range(batch % 100, ROWS, 100)
         put(table, changed, batch)
         for key in changed:
             expected[key] = batch
-        segments = job.completed(tables).segments.keys()
+        segments = job.complete(tables).segments.keys()
         assert len(segments - known) <= 2
         known |= segments
-        if batch == 30:  # by now it knows that a batch changes little of what was written first
+        if batch == 30:  # it has learned that batches change little of the first rows
             merged_rows.clear()
     assert values(table, range(ROWS)) == expected
     assert max(merged_rows) <= 2 * 20e3 / 24
@@ -70,46 +70,46 @@ def test_a_snapshot_makes_two_segments_at_most_and_reads_a_bounded_part_of_a_lar
     assert sum(run.rows for run in runs) < 1.6 * ROWS
 
 
-def test_small_batches_after_a_bulk_load_merge_no_more_than_small_batches_do(
+def test_small_batches_after_a_bulk_load_merge_little(
     job: TablesJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = job.restored(policy=SMALL_STEPS)
+    tables = job.restore(policy=SMALL_STEPS)
     table = tables.table(value_spec())
     for first in range(0, ROWS, ROWS // 6):  # 40 kB each
         put(table, range(first, min(first + ROWS // 6, ROWS)), 1)
-        job.completed(tables)
+        job.complete(tables)
     merged_rows = []
 
-    def counted(parts: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
-        merged_rows.append(sum(part.rows for part in parts))
-        return merge_in_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
+    def count_rows(ranges: Sequence[RowRange], *arguments: object, **named: object) -> SortedRows:
+        merged_rows.append(sum(range_.rows for range_ in ranges))
+        return merge_in_chunks(ranges, *arguments, **named)  # type: ignore[arg-type]
 
     compaction = "holdfast.backends.keyed.columnar.compaction"
-    monkeypatch.setattr(f"{compaction}.merge_in_chunks", counted)
+    monkeypatch.setattr(f"{compaction}.merge_in_chunks", count_rows)
     for batch in range(60):
         put(table, range(batch, ROWS, 100), 2)
-        job.completed(tables)
+        job.complete(tables)
     assert merged_rows
     assert max(merged_rows) <= 2 * 20e3 / 24
     assert len(table.manifest.runs) <= 12
     assert values(table, range(ROWS)) == ([2] * 60 + [1] * 40) * (ROWS // 100)
 
 
-def test_a_state_that_is_opened_anew_for_each_batch_is_merged_all_around(job: TablesJob) -> None:
-    tables = job.restored(policy=SMALL_STEPS)
+def test_state_reopened_for_each_batch_is_swept_completely(job: TablesJob) -> None:
+    tables = job.restore(policy=SMALL_STEPS)
     put(tables.table(value_spec()), range(ROWS), 1)  # 240 kB
-    job.completed(tables)
+    job.complete(tables)
     for batch in range(80):
-        tables = job.restored(job.written[job.checkpoint], policy=SMALL_STEPS)
+        tables = job.restore(job.written[job.checkpoint], policy=SMALL_STEPS)
         put(tables.table(value_spec()), range(batch, ROWS, 100), 2)
-        job.completed(tables)
+        job.complete(tables)
     table = tables.table(value_spec())
     assert len(table.manifest.runs) <= 13
     assert sum(run.rows for run in table.manifest.runs) < 1.5 * ROWS
     assert values(table, range(ROWS)) == ([2] * 80 + [1] * 20) * (ROWS // 100)
 
 
-def test_memory_of_a_large_merge_is_given_back_when_no_other_comes() -> None:
+def test_memory_of_a_single_large_merge_is_released() -> None:
     arena = Workspace().arena
     arena.array(30 << 20, np.uint8)
     assert arena.size > 30 << 20
@@ -123,10 +123,10 @@ def test_memory_of_a_large_merge_is_given_back_when_no_other_comes() -> None:
     assert arena.size <= 8 << 20
 
 
-def test_rows_of_other_key_groups_go_when_they_are_merged(job: TablesJob) -> None:
-    tables = job.restored()
+def test_merge_drops_rows_of_other_key_groups(job: TablesJob) -> None:
+    tables = job.restore()
     put(tables.table(value_spec()), range(ROWS), 1)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     half = ColumnarStateTables(
         KeyGroupRange(0, 3), [handle], policy=MergePolicy(rewrite_factor=1e9)
     )

@@ -1,4 +1,4 @@
-"""Stored bytes that are small, and would be huge once they are decompressed."""
+"""Small stored bytes that would be huge once decompressed."""
 
 import io
 import zipfile
@@ -43,13 +43,13 @@ def zeros() -> pa.Array:
 
 
 def words() -> pa.Array:
-    """The same many bytes in a dictionary, which is a block of its own."""
+    """Return as many bytes in a dictionary, which is a separate block."""
     return pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([b"\0" * ZEROS]))
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 @pytest.mark.parametrize("column", [zeros, words])
-def test_block_that_grows_beyond_all_bounds_is_refused_unread(
+def test_decompression_bomb_is_rejected_unread(
     column: Callable[[], pa.Array], compression: str
 ) -> None:
     bomb = arrow_file(column(), compression=compression)
@@ -66,7 +66,7 @@ def test_block_that_grows_beyond_all_bounds_is_refused_unread(
     assert pool.max_memory() - max(before, allocated) < 16 * MIB
 
 
-def test_segment_that_is_compressed_is_refused() -> None:
+def test_compressed_segment_is_rejected() -> None:
     content = pa.py_buffer(arrow_file(zeros(), "v", compression="zstd"))
     with pytest.raises(ValueError, match="would be"):
         PartialBatch(content.slice, content.size)
@@ -77,7 +77,7 @@ def test_segment_that_is_compressed_is_refused() -> None:
 
 
 class _Bytes:
-    """A segment that is nothing but a section."""
+    """A segment that consists of a section."""
 
     def __init__(self, content: pa.Buffer) -> None:
         self._content = content
@@ -92,7 +92,7 @@ class _Bytes:
         return CheckpointCorruptedError(message)
 
 
-def test_stream_that_is_compressed_is_refused() -> None:
+def test_compressed_stream_is_rejected() -> None:
     for compression in (None, "zstd"):
         sink = pa.BufferOutputStream()
         batch = pa.record_batch([pa.array([0.0] * 100)], ["row"])
@@ -117,7 +117,7 @@ def test_stream_that_is_compressed_is_refused() -> None:
     ],
     ids=["one large value", "small values", "nested values", "several blocks"],
 )
-def test_state_that_was_written_compressed_is_read(
+def test_compressed_state_is_read(
     type: pa.DataType, values: list[Any], compression: Compression, memory_directory: str
 ) -> None:
     storage = FileSystemCheckpointStorage(memory_directory)
@@ -134,7 +134,7 @@ def test_state_that_was_written_compressed_is_read(
     assert sum(len(block) for block in blocks) == len(values)
 
 
-def test_zip_of_spark_with_a_huge_description_is_refused() -> None:
+def test_spark_zip_with_a_huge_description_is_rejected() -> None:
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("metadata", "v1\n" + " " * 70 * MIB + "{}")

@@ -16,7 +16,7 @@ from holdfast.backends.keys.flink_hash import (
 )
 from holdfast.errors import InvalidRequestError
 
-# What Flink's own classes say. Of ints: the key, flink_murmur, its key group of 128, of 4096 and of
+# Results of Flink's own classes. For ints: the key, flink_murmur, its key group of 128, of 4096 and of
 # 32768, and the operator of 4 that owns the group of 128.
 INTS = [
     (0, 593689054, 94, 2526, 31198, 2),
@@ -141,7 +141,7 @@ class TestKeyGroup:
     @pytest.mark.parametrize("row", INTS, ids=lambda row: str(row[0]))
     def test_ints_are_in_flinks_groups(self, row: tuple[int, ...]) -> None:
         key, _, of_128, of_4096, of_32768, operator = row
-        groups = [flink_key_group(key, most) for most in (128, 4096, 32768)]
+        groups = [flink_key_group(key, limit) for limit in (128, 4096, 32768)]
         assert groups == [of_128, of_4096, of_32768]
         assert operator_index_for_key_group(128, 4, of_128) == operator
 

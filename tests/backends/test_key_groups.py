@@ -31,7 +31,7 @@ RANGES = {
 }
 
 parallelisms = st.integers(1, MAX_PARALLELISM).flatmap(
-    lambda most: st.tuples(st.just(most), st.integers(1, most))
+    lambda limit: st.tuples(st.just(limit), st.integers(1, limit))
 )
 
 
@@ -59,7 +59,7 @@ def test_the_default_leaves_room_to_scale_out(parallelism: int) -> None:
     assert default >= min(parallelism * 3 // 2, MAX_PARALLELISM)
 
 
-class TestRangeOfAnOperator:
+class TestKeyGroupRanges:
     @pytest.mark.parametrize(("numbers", "ends"), RANGES.items(), ids=str)
     def test_it_is_flinks(self, numbers: tuple[int, int], ends: list[int]) -> None:
         max_parallelism, parallelism = numbers
@@ -77,7 +77,7 @@ class TestRangeOfAnOperator:
         assert max(lengths) - min(lengths) <= 1
 
     @given(parallelisms, st.data())
-    def test_the_operator_of_a_group_is_the_one_that_owns_it(
+    def test_operator_of_a_group_owns_it(
         self, numbers: tuple[int, int], data: st.DataObject
     ) -> None:
         group = data.draw(st.integers(0, numbers[0] - 1))
@@ -100,7 +100,7 @@ class TestRangeOfAnOperator:
             with pytest.raises(InvalidRequestError, match=message):
                 function(max_parallelism, parallelism, 0)
 
-    def test_an_operator_or_group_that_there_is_not_is_refused(self) -> None:
+    def test_operator_or_group_out_of_range_is_refused(self) -> None:
         for index in (-1, 4):
             with pytest.raises(InvalidRequestError, match="between 0 and 3"):
                 key_group_range(128, 4, index)
@@ -128,7 +128,7 @@ class TestKeyGroupRange:
                 groups[index]
 
     @pytest.mark.parametrize("ends", [(1, 0), (5, 3), (0, -1), (-1, 3), (-2, -1)])
-    def test_ends_that_are_no_range_are_refused(self, ends: tuple[int, int]) -> None:
+    def test_invalid_range_is_refused(self, ends: tuple[int, int]) -> None:
         with pytest.raises(InvalidRequestError):
             KeyGroupRange(*ends)
 

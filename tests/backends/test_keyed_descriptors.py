@@ -1,4 +1,4 @@
-"""What descriptors of keyed state refuse."""
+"""Arguments that descriptors of keyed state refuse."""
 
 import sys
 from collections.abc import Callable

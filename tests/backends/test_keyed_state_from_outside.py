@@ -1,4 +1,4 @@
-"""Keyed state of a checkpoint that a backend has written: a key looked up, older types read, checked, written anew."""
+"""Keyed state of a checkpoint from outside of a job: lookups of a key, older types, checks, and rewriting."""
 
 import datetime as dt
 import json
@@ -61,7 +61,7 @@ NAMES = ["ann", "bob", "eve", None]
 Fill = Callable[[KeyedStateBackend, Keys], None]
 
 
-def written(
+def write_checkpoints(
     directory: str,
     *fills: Fill,
     names: list[Any] = NAMES,
@@ -69,7 +69,7 @@ def written(
     key: pa.Schema = USER,
     backend_name: BackendName = "columnar",
 ) -> str:
-    """Complete a checkpoint for each function that fills states; the next goes on from it. Returns its pointer."""
+    """Complete a checkpoint for each function that fills states, each resuming from the last. Returns the last pointer."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
     access = storage.create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
@@ -138,7 +138,7 @@ def lengths(backend: KeyedStateBackend, keys: Keys) -> None:
 
 
 def visits(backend: KeyedStateBackend, keys: Keys) -> None:
-    """Two visits of each name, of which some have no page."""
+    """Two visits of each name, some without a page."""
     state = backend.get_list_state(ListStateDescriptor("visits", VISIT))
     numbers = range(len(keys))
     for _ in range(2):
@@ -165,15 +165,15 @@ class TestOneKey:
     def test_the_value_of_a_key_is_read_by_its_columns(
         self, local_directory: str, name: str | None
     ) -> None:
-        pointer = written(local_directory, lengths)
+        pointer = write_checkpoints(local_directory, lengths)
         rows = holdfast.read_state(pointer, "op", "lengths", key={"user": name})
         assert rows.drop_columns(["subtask"]).to_pylist() == [
             {"user": name, "value": len(name or "")}
         ]
-        assert holdfast.read_state(pointer, key={"user": "nobody"}).num_rows == 0
+        assert holdfast.read_state(pointer, key={"user": "unknown"}).num_rows == 0
 
     def test_a_key_of_one_column_may_be_given_as_its_value(self, local_directory: str) -> None:
-        pointer = written(
+        pointer = write_checkpoints(
             local_directory, lengths, names=[7, 8], key=pa.schema([("n", pa.int64())])
         )
         assert holdfast.read_state(pointer, key=7)["n"].to_pylist() == [7]
@@ -183,7 +183,7 @@ class TestOneKey:
             pages(backend, keys)
             timers(backend, keys)
 
-        pointer = written(local_directory, pages_and_timers)
+        pointer = write_checkpoints(local_directory, pages_and_timers)
         rows = holdfast.read_state(pointer, "op", "pages", key="eve").to_pylist()
         assert sorted((row["user"], row["key"]) for row in rows) == [("eve", "/a"), ("eve", "/b")]
         rows = holdfast.read_state(pointer, "op", "_timers/event/timers", key="bob").to_pylist()
@@ -200,7 +200,7 @@ class TestOneKey:
         if fill is visits:  # a column with a null is stored as Arrow has it
             names[0] = None
         with counting_file_system(local_directory) as counts:
-            pointer = written(counts.directory, fill, names=names, parallelism=1)
+            pointer = write_checkpoints(counts.directory, fill, names=names, parallelism=1)
             counts.clear()
             (row,) = holdfast.read_state(pointer, "op", key="user-299999").to_pylist()
             one_key = counts.bytes_read
@@ -212,13 +212,15 @@ class TestOneKey:
         assert one_key < counts.bytes_read / 8
 
     def test_another_key_than_the_states_is_refused(self, local_directory: str) -> None:
-        pointer = written(local_directory, lengths, names=[7], key=pa.schema([("n", pa.int64())]))
+        pointer = write_checkpoints(
+            local_directory, lengths, names=[7], key=pa.schema([("n", pa.int64())])
+        )
         for key in ({"m": 7}, {"n": "seven"}, {}, 2**70):
             with pytest.raises(InvalidRequestError, match="state 'lengths'"):
                 holdfast.read_state(pointer, key=key)
 
     @pytest.mark.parametrize(("type", "name"), KEYS, ids=str)
-    def test_a_key_is_found_by_what_cat_prints_of_it(
+    def test_key_is_found_by_its_printed_form(
         self,
         local_directory: str,
         capsys: pytest.CaptureFixture[str],
@@ -231,7 +233,7 @@ class TestOneKey:
             state = backend.get_state(ValueStateDescriptor("lengths", pa.int32()))
             state.columns.put(keys, [1] * len(keys.columns[0]))
 
-        pointer = written(local_directory, ones, names=[name, None], key=key)
+        pointer = write_checkpoints(local_directory, ones, names=[name, None], key=key)
         cat = ["cat", pointer, "op", "lengths"]
         assert main([*cat, "--json"]) == 0
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -256,17 +258,19 @@ class TestOneKey:
         ],
         ids=str,
     )
-    def test_text_that_is_no_value_of_the_key_is_refused_with_its_form(
+    def test_invalid_key_text_is_refused_with_its_form(
         self, local_directory: str, type: pa.DataType, text: str
     ) -> None:
-        pointer = written(local_directory, lengths, names=[None], key=pa.schema([("k", type)]))
+        pointer = write_checkpoints(
+            local_directory, lengths, names=[None], key=pa.schema([("k", type)])
+        )
         with pytest.raises(InvalidRequestError, match=r"key column 'k' .*`holdfast cat` prints"):
             holdfast.read_state(pointer, key={"k": text})
 
     def test_cat_prints_the_rows_of_a_key(
         self, local_directory: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        pointer = written(
+        pointer = write_checkpoints(
             local_directory, lengths, names=[7, 8, None], key=pa.schema([("n", pa.int64())])
         )
         for key, n in (("n=8", 8), ("n", None)):
@@ -281,23 +285,19 @@ class TestOneKey:
 
 
 class TestOlderTypes:
-    def test_values_that_were_stored_before_their_type_was_changed_are_read_as_the_new_type(
-        self, local_directory: str
-    ) -> None:
+    def test_values_of_an_older_type_are_read_as_the_new_type(self, local_directory: str) -> None:
         def longer(backend: KeyedStateBackend, keys: Keys) -> None:
             state = backend.get_state(ValueStateDescriptor("lengths", pa.int64()))
             ann = [name == "ann" for name in keys.columns[0].to_pylist()]
             if any(ann):
                 state.columns.put(backend.keys([pa.array(["ann"])]), [2**40])
 
-        rows = holdfast.read_state(written(local_directory, lengths, longer))
+        rows = holdfast.read_state(write_checkpoints(local_directory, lengths, longer))
         assert rows.schema.field("value").type == pa.int64()
         values = {row["user"]: row["value"] for row in rows.to_pylist()}
         assert values == {"ann": 2**40, "bob": 3, "eve": 3, None: 0}
 
-    def test_a_struct_without_a_field_that_was_added_reads_null_for_it(
-        self, local_directory: str
-    ) -> None:
+    def test_field_missing_in_older_structs_is_null(self, local_directory: str) -> None:
         def state(fields: list[tuple[str, pa.DataType]], value: dict[str, Any], only: str) -> Fill:
             def fill(backend: KeyedStateBackend, keys: Keys) -> None:
                 columns = backend.get_state(
@@ -309,7 +309,7 @@ class TestOlderTypes:
             return fill
 
         x, y = ("x", pa.int32()), ("y", pa.int32())
-        pointer = written(
+        pointer = write_checkpoints(
             local_directory,
             state([x], {"x": 1}, "ann"),
             state([x, y], {"x": 2, "y": 3}, "bob"),
@@ -341,42 +341,46 @@ class TestCheck:
             ),
         ],
     )
-    def test_what_it_says_of_a_keyed_state_is_what_a_restore_does(
+    def test_check_of_keyed_state_matches_the_restore(
         self, local_directory: str, descriptor: Any, outcome: RestoreOutcome
     ) -> None:
-        (said,) = self.outcomes(written(local_directory, lengths), descriptor)
-        assert (said.state, said.outcome, said.stored) == ("lengths", outcome, "string to int32")
-        assert bool(said.reason) == (outcome is RestoreOutcome.INCOMPATIBLE)
-
-    def test_a_keyed_state_that_is_not_there_is_new(self, local_directory: str) -> None:
-        said = self.outcomes(
-            written(local_directory, lengths), ValueStateDescriptor("more", pa.int32())
+        (checked,) = self.outcomes(write_checkpoints(local_directory, lengths), descriptor)
+        assert (checked.state, checked.outcome, checked.stored) == (
+            "lengths",
+            outcome,
+            "string to int32",
         )
-        assert [(each.state, each.outcome) for each in said] == [
+        assert bool(checked.reason) == (outcome is RestoreOutcome.INCOMPATIBLE)
+
+    def test_keyed_state_not_stored_is_new(self, local_directory: str) -> None:
+        checked = self.outcomes(
+            write_checkpoints(local_directory, lengths), ValueStateDescriptor("more", pa.int32())
+        )
+        assert [(each.state, each.outcome) for each in checked] == [
             ("lengths", RestoreOutcome.RESTORED),
             ("more", RestoreOutcome.NEW),
         ]
 
-    def test_a_descriptor_of_a_map_is_for_a_keyed_map_where_there_is_no_operator_state(
+    def test_map_descriptor_without_operator_state_is_a_keyed_map(
         self, local_directory: str
     ) -> None:
-        pointer = written(local_directory, pages)
-        (said,) = self.outcomes(pointer, MapStateDescriptor("pages", str, int))
-        assert said.outcome is RestoreOutcome.RESTORED
-        (said,) = self.outcomes(pointer, MapStateDescriptor("pages", int, int))
-        assert said.outcome is RestoreOutcome.INCOMPATIBLE
-        said_of_list = self.outcomes(pointer, ListStateDescriptor("pages", int))
-        assert [each.outcome for each in said_of_list] == [
+        pointer = write_checkpoints(local_directory, pages)
+        (checked,) = self.outcomes(pointer, MapStateDescriptor("pages", str, int))
+        assert checked.outcome is RestoreOutcome.RESTORED
+        (checked,) = self.outcomes(pointer, MapStateDescriptor("pages", int, int))
+        assert checked.outcome is RestoreOutcome.INCOMPATIBLE
+        checked_list = self.outcomes(pointer, ListStateDescriptor("pages", int))
+        assert [each.outcome for each in checked_list] == [
             RestoreOutcome.RESTORED,
             RestoreOutcome.NEW,
         ]
 
 
-def test_states_in_rocksdb_are_shown_read_and_verified_as_those_of_other_backends(
+def test_rocksdb_states_are_shown_read_and_verified(
     local_directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pointers = [
-        written(f"{local_directory}/{name}", lengths, visits, pages, backend_name=name)
+        write_checkpoints(f"{local_directory}/{name}", lengths, visits, pages, backend_name=name)
         for name in ("columnar", "rocksdb")
     ]
     columns = ["state", "kind", "subtasks", "type"]
@@ -396,7 +400,9 @@ def test_states_in_rocksdb_are_shown_read_and_verified_as_those_of_other_backend
 
 def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory: str) -> None:
     names = [f"user-{number}" for number in range(60_000)]
-    pointer = written(local_directory, lengths, names=names, parallelism=1, backend_name="rocksdb")
+    pointer = write_checkpoints(
+        local_directory, lengths, names=names, parallelism=1, backend_name="rocksdb"
+    )
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     handles = metadata.operators["op"].subtasks[0].managed_keyed
     directory = f"{local_directory}/read".removeprefix("file://")
@@ -405,7 +411,7 @@ def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory
     assert isinstance(segment, FileStateHandle)
     assert segment.uri.startswith(f"file://{directory}/")
     del segment, readable
-    assert os.listdir(directory) == []  # nobody has the handle
+    assert os.listdir(directory) == []  # the handle was garbage-collected
     (state,) = stored_states(metadata)
     (part,) = state.parts
     sent = pickle.dumps(part)
@@ -420,11 +426,11 @@ def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory
 
 
 @pytest.mark.parametrize("tables", [ColumnarStateTables, HeapStateTables])
-def test_a_backend_of_either_kind_goes_on_from_what_is_read_by_ranges(
+def test_backend_resumes_from_rows_read_by_ranges(
     local_directory: str, tables: type[ColumnarStateTables] | type[HeapStateTables]
 ) -> None:
     names = [f"user-{number}" for number in range(20_000)]
-    pointer = written(local_directory, lengths, lengths, names=names, parallelism=3)
+    pointer = write_checkpoints(local_directory, lengths, lengths, names=names, parallelism=3)
     rows = holdfast.read_state(pointer, "op", "lengths")
     assert sorted(rows["user"].to_pylist()) == sorted(names)
     subtasks = load_checkpoint(resolve_pointer(pointer)).metadata.operators["op"].subtasks

@@ -183,7 +183,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         ]
 
     def batches(self, numbers: Sequence[int]) -> Iterator[tuple[Subtask, list[int], Keys]]:
-        """What of a batch goes to each subtask: the rows, as numbers, and their keys."""
+        """The part of a batch for each subtask: the rows, as numbers, and their keys."""
         for subtask in self.subtasks:
             mine = [number for number in numbers if self.group_of[number] in subtask.groups]
             if mine:
@@ -401,7 +401,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.model.t -= due
 
     @invariant()
-    def the_earliest_timers_are_told(self) -> None:
+    def earliest_timers_match(self) -> None:
         for subtask in getattr(self, "subtasks", []):
             mine = [time for n, time in self.model.t if self.group_of[n] in subtask.groups]
             assert subtask.backend.next_timers() == (min(mine, default=None), None)
@@ -447,7 +447,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         canonical=st.booleans(),
     )
     def restart(self, kinds: list[str], back: int, *, upgrade: bool, canonical: bool) -> None:
-        """Go on from a completed checkpoint, at any parallelism, on any backends: what came after it is lost.
+        """Resume from a completed checkpoint, at any parallelism, on any backends; later changes are lost.
 
         Or from a canonical savepoint of it.
         """
@@ -469,11 +469,11 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.read_by_arrays(list(range(KEY_COUNT)))
 
     def living(self, value: tuple[Any, int] | None) -> Any:
-        """The value, or None if its time is over."""
+        """The value, or None if it has expired."""
         return None if value is None or value[1] + TTL_MS <= self.now else value[0]
 
-    def expected(self, number: int) -> dict[str, Any]:
-        """What the states of a key are."""
+    def expected_values(self, number: int) -> dict[str, Any]:
+        """The expected values of all states of a key."""
         model = self.model
         mean = model.a.get(number)
         count, total = model.r.get(number, (None, None))
@@ -494,7 +494,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @rule(numbers=numbers)
     def read_one_by_one(self, numbers: list[int]) -> None:
         for subtask, mine, keys in self.batches(numbers):
-            states = {name: self.state(subtask, name) for name in self.expected(0)}
+            states = {name: self.state(subtask, name) for name in self.expected_values(0)}
             windows = self.state(subtask, "lw")
             for number in self.one_by_one(subtask, mine, keys):
                 values = {
@@ -505,7 +505,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
                     else state.get()
                     for name, state in states.items()
                 }
-                assert values == self.expected(number)
+                assert values == self.expected_values(number)
                 for window in range(4):
                     subtask.backend.set_current_namespace(window)
                     assert windows.get() == self.model.lw.get((number, window), [])
@@ -514,7 +514,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     def read_by_arrays(self, numbers: list[int]) -> None:
         for subtask, mine, keys in self.batches(numbers):
             columns: dict[str, list[Any]] = {}
-            for name in self.expected(0):
+            for name in self.expected_values(0):
                 state = self.state(subtask, name).columns
                 if name not in {"m", "mt"}:
                     columns[name] = state.get(keys).to_pylist()
@@ -538,7 +538,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 stored = {name: rows[index] for name, rows in columns.items()}
                 for name in ("l", "lt"):
                     stored[name] = stored[name] or []
-                assert stored == self.expected(number)
+                assert stored == self.expected_values(number)
 
     @invariant()
     def every_row_is_there_once(self) -> None:
@@ -581,7 +581,7 @@ class RocksDBStateMachine(KeyedStateMachine):
         if kind == "heap":
             return RocksDBStateTables(groups, handles, directory=QUICK_DISK, may_refer=may_refer)
         readable = readable_handles(handles)
-        # What was written anew is in no checkpoint.
+        # Converted files are not part of any checkpoint.
         return super().tables_of(kind, groups, readable, may_refer=readable == list(handles))
 
 

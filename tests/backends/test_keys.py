@@ -109,7 +109,7 @@ def test_some_of_the_keys_are_keys_with_a_row_each() -> None:
     assert some.identities.sort_keys.tolist() == keys.sort_keys[[0, 2]].tolist()
 
 
-def test_a_batch_of_many_rows_is_told_apart_by_all_bits_of_the_hash() -> None:
+def test_large_batch_is_grouped_by_all_hash_bits() -> None:
     numbers = np.arange(70_000) % 50_000
     keys = Keys.of([pa.array(numbers)], 1 << 15)
     assert len(keys) == 50_000
@@ -118,9 +118,7 @@ def test_a_batch_of_many_rows_is_told_apart_by_all_bits_of_the_hash() -> None:
 
 @pytest.mark.parametrize("kind", list(KINDS), ids=str)
 @pytest.mark.parametrize("rows", [20_000, 40_001])
-def test_many_rows_of_few_keys_have_the_keys_that_a_sort_of_all_rows_finds(
-    kind: pa.DataType, rows: int
-) -> None:
+def test_few_distinct_keys_equal_those_of_a_full_sort(kind: pa.DataType, rows: int) -> None:
     values = pa.array(SOME[kind], kind)
     batch = values.take(pa.array(np.random.default_rng(rows).integers(0, len(values), rows)))
     keys = Keys.of([batch], 128)
@@ -133,9 +131,7 @@ def test_many_rows_of_few_keys_have_the_keys_that_a_sort_of_all_rows_finds(
 
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 @pytest.mark.parametrize("edge", ["min", "max"])
-def test_integers_that_lie_close_are_told_apart_at_the_edges_of_their_type(
-    bits: int, edge: str
-) -> None:
+def test_dense_integers_at_the_limits_of_their_type_are_distinct(bits: int, edge: str) -> None:
     limit = getattr(np.iinfo(f"i{bits // 8}"), edge)
     step = 1 if edge == "min" else -1
     numbers = pa.array([limit + step * (row % 100) for row in range(20_000)], f"int{bits}")
@@ -144,7 +140,7 @@ def test_integers_that_lie_close_are_told_apart_at_the_edges_of_their_type(
     assert keys.columns[0].take(pa.array(keys.codes)).equals(numbers)
 
 
-def test_few_keys_in_a_sample_of_many_are_keys_all_the_same() -> None:
+def test_keys_are_found_despite_an_unrepresentative_sample() -> None:
     numbers = np.arange(200_000)
     numbers[:: 200_000 // 4096] = 7  # these are sampled
     keys = Keys.of([pa.array(numbers)], 128)
@@ -152,7 +148,7 @@ def test_few_keys_in_a_sample_of_many_are_keys_all_the_same() -> None:
     assert (keys.columns[0].to_numpy()[keys.codes] == numbers).all()
 
 
-def test_a_key_of_another_subtask_is_refused_with_what_may_be_wrong() -> None:
+def test_key_of_another_subtask_is_refused_with_possible_causes() -> None:
     keys = Keys.of([pa.array(range(100))], 128)
     keys.check(KeyGroupRange(0, 127))
     keys.take([]).check(KeyGroupRange(5, 5))
@@ -172,7 +168,7 @@ def test_a_key_of_another_subtask_is_refused_with_what_may_be_wrong() -> None:
 @pytest.mark.parametrize(
     "kind", [pa.uint64(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
 )
-def test_a_type_that_can_be_no_keys_is_refused(kind: pa.DataType, rows: int) -> None:
+def test_unsupported_key_type_is_refused(kind: pa.DataType, rows: int) -> None:
     with pytest.raises(InvalidRequestError, match="can't be part of a key"):
         Keys.of([pa.nulls(rows, kind)], 128)
 
@@ -182,7 +178,7 @@ def test_a_type_that_can_be_no_keys_is_refused(kind: pa.DataType, rows: int) -> 
     [lambda kind: kind, pa.list_, lambda kind: pa.struct([("m", kind)])],
     ids=["a map", "a list", "a struct"],
 )
-def test_a_map_in_a_key_is_refused_with_what_to_take_instead(around: Any) -> None:
+def test_map_in_a_key_is_refused_with_a_suggestion(around: Any) -> None:
     kind = around(pa.map_(pa.string(), pa.int64()))
     with pytest.raises(
         InvalidRequestError, match=r"can't be part of a key; .* sorted list of its entries"
@@ -195,7 +191,7 @@ def test_a_map_in_a_key_is_refused_with_what_to_take_instead(around: Any) -> Non
     assert len(Keys.of([entries], 128)) == 1
 
 
-def test_what_can_be_no_key_is_refused() -> None:
+def test_invalid_key_columns_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="max parallelism 0"):
         Keys.of([pa.array([1])], 0)
     with pytest.raises(InvalidRequestError, match=r"1 hashes .* 2 rows"):
@@ -206,9 +202,7 @@ def test_what_can_be_no_key_is_refused() -> None:
 
 @pytest.mark.parametrize("by_counting", [True, False])
 @pytest.mark.parametrize("spread", [0, 3, 40, 1000])
-def test_rows_whose_sort_keys_differ_in_few_bits_of_many_are_told_apart(
-    spread: int, *, by_counting: bool
-) -> None:
+def test_sort_keys_with_few_different_bits_are_grouped(spread: int, *, by_counting: bool) -> None:
     random = np.random.default_rng(spread)
     rows = 3000
     sort_keys = random.integers(0, 1 << 63, rows, dtype=np.uint64) << np.uint64(1)

@@ -1,6 +1,6 @@
 """A kind of keyed state that Holdfast doesn't have goes through all that moves state about.
 
-Nothing asks of state more than what `StateHandle` and `KeyedStateHandle` say.
+The product uses only the methods of `StateHandle` and `KeyedStateHandle`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +66,7 @@ class Runs(msgspec.Struct, frozen=True, tag="runs"):
         return msgspec.structs.replace(self, key_groups=(start, end)) if start <= end else None
 
 
-def keyed(*runs: Runs) -> StoredSubtask:
+def keyed_subtask(*runs: Runs) -> StoredSubtask:
     return StoredSubtask(managed_keyed=cast("tuple[KeyGroupsStateHandle, ...]", runs))
 
 
@@ -87,7 +87,7 @@ def checkpoint(local_directory: str) -> CompletedCheckpoint:
 
     def subtask(first: int, last: int) -> StoredSubtask:
         manifest = ByteStreamStateHandle(b"manifest")
-        return keyed(Runs((first, last), (file(b"old" * 100), file(b"new")), manifest))
+        return keyed_subtask(Runs((first, last), (file(b"old" * 100), file(b"new")), manifest))
 
     operators = {"counts": StoredOperator(2, 8, {0: subtask(0, 3), 1: subtask(4, 7)})}
     metadata = CheckpointMetadata(
@@ -187,17 +187,17 @@ def test_it_is_cut_by_key_groups_when_the_job_is_rescaled(checkpoint: CompletedC
     ]
 
 
-def test_what_it_says_of_itself_is_a_flaw_of_its_operator(checkpoint: CompletedCheckpoint) -> None:
+def test_error_of_a_handle_names_its_operator(checkpoint: CompletedCheckpoint) -> None:
     operator = checkpoint.metadata.operators["counts"]
     assert operator.find_inconsistency() is None
     broken = msgspec.structs.replace(runs_in(operator.subtasks[1])[0], runs=())
-    damaged = msgspec.structs.replace(operator, subtasks={1: keyed(broken)})
+    damaged = msgspec.structs.replace(operator, subtasks={1: keyed_subtask(broken)})
     assert damaged.find_inconsistency() == "in subtask 1: no runs"
     beyond = msgspec.structs.replace(operator, max_parallelism=7)
     assert beyond.find_inconsistency() == "key groups 4 to 7 and max parallelism 7"
 
 
-def test_a_snapshot_that_is_cancelled_discards_it(checkpoint: CompletedCheckpoint) -> None:
+def test_cancelled_snapshot_discards_the_state(checkpoint: CompletedCheckpoint) -> None:
     state = checkpoint.metadata.operators["counts"].subtasks[0]
     streams = SnapshotStreams(memory_factory())
     streams.adopt(runs_in(state)[0])

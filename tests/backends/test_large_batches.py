@@ -37,16 +37,16 @@ def test_rows_are_taken_in_order_from_all_parts(monkeypatch: Any, bound: int) ->
             batch(int(end) - length, length) for end, length in zip(ends, lengths, strict=True)
         ]
         for rows in (choose.integers(0, 10, 25), np.arange(10), np.empty(0, np.int64)):
-            taken = list(take_rows(parts, rows))
-            assert pa.Table.from_batches(taken)["n"].to_pylist() == rows.tolist()
-            assert len(taken) == 1 or bound < 1 << 30
+            batches = list(take_rows(parts, rows))
+            assert pa.Table.from_batches(batches)["n"].to_pylist() == rows.tolist()
+            assert len(batches) == 1 or bound < 1 << 30
 
 
 # It takes 4 GB of memory.
 @pytest.mark.exhaustive
-def test_rows_that_overflow_together_are_taken_in_several_batches() -> None:
+def test_rows_beyond_one_batch_become_several() -> None:
     texts = ["x" * (100 << 20), *["y"] * 1000]  # of an average row there is room for all
     rows = pa.record_batch({"text": texts})
-    lengths = [taken.num_rows for taken in take_rows([rows], np.zeros(25, np.int64))]
+    lengths = [batch.num_rows for batch in take_rows([rows], np.zeros(25, np.int64))]
     assert len(lengths) > 1
     assert sum(lengths) == 25

@@ -109,7 +109,7 @@ def test_rows_with_lists_of_no_type_and_required_fields_become_a_table() -> None
     assert table.to_pylist() == [rows[1], rows[2], rows[0]]
 
 
-def test_elements_that_are_no_rows_make_no_table() -> None:
+def test_elements_without_columns_have_no_table() -> None:
     with pytest.raises(InvalidRequestError, match="only structs are rows"):
         state_of(pa.int64(), 1).to_table()
 
@@ -128,7 +128,7 @@ def test_update_replaces_and_clear_removes() -> None:
 
 
 GOOD = {pa.int64(): 7, pa.string(): "x", pa.timestamp("ms"): 7, CATEGORY: "a", ROW: ROWS[0]}
-MISFITS: dict[Any, dict[str, Any]] = {
+INCOMPATIBLE: dict[Any, dict[str, Any]] = {
     pa.int64(): {
         "None": None,
         "list of None": [None],
@@ -180,11 +180,11 @@ MISFITS: dict[Any, dict[str, Any]] = {
     ("element_type", "values"),
     [
         pytest.param(element_type, values, id=f"{element_type}: {name}")
-        for element_type, cases in MISFITS.items()
+        for element_type, cases in INCOMPATIBLE.items()
         for name, values in cases.items()
     ],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(
+def test_incompatible_elements_are_refused_and_change_nothing(
     element_type: Any, values: Any, method: str
 ) -> None:
     state = state_of(element_type, GOOD[element_type])
@@ -219,16 +219,14 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
         (ROW, 1),
     ],
 )
-def test_one_element_that_does_not_fit_is_refused_and_changes_nothing(
-    element_type: Any, value: Any
-) -> None:
+def test_incompatible_element_is_refused_and_changes_nothing(element_type: Any, value: Any) -> None:
     state = state_of(element_type)
     with pytest.raises(InvalidRequestError, match="'s'"):
         state.add(value)
     assert state.get() == []
 
 
-def test_an_element_that_is_changed_after_it_was_added_stays_as_it_was() -> None:
+def test_element_changed_after_it_was_added_stays_unchanged() -> None:
     state = state_of(pa.list_(pa.int64()))
     element: list[Any] = [1]
     state.add(element)
@@ -251,7 +249,7 @@ def test_arrays_of_the_right_type_are_taken_without_a_copy() -> None:
 
 
 class TestDescriptor:
-    def test_a_schema_stands_for_rows(self) -> None:
+    def test_schema_is_a_type_of_rows(self) -> None:
         assert ListStateDescriptor("s", pa.schema(list(ROW))) == ListStateDescriptor("s", ROW)
 
     @pytest.mark.parametrize(
@@ -286,7 +284,7 @@ def test_an_error_of_the_users_own_generator_comes_through() -> None:
 
 
 class TestOwnership:
-    """What is in a state no longer depends on what it was made of."""
+    """A state is independent of the objects that it was made of."""
 
     @pytest.mark.parametrize("as_column", [np.array, pd.Series])
     def test_a_column_of_numpy_changed_afterwards_changes_nothing(self, as_column: Any) -> None:
@@ -300,7 +298,7 @@ class TestOwnership:
             state.clear()
 
     @pytest.mark.parametrize("values", ["abc", b"abc", {"a": 1}, np.str_("def")], ids=repr)
-    def test_what_is_iterable_by_accident_is_no_list_of_elements(self, values: Any) -> None:
+    def test_accidental_iterable_is_refused_as_elements(self, values: Any) -> None:
         state = state_of(pa.string())
         with pytest.raises(InvalidRequestError, match="not a list of elements"):
             state.add_all(values)

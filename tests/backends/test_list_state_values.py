@@ -71,7 +71,7 @@ NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
         (pa.list_(pa.struct([REQUIRED])), [{"item": None}]),
     ],
 )
-def test_a_python_value_that_would_change_is_refused(element_type: Any, value: Any) -> None:
+def test_lossy_python_value_is_refused(element_type: Any, value: Any) -> None:
     state = state_of(element_type)
     with pytest.raises(InvalidRequestError, match="'s'"):
         state.add(value)
@@ -104,9 +104,7 @@ def arrow_takes_uuids() -> bool:
             pa.uuid(),
             uuid.UUID(int=5),
             uuid.UUID(int=5),
-            marks=pytest.mark.skipif(
-                not arrow_takes_uuids(), reason="pyarrow 21 takes bytes alone"
-            ),
+            marks=pytest.mark.skipif(not arrow_takes_uuids(), reason="pyarrow 21 takes only bytes"),
         ),
         (pa.uuid(), uuid.UUID(int=5).bytes, uuid.UUID(int=5)),
         (pa.json_(), '{"a": 1}', '{"a": 1}'),
@@ -124,9 +122,7 @@ def arrow_takes_uuids() -> bool:
     ],
     ids=str,
 )
-def test_a_python_value_that_does_not_change_is_taken(
-    element_type: Any, value: Any, expected: Any
-) -> None:
+def test_lossless_python_value_is_accepted(element_type: Any, value: Any, expected: Any) -> None:
     state = state_of(element_type, value)
     state.add_all([value])
     assert state.get() == [expected] * 2
@@ -146,9 +142,7 @@ SCALARS_MAKE_NO_ARRAY: dict[str, tuple[pa.DataType, Any]] = {
 @pytest.mark.parametrize(
     ("element_type", "value"), SCALARS_MAKE_NO_ARRAY.values(), ids=SCALARS_MAKE_NO_ARRAY
 )
-def test_elements_that_are_added_alone_are_in_a_snapshot_whatever_their_type(
-    element_type: pa.DataType, value: Any
-) -> None:
+def test_single_added_elements_are_in_the_snapshot(element_type: pa.DataType, value: Any) -> None:
     backend = OperatorStateBackend()
     state = list_state(backend, "s", element_type)
     state.add(value)
@@ -177,7 +171,7 @@ def test_elements_that_are_added_alone_are_in_a_snapshot_whatever_their_type(
     ],
     ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
 )
-def test_elements_that_python_has_no_object_for_are_there_for_arrow(
+def test_elements_without_python_objects_are_readable_in_arrow(
     element_type: pa.DataType, elements: pa.Array
 ) -> None:
     backend = OperatorStateBackend()
@@ -225,7 +219,7 @@ NULLS: dict[str, tuple[pa.DataType, pa.Array]] = {
 
 
 @pytest.mark.parametrize(("element_type", "elements"), NULLS.values(), ids=NULLS)
-def test_arrow_data_with_nulls_where_none_may_be_is_refused(
+def test_arrow_data_with_nulls_in_required_fields_is_refused(
     element_type: pa.DataType, elements: Any
 ) -> None:
     state = state_of(element_type)
@@ -278,7 +272,7 @@ NARROWER: dict[str, tuple[pa.Array, pa.DataType]] = {
 
 
 @pytest.mark.parametrize(("elements", "element_type"), NARROWER.values(), ids=NARROWER)
-def test_numbers_that_a_narrower_float_can_not_hold_are_refused(
+def test_numbers_beyond_a_narrower_float_are_refused(
     elements: Any, element_type: pa.DataType
 ) -> None:
     state = state_of(element_type)
@@ -287,7 +281,7 @@ def test_numbers_that_a_narrower_float_can_not_hold_are_refused(
     assert len(state) == 0
 
 
-def test_numbers_that_a_narrower_float_holds_are_rounded_to_it() -> None:
+def test_numbers_within_a_narrower_float_are_rounded() -> None:
     state = state_of(pa.float32())
     state.add_all(pa.array([0.1, math.inf, -math.inf, 3.0]))
     assert state.get() == [np.float32(0.1), math.inf, -math.inf, 3.0]
@@ -298,7 +292,7 @@ def test_numbers_that_a_narrower_float_holds_are_rounded_to_it() -> None:
     assert state.get() == [[None]]
 
 
-class TestColumnsOfPandas:
+class TestPandasColumns:
     def test_nan_is_a_number_in_a_column_of_floats(self) -> None:
         state = state_of(float)
         for column in (pd.Series([1.0, math.nan]), np.array([1.0, math.nan])):
@@ -338,7 +332,7 @@ class TestRows:
             ([1], [[None]], "column 'b': field 'item' must not be None"),
         ],
     )
-    def test_nulls_where_none_may_be_are_refused(self, a: Any, b: Any, why: str) -> None:
+    def test_nulls_in_required_fields_are_refused(self, a: Any, b: Any, why: str) -> None:
         columns = [pa.array(a, pa.int64()), pa.array(b, self.SCHEMA.types[1])]
         for batch in (
             pa.record_batch(columns, self.SCHEMA),
@@ -363,7 +357,7 @@ def test_numpy_columns_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfff", "ü\ud83d"])
-def test_a_lone_surrogate_is_refused_and_the_state_goes_on(text: str) -> None:
+def test_lone_surrogate_is_refused_and_the_state_stays_usable(text: str) -> None:
     state = state_of(pa.string(), "before")
     for call in (
         lambda: state.add(text),
@@ -407,7 +401,7 @@ class Whole:
     weight: float = 0.5
 
 
-def test_objects_inside_of_objects_that_are_added_alone_are_values() -> None:
+def test_nested_objects_of_a_single_added_object_are_values() -> None:
     given = [
         Whole(Part(1, ["a"]), [None, Part(2, [])], {"b": Part(3, ["c"])}),
         Whole(None, [], {}, 2),
@@ -434,7 +428,7 @@ def test_objects_inside_of_objects_that_are_added_alone_are_values() -> None:
     ],
     ids=["a large number", "no object", "no text", "no float", "None"],
 )
-def test_an_object_that_is_added_alone_is_refused_for_what_is_inside_of_it(value: Any) -> None:
+def test_single_added_object_is_refused_for_a_nested_value(value: Any) -> None:
     elements = state_of(Whole)
     with pytest.raises(InvalidRequestError, match="don't fit list state 's'"):
         elements.add(value)

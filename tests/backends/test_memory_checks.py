@@ -1,4 +1,4 @@
-"""Arrays that were read: they lead to their own memory alone, whatever text they hold."""
+"""Arrays that were read refer only to their own memory, whatever their text."""
 
 import struct
 
@@ -11,18 +11,18 @@ NO_TEXT = b"\xff\xfe"
 
 
 def texts(*ends: int) -> pa.Array:
-    """Texts that end there, in two bytes that are no UTF-8."""
+    """Texts that end there, in two bytes of invalid UTF-8."""
     offsets = struct.pack(f"<{len(ends) + 1}i", 0, *ends)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(NO_TEXT)]
     return pa.Array.from_buffers(pa.string(), len(ends), buffers)
 
 
-def nested(array: pa.Array) -> dict[str, pa.Array]:
-    """The array, alone and in other arrays."""
+def nest_array(array: pa.Array) -> dict[str, pa.Array]:
+    """Return the array by itself and inside of other arrays."""
     ends = pa.array([0, len(array)], pa.int32())
     numbers = pa.array(range(len(array)), pa.int32())
     return {
-        "alone": array,
+        "flat": array,
         "in a struct": pa.StructArray.from_arrays([array, array], ["a", "a"]),
         "in a required field": pa.StructArray.from_arrays(
             [array], fields=[pa.field("a", array.type, nullable=False)]
@@ -33,14 +33,14 @@ def nested(array: pa.Array) -> dict[str, pa.Array]:
     }
 
 
-@pytest.mark.parametrize("where", nested(texts(2)))
-def test_text_may_be_of_any_bytes_but_must_end_in_its_own_memory(where: str) -> None:
-    check_memory(nested(texts(1, 2))[where])
+@pytest.mark.parametrize("place", nest_array(texts(2)))
+def test_text_may_be_of_any_bytes_but_must_end_in_its_own_memory(place: str) -> None:
+    check_memory(nest_array(texts(1, 2))[place])
     with pytest.raises(pa.ArrowInvalid, match="out of bounds"):
-        check_memory(nested(texts(200, 2))[where])
+        check_memory(nest_array(texts(200, 2))[place])
 
 
-def test_what_is_missing_may_have_an_index_into_nothing_and_a_null_where_none_may_be() -> None:
+def test_missing_values_may_have_invalid_indices_and_nulls() -> None:
     kinds = pa.dictionary(pa.int32(), pa.string())
     inner = pa.struct([pa.field("kind", kinds), pa.field("name", pa.string(), nullable=False)])
     check_memory(pa.array([{"inner": None}], pa.struct([("inner", inner)])))

@@ -85,7 +85,7 @@ class TestBackend:
         assert dict(again.entries()) == {1: 2, 3: 4, 2**20: 2}
 
     @pytest.mark.parametrize("place", ["key", "value"])
-    def test_keys_and_values_of_maps_that_can_not_migrate_are_refused(self, place: str) -> None:
+    def test_incompatible_map_keys_and_values_are_refused(self, place: str) -> None:
         wanted = (str, int) if place == "key" else (int, str)
         backend = OperatorStateBackend()
         broadcast_state(backend, "b", (int, int), {1: 2})
@@ -102,7 +102,7 @@ class TestBackend:
         state = restored(backend).get_broadcast_state(descriptor)
         assert state.get(1) == {"a": 1, "b": 7}
 
-    def test_what_is_not_asked_for_stays_as_it_was_stored(self) -> None:
+    def test_state_not_requested_stays_as_stored(self) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", V1).add(V1(1, "x"))
         for _ in range(3):
@@ -126,7 +126,7 @@ class TestBackend:
 MOVED = [msgspec.defstruct("Moved", [("x", int)], module=module) for module in ("before", "now")]
 
 
-class TestSubtasksThatAskAtDifferentTimes:
+class TestRequestsAtDifferentTimes:
     """A type that is new to the job, but that not every subtask has asked for in each run."""
 
     TYPES = (
@@ -140,7 +140,7 @@ class TestSubtasksThatAskAtDifferentTimes:
 
     @staticmethod
     def half_migrated(get: Any, stored: Any, wanted: Any, value: Any) -> list[list[Any]]:
-        """Handles of two subtasks, of which the second one has asked for the new type."""
+        """Handles of two subtasks; the second one requested the new type."""
         handles = []
         for number in range(2):
             backend = OperatorStateBackend()
@@ -161,7 +161,7 @@ class TestSubtasksThatAskAtDifferentTimes:
         get = MODES[mode]
         stored, wanted, value, expected = types
         handles = self.half_migrated(get, stored, wanted, value)
-        for _ in range(idle_runs):  # nobody asks
+        for _ in range(idle_runs):  # without a request
             parts = redistribute(handles, parallelism)
             results = [
                 OperatorStateBackend.restore(part).snapshot(memory_factory()).run()
@@ -188,7 +188,7 @@ class TestSubtasksThatAskAtDifferentTimes:
         state = list_state(OperatorStateBackend.restore(handles), "s", new)
         assert [element["a"] for element in state.get()] == [0, 1, 2, 3, 4]
 
-    def test_the_rest_is_in_files_of_its_own(self, local_directory: str) -> None:
+    def test_remaining_rows_are_in_separate_files(self, local_directory: str) -> None:
         backends = [
             backend_with(s=(arrow_type, [1]), t=(int, [2]))
             for arrow_type in (pa.int32(), pa.int64())
@@ -218,12 +218,12 @@ class TestSubtasksThatAskAtDifferentTimes:
         backend = restored(
             *(backend_with(s=(arrow_type, [1])) for arrow_type in (pa.int32(), pa.int64()))
         )
-        handler = OperatorStateHandler(uid="op", function=_Nothing(), backend=backend)
+        handler = OperatorStateHandler(uid="op", function=_Stateless(), backend=backend)
         state = handler.snapshot_state(1, memory_factory()).run().state
         again = OperatorStateBackend.restore(state.managed_operator)
         assert list_state(again, "s").get() == [1, 1]
 
-    def test_pickles_of_a_class_that_has_moved_stay_apart(self) -> None:
+    def test_pickles_of_a_moved_class_stay_apart(self) -> None:
         backends = [
             backend_with(s=(Pickled(cls), [value]))
             for cls, value in ((Plain, Plain(1)), (dict, {1: 2}))
@@ -235,7 +235,7 @@ class TestSubtasksThatAskAtDifferentTimes:
         assert list_state(backend, "s", Pickled()).get() == [Plain(1), {1: 2}]
 
 
-class _Nothing(CheckpointedFunction):
+class _Stateless(CheckpointedFunction):
     def initialize_state(self, context: Any) -> None:
         pass
 
@@ -244,12 +244,12 @@ class TestKeys:
     STORED = msgspec.defstruct("K", [("x", int)], frozen=True)
     WITH_Y = msgspec.defstruct("K", [("x", int), ("y", int, 0)], frozen=True)
 
-    def restored(self, *keys: Any) -> OperatorStateBackend:
+    def restore(self, *keys: Any) -> OperatorStateBackend:
         backend = OperatorStateBackend()
         broadcast_state(backend, "b", (type(keys[0]), str), {key: str(key.x) for key in keys})
         return restored(backend)
 
-    def test_keys_that_would_be_the_same_are_refused(self) -> None:
+    def test_map_keys_equal_after_migration_are_refused(self) -> None:
         keys = [(1, 2), (2, 1)]
         backend = OperatorStateBackend()
         broadcast_state(backend, "b", (tuple[int, ...], str), {key: str(key) for key in keys})
@@ -260,25 +260,25 @@ class TestKeys:
         state = broadcast_state(restored(backend), "b", (tuple[int, ...], str))
         assert dict(state.entries()) == {(1, 2): "(1, 2)", (2, 1): "(2, 1)"}
 
-    def test_keys_that_would_lose_a_field_are_refused(self) -> None:
-        backend = self.restored(self.WITH_Y(1, 1), self.WITH_Y(2, 2))
+    def test_map_keys_losing_a_field_are_refused(self) -> None:
+        backend = self.restore(self.WITH_Y(1, 1), self.WITH_Y(2, 2))
         for wanted in (self.STORED, pa.struct([("x", pa.int64()), ("z", pa.int64())])):
             with pytest.raises(
                 StateMigrationError, match=r"'y'\] are gone.*keys of a map keep all"
             ):
                 broadcast_state(backend, "b", (wanted, str))
 
-    def test_keys_that_stay_different_migrate(self) -> None:
-        backend = self.restored(self.STORED(1), self.STORED(2))
+    def test_map_keys_still_distinct_migrate(self) -> None:
+        backend = self.restore(self.STORED(1), self.STORED(2))
         state = broadcast_state(backend, "b", (self.WITH_Y, str))
         assert dict(state.entries()) == {self.WITH_Y(1): "1", self.WITH_Y(2): "2"}
 
-    def test_keys_that_several_handles_share_migrate(self) -> None:
-        backends = [self.restored(self.STORED(1), self.STORED(2)) for _ in range(2)]
+    def test_map_keys_shared_by_handles_migrate(self) -> None:
+        backends = [self.restore(self.STORED(1), self.STORED(2)) for _ in range(2)]
         state = broadcast_state(restored(*backends), "b", (self.WITH_Y, str))
         assert dict(state.entries()) == {self.WITH_Y(1): "1", self.WITH_Y(2): "2"}
 
-    def test_keys_that_can_not_be_looked_up_any_more_are_refused(self) -> None:
+    def test_map_keys_unhashable_after_migration_are_refused(self) -> None:
         wanted = message(("x", int), ("y", int, 0))
         with pytest.raises(StateMigrationError, match="looked up"):
-            broadcast_state(self.restored(self.STORED(1)), "b", (wanted, str))
+            broadcast_state(self.restore(self.STORED(1)), "b", (wanted, str))

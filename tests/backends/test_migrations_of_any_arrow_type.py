@@ -45,7 +45,7 @@ def _fields(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataT
     )
 
 
-def _nested(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+def _nest(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
     item = st.builds(_field, st.just("item"), types, nullable=st.booleans())
     keys = st.sampled_from([pa.int8(), pa.int64(), pa.string()])
     return (
@@ -57,11 +57,11 @@ def _nested(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataT
     )
 
 
-all_types = st.recursive(leaf_types, _nested, max_leaves=5)
+all_types = st.recursive(leaf_types, _nest, max_leaves=5)
 
 
 @st.composite
-def changed(draw: st.DrawFn, stored: pa.DataType) -> pa.DataType:
+def change_type(draw: st.DrawFn, stored: pa.DataType) -> pa.DataType:
     """Some type; most of the time one that is like the given one."""
     if draw(st.integers(0, 9)) == 0:
         return draw(all_types)
@@ -69,7 +69,7 @@ def changed(draw: st.DrawFn, stored: pa.DataType) -> pa.DataType:
         fields = [
             _field(
                 field.name,
-                draw(changed(field.type)),
+                draw(change_type(field.type)),
                 nullable=field.nullable or draw(st.booleans()),
             )
             for field in stored
@@ -79,13 +79,13 @@ def changed(draw: st.DrawFn, stored: pa.DataType) -> pa.DataType:
             fields.append(_field("new", draw(leaf_types), nullable=draw(st.integers(0, 3)) > 0))
         return pa.struct(draw(st.permutations(fields)))
     if pa.types.is_map(stored):
-        item = pa.field("value", draw(changed(stored.item_type)), nullable=True)
+        item = pa.field("value", draw(change_type(stored.item_type)), nullable=True)
         key = draw(
-            changed(stored.key_type).filter(lambda data_type: not pa.types.is_null(data_type))
+            change_type(stored.key_type).filter(lambda data_type: not pa.types.is_null(data_type))
         )
         return pa.map_(key, item)
     if isinstance(stored, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
-        item = _field("item", draw(changed(stored.value_type)), nullable=draw(st.booleans()))
+        item = _field("item", draw(change_type(stored.value_type)), nullable=draw(st.booleans()))
         return draw(st.sampled_from([pa.list_, pa.large_list]))(item)
     return draw(leaf_types if draw(st.booleans()) else st.just(stored))
 
@@ -109,13 +109,13 @@ def values_of(data_type: pa.DataType, *, nullable: bool = True) -> st.SearchStra
     return st.none() | values if nullable and not pa.types.is_null(data_type) else values
 
 
-def expected(value: Any, stored: pa.DataType, wanted: pa.DataType) -> Any:
-    """What a value is in a type that holds it."""
+def migrate_value(value: Any, stored: pa.DataType, wanted: pa.DataType) -> Any:
+    """Return the value in a wider type."""
     if value is None:
         return None
     if pa.types.is_struct(wanted):
         return {
-            field.name: expected(value[field.name], stored.field(field.name).type, field.type)
+            field.name: migrate_value(value[field.name], stored.field(field.name).type, field.type)
             if stored.get_field_index(field.name) >= 0
             else None
             for field in wanted
@@ -123,18 +123,18 @@ def expected(value: Any, stored: pa.DataType, wanted: pa.DataType) -> Any:
     if pa.types.is_map(wanted):
         return [
             (
-                expected(key, stored.key_type, wanted.key_type),
-                expected(item, stored.item_type, wanted.item_type),
+                migrate_value(key, stored.key_type, wanted.key_type),
+                migrate_value(item, stored.item_type, wanted.item_type),
             )
             for key, item in value
         ]
     if isinstance(value, list):
-        return [expected(element, stored.value_type, wanted.value_type) for element in value]
+        return [migrate_value(element, stored.value_type, wanted.value_type) for element in value]
     return value
 
 
 def _is_valid(array: pa.Array) -> bool:
-    """Whether Arrow takes the array for whole: it fills null structs with indices of empty dictionaries."""
+    """Return whether Arrow accepts the array, whose null structs may have indices into empty dictionaries."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -146,7 +146,7 @@ def _is_valid(array: pa.Array) -> bool:
 def test_a_change_keeps_every_value_or_is_refused(
     data: st.DataObject, stored: pa.DataType, start: int
 ) -> None:
-    wanted = data.draw(changed(stored))
+    wanted = data.draw(change_type(stored))
     note(f"{stored} -> {wanted}")
     values = data.draw(st.lists(values_of(stored), max_size=6))
     try:
@@ -158,7 +158,7 @@ def test_a_change_keeps_every_value_or_is_refused(
     result = change(array)
     assert result.type.equals(wanted)
     result.validate(full=True)
-    assert result.to_pylist() == [expected(value, stored, wanted) for value in values[start:]]
+    assert result.to_pylist() == [migrate_value(value, stored, wanted) for value in values[start:]]
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def test_an_array_conforms_to_a_type_with_nulls_elsewhere(
 
 @given(data=st.data(), stored=all_types)
 def test_a_state_is_migrated_or_stays_as_it_was(data: st.DataObject, stored: pa.DataType) -> None:
-    wanted = data.draw(changed(stored))
+    wanted = data.draw(change_type(stored))
     values = [
         element
         for element in data.draw(st.lists(values_of(stored), max_size=4))
@@ -203,7 +203,7 @@ def test_a_state_is_migrated_or_stays_as_it_was(data: st.DataObject, stored: pa.
     backend = restored(backend)
     with suppress(StateMigrationError):
         state = list_state(backend, "s", wanted)
-        assert state.get() == [expected(value, stored, wanted) for value in values]
+        assert state.get() == [migrate_value(value, stored, wanted) for value in values]
         assert list_state(restored(backend), "s", wanted).get() == state.get()
         return
     assert list_state(backend, "s", stored).get() == values

@@ -23,7 +23,7 @@ class TestArrowStructs:
     STORED = struct(a=pa.int64(), b=pa.string())
     ROWS: list[Any] = [{"a": 1, "b": "x"}, {"a": None, "b": None}]  # noqa: RUF012  # not changed
 
-    def test_a_field_may_be_added_that_can_be_missing(self) -> None:
+    def test_nullable_field_may_be_added(self) -> None:
         wanted = struct(a=pa.int64(), b=pa.string(), c=pa.list_(pa.int8()))
         assert migrated(self.STORED, wanted, self.ROWS) == [{**row, "c": None} for row in self.ROWS]
 
@@ -51,7 +51,7 @@ class TestArrowStructs:
         rows = migrated(self.STORED, wanted, self.ROWS, {"c": default})
         assert rows == [{**row, "c": default} for row in self.ROWS]
 
-    def test_a_field_that_must_be_there_needs_a_default(self) -> None:
+    def test_required_field_needs_a_default(self) -> None:
         wanted = pa.struct([*self.STORED, required("c", pa.int64())])
         assert "c is new" in refused(self.STORED, wanted, self.ROWS)
 
@@ -74,7 +74,7 @@ class TestArrowStructs:
         assert rows == [{"c": None}, {"c": None}]
         assert migrated(pa.struct([]), struct(c=pa.int8()), [{}, {}]) == rows
 
-    def test_fields_that_are_gone_are_refused_unless_told(self) -> None:
+    def test_removed_fields_are_refused_unless_dropped(self) -> None:
         nested = struct(l=pa.list_(struct(p=pa.int64(), q=pa.int64())))
         wanted = struct(l=pa.list_(struct(p=pa.int64(), r=pa.int64())))
         rows = [{"l": [{"p": 1, "q": 2}]}, {"l": None}]
@@ -97,13 +97,11 @@ class TestArrowStructs:
             ({"dropped": "old"}, "must be a list of names"),
         ],
     )
-    def test_changes_that_contradict_the_type_are_refused(
-        self, options: dict[str, Any], message: str
-    ) -> None:
+    def test_contradictory_changes_are_refused(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(InvalidRequestError, match=f"'s'.*{message}"):
             ListStateDescriptor("s", self.STORED, **options)
 
-    def test_a_field_that_is_stored_under_both_names_is_refused(self) -> None:
+    def test_field_stored_under_both_names_is_refused(self) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", struct(a=pa.int64(), c=pa.int64()))
         wanted = ListStateDescriptor("s", struct(a=pa.int64()), renamed={"a": "c"})
@@ -118,7 +116,7 @@ class TestArrowStructs:
         assert state.get() == self.ROWS
         assert [list(row) for row in state.get()] == [["b", "a"]] * 2
 
-    def test_what_could_be_missing_can_not_become_required(self) -> None:
+    def test_nullable_field_must_not_become_required(self) -> None:
         wanted = pa.struct([required("a", pa.int64()), ("b", pa.string())])
         assert "a was nullable" in refused(self.STORED, wanted, self.ROWS)
         assert migrated(wanted, self.STORED, self.ROWS[:1]) == self.ROWS[:1]
@@ -189,17 +187,17 @@ FLOATS = {
 class TestArrowNumbers:
     @pytest.mark.parametrize("stored", INTS)
     @pytest.mark.parametrize("wanted", INTS)
-    def test_integers_become_others_that_hold_all_of_them(self, stored: str, wanted: str) -> None:
+    def test_integers_migrate_to_wider_integers(self, stored: str, wanted: str) -> None:
         int_type, low, high = INTS[stored]
-        other, least, most = INTS[wanted]
-        if least <= low and high <= most:
+        other, min_value, max_value = INTS[wanted]
+        if min_value <= low and high <= max_value:
             assert migrated(int_type, other, [low, 0, high]) == [low, 0, high]
         else:
             assert "can't hold every" in refused(int_type, other, [1])
 
     @pytest.mark.parametrize("stored", INTS)
     @pytest.mark.parametrize("wanted", FLOATS)
-    def test_integers_become_floats_that_are_exact(self, stored: str, wanted: str) -> None:
+    def test_integers_migrate_to_exact_floats(self, stored: str, wanted: str) -> None:
         int_type, low, high = INTS[stored]
         other, bits = FLOATS[wanted]
         if max(-low, high + 1) <= 2**bits:
@@ -270,7 +268,7 @@ class TestOtherArrowTypes:
         ],
         ids=str,
     )
-    def test_what_holds_all_is_taken(self, stored: Any, wanted: Any, values: list[Any]) -> None:
+    def test_wider_type_is_accepted(self, stored: Any, wanted: Any, values: list[Any]) -> None:
         assert migrated(stored, wanted, values) == values
 
     @pytest.mark.parametrize(
@@ -305,7 +303,7 @@ class TestOtherArrowTypes:
         ],
         ids=str,
     )
-    def test_what_need_not_hold_all_is_refused(self, stored: Any, wanted: Any) -> None:
+    def test_narrower_type_is_refused(self, stored: Any, wanted: Any) -> None:
         refused(stored, wanted)
 
     @pytest.mark.parametrize(
@@ -319,11 +317,11 @@ class TestOtherArrowTypes:
         ],
         ids=str,
     )
-    def test_the_message_says_where(self, stored: Any, wanted: Any, at: str) -> None:
+    def test_migration_error_has_the_path(self, stored: Any, wanted: Any, at: str) -> None:
         assert at in refused(stored, wanted)
 
 
-def test_a_dictionary_of_nothing_inside_of_what_is_missing_becomes_texts() -> None:
+def test_empty_dictionary_in_a_missing_struct_becomes_texts() -> None:
     kinds = pa.dictionary(pa.int32(), pa.string())
     stored, wanted = struct(s=struct(d=kinds)), struct(s=struct(d=pa.string()))
     assert migrated(stored, wanted, [{"s": None}]) == [{"s": None}]

@@ -126,7 +126,7 @@ class Node(msgspec.Struct):
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Makes types that refer to themselves, with a field more; each in a module of its own."""
+    """Makes types that refer to themselves, with a field more; each in its own module."""
 
     def make(field: str = "") -> Any:
         module = ModuleType(f"program_{uuid.uuid4().hex}")
@@ -242,7 +242,7 @@ class TestClasses:
             (int, int | str, "was stored by Arrow"),
         ],
     )
-    def test_what_the_types_have_no_way_for_is_refused(
+    def test_unsupported_python_migration_is_refused(
         self, stored: Any, wanted: Any, why: str
     ) -> None:
         assert why in refused(stored, wanted)
@@ -275,7 +275,7 @@ class TestClasses:
             ),
         ],
     )
-    def test_values_that_the_new_type_does_not_have_are_refused(
+    def test_values_outside_of_the_new_type_are_refused(
         self, stored: Any, wanted: Any, value: Any, why: str
     ) -> None:
         element = stored(**value) if isinstance(value, dict) and isinstance(stored, type) else value
@@ -295,7 +295,7 @@ class TestClasses:
             (int | V1, int | ONLY_A, V1(1, "x"), {"a": 1}, ["b"]),
         ],
     )
-    def test_fields_that_are_dropped_on_purpose_are_lost(
+    def test_dropped_fields_are_lost(
         self, stored: Any, wanted: Any, value: Any, expected: Any, dropped: list[str]
     ) -> None:
         (result,) = migrated(stored, wanted, [value], dropped=dropped)
@@ -316,11 +316,11 @@ class TestClasses:
         (result,) = migrated(stored, wanted, [value], renamed=renamed)
         assert msgspec.to_builtins(result) == expected
 
-    def test_fields_that_no_column_has_can_not_be_renamed(self) -> None:
+    def test_unknown_fields_can_not_be_renamed(self) -> None:
         with pytest.raises(InvalidRequestError, match="MessagePack, whose fields can't be renamed"):
             ListStateDescriptor("s", int | V1, renamed={"a": "c"})
 
-    def test_what_is_inside_of_lists_and_dicts_gets_defaults(self) -> None:
+    def test_structs_in_lists_and_dicts_get_defaults(self) -> None:
         stored = message(("l", list[Point]), ("d", dict[str, Point | None]))
         wanted = message(("l", list[PointAndMany]), ("d", dict[str, PointAndMany | None]))
         values = [stored([Point(1, 2), Point(3, 4)], {"a": Point(5, 6), "b": None})]
@@ -328,12 +328,12 @@ class TestClasses:
             wanted([PointAndMany(1, 2), PointAndMany(3, 4)], {"a": PointAndMany(5, 6), "b": None})
         ]
 
-    def test_what_was_left_out_by_an_older_class_is_not_guessed(self) -> None:
+    def test_values_omitted_by_an_older_class_are_not_guessed(self) -> None:
         stored = message(("a", int | str, 5), omit_defaults=True)
         wanted = message(("a", int | str, 6), omit_defaults=True)
         assert "omit_defaults" in refused(stored, wanted, [stored()])
 
-    def test_types_that_refer_to_themselves_change_too(self, node: Callable[..., Any]) -> None:
+    def test_recursive_types_migrate(self, node: Callable[..., Any]) -> None:
         stored = node()
         values = [stored(1, stored(2), [stored(3, stored(4))])]
         wanted = node("name: str = 'new'")
@@ -341,19 +341,17 @@ class TestClasses:
         assert result.name == result.next.name == result.children[0].next.name == "new"
         assert (result.next.value, result.children[0].next.value) == (2, 4)
 
-    def test_what_is_wrong_in_a_type_that_refers_to_itself_is_found(
-        self, node: Callable[..., Any]
-    ) -> None:
+    def test_error_in_a_recursive_type_is_found(self, node: Callable[..., Any]) -> None:
         stored, wanted = node("name: str = ''"), node("name: int = 0")
         assert "name`" in refused(stored, wanted, [stored(1, stored(2, name="x"), name="x")])
 
     def test_another_name_or_docstring_is_the_same_type(self) -> None:
         stored = message(("a", int))
         wanted = msgspec.defstruct("Other", [("a", int)], module=__name__)
-        wanted.__doc__ = "Says more."
+        wanted.__doc__ = "More words."
         assert migrated(stored, wanted, [stored(1)]) == [wanted(1)]
 
-    def test_elements_are_stored_anew_in_the_new_form(self) -> None:
+    def test_elements_are_stored_in_the_new_form(self) -> None:
         wanted = message(("a", int), ("b", str), ("c", int, 7))
         backend = OperatorStateBackend()
         list_state(backend, "s", V1).add_all([V1(1, "x")])
@@ -362,7 +360,7 @@ class TestClasses:
             {"a": 1, "b": "x", "c": 7}
         ]
         handle = snapshot_of(backend)
-        # Another default later: it is for what had no field, and by now all have.
+        # A later default has no effect, because all elements have the field.
         later = message(("a", int), ("b", str), ("c", int, 8))
         again = OperatorStateBackend.restore([handle])
         assert list_state(again, "s", later).get() == [later(1, "x", 7)]

@@ -44,7 +44,7 @@ def on_disk(directory: str) -> CheckpointStreamFactory:
 
 @pytest.mark.parametrize(("element_type", "values"), VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize("place", ["memory", "file"])
-def test_a_restored_state_is_what_was_stored(
+def test_restored_state_equals_the_stored_one(
     element_type: Any, values: list[Any], place: str, local_directory: str
 ) -> None:
     backend = backend_with(s=(element_type, values))
@@ -110,7 +110,7 @@ def test_chunks_with_nested_dictionaries_are_stored(element_type: Any) -> None:
     assert list_state(restored, "s", element_type).get() == [value(name) for name in "abca"]
 
 
-def test_only_the_elements_that_count_are_restored() -> None:
+def test_only_assigned_elements_are_restored() -> None:
     handle = snapshot_of(backend_with(s=(pa.int64(), range(10)), t=(pa.string(), ["x"])))
 
     def part(first: int, count: int) -> OperatorStateHandle:
@@ -134,14 +134,14 @@ def test_a_registered_but_empty_state_is_kept() -> None:
     handle = snapshot_of(backend)
     assert handle.states["empty"].count == 0
     assert OperatorStateBackend.restore([handle]).registered_state_names() == {"empty", "full"}
-    alone = snapshot_of(backend_with(empty=(pa.int64(), [])))
-    restored = OperatorStateBackend.restore([alone])
+    only = snapshot_of(backend_with(empty=(pa.int64(), [])))
+    restored = OperatorStateBackend.restore([only])
     assert restored.registered_state_names() == {"empty"}
     with pytest.raises(StateMigrationError):
         list_state(restored, "empty", pa.string())
 
 
-def test_a_state_that_nobody_asks_for_is_carried_on() -> None:
+def test_state_not_requested_is_carried_over() -> None:
     handle = snapshot_of(backend_with(a=(pa.int64(), [1]), b=(pa.string(), ["x"])))
     for _ in range(3):
         backend = OperatorStateBackend.restore([handle])
@@ -178,7 +178,7 @@ def test_handles_with_different_types_of_one_map_are_refused() -> None:
         restored(*backends)
 
 
-def test_lists_of_types_that_do_not_go_together_are_refused_when_one_is_asked_for() -> None:
+def test_lists_of_incompatible_types_are_refused_on_request() -> None:
     backends = [backend_with(s=(int, [1])), backend_with(s=(str, ["a"]))]
     backend = restored(*backends)
     for wanted in (int, str):
@@ -197,7 +197,7 @@ def test_a_state_does_not_grow_over_a_hundred_checkpoints() -> None:
     assert len(sizes) == 1
 
 
-def test_a_state_that_grows_with_every_checkpoint_is_restored_as_one_chunk() -> None:
+def test_state_grown_by_every_checkpoint_is_restored_as_one_chunk() -> None:
     kinds = VALUES["categories"][0]
     backend = backend_with(s=(pa.int64(), []), k=(kinds, []))
     for n in range(100):
@@ -268,7 +268,7 @@ class TestCorruption:
         [{"count": 4}, {"first": 1}, {"length": 10}, {"length": 10**6}, {"offset": 10**6}],
         ids=str,
     )
-    def test_a_handle_that_does_not_fit_its_stream_is_corrupt(
+    def test_handle_unlike_its_stream_is_corrupt(
         self, change: dict[str, int], place: str, local_directory: str
     ) -> None:
         backend = backend_with(s=(pa.string(), ["abc", "", "x" * 50_000]))
@@ -294,7 +294,7 @@ class TestCorruption:
         assert caught.value.location == handle.stream.uri
 
 
-def test_modes_are_numbers_that_never_change() -> None:
+def test_mode_numbers_are_stable() -> None:
     assert [(mode.name, mode.value) for mode in OperatorStateMode] == [
         ("SPLIT_DISTRIBUTE", 0),
         ("UNION", 1),
@@ -431,7 +431,7 @@ class TestRestoreOperation:
             assert list_state(backend, "s2").get() == [3, 4, 5]
             assert union_state(backend).get() == [1, 2, 2, 4]
             assert dict(broadcast_state(backend).entries()) == {1: 1, 2: 3, 4: 4}
-            # Nobody looked at these, and they are merged all the same.
+            # These were not read, and are merged anyway.
             backend = restored(OperatorStateBackend.restore(handles))
 
     def test_empty_states_are_restored_next_to_others(self, compression: Compression) -> None:
@@ -478,7 +478,7 @@ class TestKinds:
     @pytest.mark.parametrize("second", KINDS)
     @pytest.mark.parametrize("stored", [False, True])
     @pytest.mark.parametrize("empty", [False, True])
-    def test_a_name_is_that_of_one_state(
+    def test_name_belongs_to_one_state(
         self,
         first: str,
         second: str,
@@ -515,7 +515,7 @@ class TestKinds:
                 restored(*backends)
 
     @pytest.mark.parametrize("first", KINDS)
-    def test_a_handle_that_says_another_kind_than_its_stream_is_corrupt(self, first: str) -> None:
+    def test_handle_of_another_kind_than_its_stream_is_corrupt(self, first: str) -> None:
         backend = OperatorStateBackend()
         KINDS[first](backend, "s")
         handle = snapshot_of(backend)
@@ -540,7 +540,7 @@ class TestKinds:
 
 
 class TestUntouched:
-    def test_types_whose_classes_are_gone_are_carried_on(self) -> None:
+    def test_types_of_removed_classes_are_carried_over(self) -> None:
         gone = msgspec.defstruct("Gone", [("a", int)])
         backend = backend_with(s=(gone, [gone(1)]), other=(int, []))
         union_state(backend, "u", gone).add(gone(2))
@@ -560,7 +560,7 @@ class TestUntouched:
     @pytest.mark.parametrize("parallelism", [1, 3])
     def test_they_are_spread_as_any_other(self, parallelism: int) -> None:
         handles = [snapshot_of(backend_with(s=(Point, [Point(n), Point(-n)]))) for n in (1, 2)]
-        for _ in range(2):  # at the second time from what was carried on
+        for _ in range(2):  # the second time from the carried-over state
             parts = redistribute([[handle] for handle in handles], parallelism)
             backends = [OperatorStateBackend.restore(part) for part in parts]
             handles = [
@@ -571,7 +571,7 @@ class TestUntouched:
 
 
 class TestClose:
-    def test_close_takes_no_snapshots_any_more_and_keeps_the_states(self) -> None:
+    def test_closed_backend_refuses_snapshots_and_keeps_states(self) -> None:
         backend = backend_with(s=(int, [1]))
         for _ in range(2):
             backend.close()

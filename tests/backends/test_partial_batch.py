@@ -1,4 +1,4 @@
-"""Rows of a section whose columns Arrow alone can decode: the same as those of the whole section, and nothing beside."""
+"""Rows of a section with columns that only Arrow can decode, read without the other rows."""
 
 import random
 from typing import Any
@@ -26,7 +26,7 @@ COLUMNS = {name: (kind, list(values)) for name, (kind, values) in VALUES.items()
 
 
 def section_of(name: str) -> tuple[pa.Buffer, pa.RecordBatch]:
-    """A section with a column of a type, with nulls between the values, and others around it."""
+    """Make a section with a nullable column of a type between others."""
     kind, values = COLUMNS[name]
     random_ = random.Random(name)
     chosen = pa.array([random_.choice([*values, None]) for _ in range(ROWS)], kind)
@@ -39,7 +39,7 @@ def section_of(name: str) -> tuple[pa.Buffer, pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_rows_are_those_of_the_whole_section(name: str) -> None:
+def test_partial_rows_equal_rows_of_the_whole_section(name: str) -> None:
     stored, batch = section_of(name)
     for first, count in ((0, 1), (0, ROWS), (7, 9), (8, 8), (63, 130), (ROWS - 1, 1)):
         part = PartialBatch(stored.slice, stored.size)
@@ -48,7 +48,7 @@ def test_rows_are_those_of_the_whole_section(name: str) -> None:
         assert rows.equals(batch.column(1).slice(first, count))
 
 
-def test_nothing_but_the_rows_is_read_of_what_is_large() -> None:
+def test_only_requested_rows_of_large_values_are_read() -> None:
     texts = pa.array([None, *("x" * 1000 for _ in range(2000))])
     batch = pa.record_batch([texts], ["value"])
     sink = pa.BufferOutputStream()
@@ -69,7 +69,7 @@ def test_nothing_but_the_rows_is_read_of_what_is_large() -> None:
 
 
 @pytest.mark.parametrize("name", ["list", "map", "large list"])
-def test_offsets_that_lead_elsewhere_are_an_error(name: str) -> None:
+def test_invalid_offsets_raise(name: str) -> None:
     stored, batch = section_of(name)
     offsets = batch.column(1).buffers()[1].to_pybytes()
     content = bytearray(stored.to_pybytes())
@@ -83,7 +83,7 @@ def test_offsets_that_lead_elsewhere_are_an_error(name: str) -> None:
 
 
 @pytest.mark.parametrize("length", [7, 20, 200])
-def test_a_section_that_is_cut_off_is_an_error(length: int) -> None:
+def test_truncated_section_raises(length: int) -> None:
     stored, _ = section_of("list")
     cut = stored.slice(0, length)
     with pytest.raises((ValueError, pa.ArrowException)):

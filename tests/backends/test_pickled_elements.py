@@ -36,13 +36,13 @@ def _fill_memory() -> None:
 
 
 class TestPickle:
-    def test_element_that_does_not_fit_into_memory_is_not_damaged(self) -> None:
+    def test_element_larger_than_memory_is_not_damage(self) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", Pickled()).add(Greedy())
         with pytest.raises(ResourceExhaustedError):
             list_state(restored(backend), "s", Pickled()).get()
 
-    def test_it_is_never_loaded_unless_the_job_says_so(self) -> None:
+    def test_pickle_is_only_loaded_on_request(self) -> None:
         LOADED.clear()
         backend = OperatorStateBackend()
         list_state(backend, "s", Pickled()).add(Bomb())
@@ -61,7 +61,7 @@ class TestPickle:
         list_state(backend, "s", Pickled()).get()
         assert LOADED == ["loaded"]
 
-    def test_what_is_asked_for_is_loaded_when_somebody_looks(self) -> None:
+    def test_requested_pickle_is_loaded_on_first_access(self) -> None:
         LOADED.clear()
         backend = OperatorStateBackend()
         list_state(backend, "s", Pickled()).add(Bomb())
@@ -71,7 +71,7 @@ class TestPickle:
         snapshot_of(backend)
         assert LOADED == []
 
-    def test_a_class_that_is_gone_is_an_error_only_for_who_reads_it(self) -> None:
+    def test_missing_class_is_an_error_only_on_read(self) -> None:
         backend = OperatorStateBackend()
         globals()["Gone"] = type("Gone", (), {"__module__": __name__, "__qualname__": "Gone"})
         list_state(backend, "s", Pickled()).add(globals()["Gone"]())

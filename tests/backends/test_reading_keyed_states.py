@@ -104,7 +104,7 @@ def test_entries_of_a_map_have_namespace_sub_key_and_time(write: Write) -> None:
     ]
 
 
-def test_columns_of_a_key_that_are_called_like_others_say_that_they_are_of_the_key(
+def test_key_columns_with_a_taken_name_get_a_prefix(
     write: Write,
 ) -> None:
     assert holdfast.read_state(write(), "op", "due").to_pylist() == [
@@ -112,7 +112,7 @@ def test_columns_of_a_key_that_are_called_like_others_say_that_they_are_of_the_k
     ]
 
 
-def test_rows_that_a_rescaled_job_has_cut_are_counted_and_read_once(write: Write) -> None:
+def test_rows_cut_by_rescaling_are_counted_and_read_once(write: Write) -> None:
     metadata = metadata_of(write())
     assigned = assign(metadata, {"op": OperatorSettings(3)})["op"]
     rescaled = msgspec.structs.replace(
@@ -128,13 +128,13 @@ def test_rows_that_a_rescaled_job_has_cut_are_counted_and_read_once(write: Write
     ]
 
 
-def test_what_is_needed_to_read_a_state_can_be_sent_to_a_task(write: Write) -> None:
+def test_keyed_reader_is_picklable(write: Write) -> None:
     readable = readable_state(write(), "op", "totals")
     sent = pickle.loads(pickle.dumps(readable))
     assert [len(batch) for part in sent.split() for batch in sent.batches([part])] == [3, 1]
 
 
-def test_values_that_serializers_wrote_are_read_as_what_they_hold(write: Write) -> None:
+def test_serialized_values_are_read_as_values(write: Write) -> None:
     serializer = ListStateDescriptor("points", Point).serializer
     values = pa.schema([serializer.field("value")])
     spec = TableSpec("points", "value", USER, values)
@@ -150,15 +150,15 @@ def with_values(spec: TableSpec, values: pa.Schema) -> TableSpec:
     return TableSpec(spec.name, spec.kind, spec.key, values)
 
 
-def test_subtasks_that_have_stored_a_state_differently_are_refused(write: Write) -> None:
+def test_subtasks_with_different_forms_of_a_state_are_refused(write: Write) -> None:
     other = with_values(TOTALS, pa.schema([("value", pa.float64())]))
     pointer = write({0: {"totals": (TOTALS, [("ann", 1)])}, 1: {"totals": (other, [("eve", 0.5)])}})
     with pytest.raises(StateMigrationError, match="stored by subtask 1 in another form"):
         holdfast.read_state(pointer)
 
 
-class TestWhatIsDamaged:
-    def test_a_manifest_that_is_gone_is_shown_and_no_keyed_state_is_read_in_part(
+class TestDamage:
+    def test_missing_manifest_is_shown_and_no_state_is_read_in_part(
         self, write: Write, capsys: pytest.CaptureFixture[str]
     ) -> None:
         pointer = write()
@@ -178,7 +178,7 @@ class TestWhatIsDamaged:
         with pytest.raises(CheckpointNotFoundError):
             check(pointer, {})
 
-    def test_a_segment_that_is_damaged_is_named(self, write: Write) -> None:
+    def test_damaged_segment_is_named(self, write: Write) -> None:
         pointer = write()
         ((name, stream),) = handle_in(pointer).segments.items()
         assert isinstance(stream, FileStateHandle)
@@ -193,7 +193,7 @@ class TestWhatIsDamaged:
 
 
 class TestCommands:
-    def test_cat_prints_rows_and_cuts_what_is_long(
+    def test_cat_prints_rows_and_truncates_long_values(
         self, write: Write, capsys: pytest.CaptureFixture[str]
     ) -> None:
         spec = TableSpec(
@@ -214,7 +214,7 @@ class TestCommands:
         lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
         assert any(line.startswith("totals keyed value 4 ") for line in lines)
 
-    def test_a_state_that_is_not_there_any_more_is_a_difference(self, write: Write) -> None:
+    def test_removed_state_is_a_difference(self, write: Write) -> None:
         metadata = metadata_of(write())
         (subtask,) = {
             index: msgspec.structs.replace(state, managed_keyed=())
@@ -230,7 +230,7 @@ class TestCommands:
         ]
 
 
-def test_a_descriptor_of_operator_state_is_not_compared_with_keyed_state_of_its_name(
+def test_operator_descriptor_is_not_compared_with_keyed_state(
     write: Write,
 ) -> None:
     backend = OperatorStateBackend()
@@ -242,7 +242,7 @@ def test_a_descriptor_of_operator_state_is_not_compared_with_keyed_state_of_its_
     ]
 
 
-def test_states_of_one_name_are_told_by_their_kinds(
+def test_states_with_one_name_are_distinguished_by_kind(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backend = OperatorStateBackend()
@@ -259,7 +259,7 @@ def test_states_of_one_name_are_told_by_their_kinds(
         holdfast.read_state(pointer, "op", "totals", kind="keyed list")
 
 
-def test_nor_is_it_where_there_is_no_operator_state_of_that_name(write: Write) -> None:
+def test_operator_descriptor_never_matches_keyed_state(write: Write) -> None:
     checks = check(write(), {"op": [ListStateDescriptor("totals", pa.string())]})
     assert [(each.state, each.outcome.value) for each in checks] == [
         *((name, "restored") for name in STATES[0]),
@@ -267,7 +267,7 @@ def test_nor_is_it_where_there_is_no_operator_state_of_that_name(write: Write) -
     ]
 
 
-def test_the_range_of_a_handle_bounds_what_is_read(write: Write) -> None:
+def test_handle_range_limits_the_rows_read(write: Write) -> None:
     handle = handle_in(write())
     assert handle.key_groups == (0, 3)
     groups = KeyGroupRange(1, 1)

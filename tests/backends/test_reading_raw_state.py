@@ -60,7 +60,7 @@ def write_arrow(sink: pa.PythonFile) -> None:
     ],
     ids=["Arrow", "Parquet"],
 )
-def test_formats_that_note_positions_can_be_in_any_partition(
+def test_formats_with_positions_can_be_in_any_partition(
     write: Callable[[Any], None], read_back: Callable[[Any], pa.Table], make: Make
 ) -> None:
     out = OperatorStateCheckpointOutputStream(make())
@@ -82,7 +82,7 @@ def test_formats_that_note_positions_can_be_in_any_partition(
 
 
 class TestReading:
-    def test_a_stream_ends_where_its_partition_ends(self, make: Make) -> None:
+    def test_stream_ends_with_its_partition(self, make: Make) -> None:
         handle = partitions_of(make(), b"abc", b"defg", b"h")
         for stream, expected in zip(
             raw_operator_partitions([handle]), [b"abc", b"defg", b"h"], strict=True
@@ -94,7 +94,7 @@ class TestReading:
             assert stream.read() == b""
 
     def test_a_stream_can_be_sought_in_and_not_be_left(self, make: Make) -> None:
-        handle = partitions_of(make(), b"before", b"0123456789", b"behind")
+        handle = partitions_of(make(), b"before", b"0123456789", b"after")
         for n, stream in enumerate(raw_operator_partitions([handle])):
             if n != 1:
                 continue
@@ -127,7 +127,7 @@ class TestReading:
         keyed = [groups_of(make(), KeyGroupRange(n, n), {n: b"%d" % n}) for n in (7, 3)]
         assert read_groups(*filter(None, keyed)) == {7: b"7", 3: b"3"}
 
-    def test_only_the_partitions_that_the_handle_names_are_read(self, make: Make) -> None:
+    def test_only_partitions_of_the_handle_are_read(self, make: Make) -> None:
         handle = partitions_of(make(), b"ab", b"cd", b"ef")
         some = RawOperatorStateHandle((handle.partitions[2], handle.partitions[0]), handle.stream)
         assert read_partitions(some) == [b"ef", b"ab"]
@@ -149,7 +149,7 @@ class TestReading:
         assert read_partitions(*handles) == [b"ab", b"", b"cd"] * 2
         assert faults.calls.count("open") == 2
 
-    def test_a_file_that_is_gone_is_not_found_when_it_is_read(self, local_directory: str) -> None:
+    def test_missing_file_is_not_found_on_read(self, local_directory: str) -> None:
         handle = groups_of(file_stream(local_directory), THREE, {1: b"x", 2: b"y"})
         assert handle is not None
         handle.discard_state()
@@ -158,28 +158,28 @@ class TestReading:
             with pytest.raises(CheckpointNotFoundError):
                 next(streams).read()
 
-    @pytest.mark.parametrize("how", ["read", "break", "raise", "leave"])
+    @pytest.mark.parametrize("failure", ["read", "break", "raise", "leave"])
     def test_files_are_closed_whatever_happens(
-        self, how: str, local_directory: str, monkeypatch: pytest.MonkeyPatch
+        self, failure: str, local_directory: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         handle = groups_of(file_stream(local_directory), THREE, {1: b"x", 2: b"y"})
         assert handle is not None
         opened: list[Any] = []
         real = FileStateHandle.open_input_stream
 
-        def noted(self: FileStateHandle) -> Any:
+        def open_and_record(self: FileStateHandle) -> Any:
             opened.append(real(self))
             return opened[-1]
 
-        monkeypatch.setattr(FileStateHandle, "open_input_stream", noted)
+        monkeypatch.setattr(FileStateHandle, "open_input_stream", open_and_record)
         with suppress(ZeroDivisionError), closing(raw_key_groups([handle])) as streams:
             for stream in streams:
                 assert stream.read(1)
-                if how == "break":
+                if failure == "break":
                     break
-                if how == "raise":
+                if failure == "raise":
                     raise ZeroDivisionError
-                if how == "leave":
+                if failure == "leave":
                     stream.close()
         assert [file.closed for file in opened] == [True]
         assert stream.closed
@@ -216,7 +216,7 @@ class TestCorruption:
             assert caught.value.location == getattr(stream, "uri", "")
 
     @pytest.mark.parametrize("verified", [True, False])
-    def test_a_file_that_was_cut_is_corrupt(
+    def test_truncated_file_is_corrupt(
         self,
         kind: str,
         verified: bool,  # noqa: FBT001
@@ -245,14 +245,14 @@ class TestCorruption:
             with pytest.raises(CheckpointCorruptedError):
                 handle.read()
 
-    def test_state_in_a_handle_that_was_cut_is_corrupt(self, kind: str) -> None:
+    def test_truncated_state_in_a_handle_is_corrupt(self, kind: str) -> None:
         for handle in handle_of(kind, ByteStreamStateHandle(b"12345"), (3, 3)):
             with pytest.raises(CheckpointCorruptedError):
                 handle.read()
 
 
 @pytest.mark.parametrize("partitions", [(), ((0, 1),), ((0, 1), None, (1, 1), None)])
-def test_a_handle_with_another_number_of_partitions_than_of_key_groups_is_corrupt(
+def test_partition_count_unlike_key_group_count_is_corrupt(
     partitions: tuple[tuple[int, int] | None, ...],
 ) -> None:
     handle = KeyGroupsStateHandle((3, 5), partitions, ByteStreamStateHandle(b"12"))
@@ -261,7 +261,7 @@ def test_a_handle_with_another_number_of_partitions_than_of_key_groups_is_corrup
 
 
 # Parts that are larger than write buffers, read buffers and blocks of a checksum; each has
-# bytes of its own, so that a neighbour's show.
+# distinct bytes, so that a neighbour's show.
 _sizes = st.one_of(
     st.integers(0, 40), st.sampled_from([8191, 8192, 8193, 65536, (1 << 20) - 1, 1 << 20])
 )
@@ -346,7 +346,7 @@ def test_any_key_groups_come_back(
     ),
     place=_places,
 )
-def test_a_stream_does_what_a_file_of_its_bytes_does(
+def test_stream_behaves_as_a_file_of_its_bytes(
     parts: list[bytes], calls: list[tuple[str, int]], place: str, local_directory: str
 ) -> None:
     handle = partitions_of(stream_at(place, local_directory), *parts)

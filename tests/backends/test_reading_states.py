@@ -121,17 +121,17 @@ SHIPMENT = Shipment(
 )
 
 
-def required(name: str, element_type: pa.DataType) -> pa.Field:
+def required_field(name: str, element_type: pa.DataType) -> pa.Field:
     return pa.field(name, element_type, nullable=False)
 
 
 SHOWN: dict[str, tuple[pa.DataType, list[Any]]] = {
     "struct": (
-        pa.struct([required("x", pa.int64()), required("y", pa.float64())]),
+        pa.struct([required_field("x", pa.int64()), required_field("y", pa.float64())]),
         [{"x": 1, "y": 0.5}, {"x": -(2**63), "y": 1e300}, {"x": 2**63 - 1, "y": 0.5}],
     ),
     "struct that is an array": (
-        pa.struct([required("left", pa.int64()), required("right", pa.string())]),
+        pa.struct([required_field("left", pa.int64()), required_field("right", pa.string())]),
         [{"left": 1, "right": "none"}, {"left": 2, "right": "two"}],
     ),
     "tagged union": (
@@ -152,16 +152,16 @@ SHOWN: dict[str, tuple[pa.DataType, list[Any]]] = {
         ],
     ),
     "named tuple": (
-        pa.struct([required("start", pa.int64()), required("stop", pa.int64())]),
+        pa.struct([required_field("start", pa.int64()), required_field("stop", pa.int64())]),
         [{"start": 1, "stop": 0}, {"start": 2, "stop": 3}],
     ),
     "tuple": (
-        pa.struct([required("_1", pa.int64()), required("_2", pa.string())]),
+        pa.struct([required_field("_1", pa.int64()), required_field("_2", pa.string())]),
         [{"_1": 1, "_2": "a"}],
     ),
-    "set": (pa.list_(required("item", pa.string())), [[], ANY]),
+    "set": (pa.list_(required_field("item", pa.string())), [[], ANY]),
     "dict by number": (
-        pa.map_(pa.int64(), required("value", pa.string())),
+        pa.map_(pa.int64(), required_field("value", pa.string())),
         [[], [(1, "a"), (-1, "")]],
     ),
     "enum": (pa.string(), ["red", "blue"]),
@@ -176,9 +176,7 @@ SHOWN: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", [kind for kind in PYTHON_VALUES if "pickled" not in kind])
-def test_elements_of_python_types_come_as_their_schema_says(
-    checkpoint: Checkpoint, kind: str
-) -> None:
+def test_elements_of_python_types_match_their_schema(checkpoint: Checkpoint, kind: str) -> None:
     element_type, values = PYTHON_VALUES[kind]
     pointer = one_state(checkpoint, element_type, values)
     read = holdfast.read_state(pointer, "op", "s")["value"]
@@ -237,7 +235,7 @@ def test_numbers_beyond_64_bits_are_not_cut(checkpoint: Checkpoint) -> None:
     ],
     ids=str,
 )
-def test_what_json_has_no_words_for_is_a_text_in_it(
+def test_values_without_a_json_form_become_texts(
     checkpoint: Checkpoint, element_type: Any, value: Any, expected: Any
 ) -> None:
     pointer = one_state(checkpoint, element_type, [value])
@@ -250,7 +248,7 @@ class Left(msgspec.Struct, omit_defaults=True):
     when: dt.datetime = NOON
 
 
-def test_what_was_left_out_because_it_is_the_default_is_there(checkpoint: Checkpoint) -> None:
+def test_omitted_defaults_are_read(checkpoint: Checkpoint) -> None:
     pointer = one_state(checkpoint, Left, [Left(), Left(8)])
     assert holdfast.read_state(pointer)["value"].to_pylist() == [
         {"number": number, "data": b"\1", "when": "2024-01-01T12:00:00Z"} for number in (7, 8)
@@ -442,7 +440,7 @@ def test_a_large_array_is_stored_in_blocks(
     assert read.combine_chunks().equals(elements)
 
 
-def flipped(file: Path, position: int) -> Iterator[None]:
+def flip_bit(file: Path, position: int) -> Iterator[None]:
     content = bytearray(file.read_bytes())
     content[position] ^= 1
     file.write_bytes(content)
@@ -458,7 +456,7 @@ def test_damage_is_found_wherever_it_is(checkpoint: Checkpoint, tmp_path: Path) 
     )
     size = file.stat().st_size
     for position in (0, 9, size // 2, size - 20, size - 1):
-        for _ in flipped(file, position):
+        for _ in flip_bit(file, position):
             with pytest.raises(CheckpointCorruptedError, match="checksum"):
                 holdfast.read_state(pointer)
     assert len(holdfast.read_state(pointer)) == 1000
@@ -470,7 +468,7 @@ def test_damage_is_found_wherever_it_is(checkpoint: Checkpoint, tmp_path: Path) 
         holdfast.read_state(pointer)
 
 
-def test_subtasks_that_disagree_on_a_type_are_an_error(checkpoint: Checkpoint) -> None:
+def test_different_types_of_subtasks_are_an_error(checkpoint: Checkpoint) -> None:
     types = [pa.int64(), pa.int32()]
     checkpoint.add(
         "op",
@@ -482,7 +480,7 @@ def test_subtasks_that_disagree_on_a_type_are_an_error(checkpoint: Checkpoint) -
         holdfast.read_state(pointer)
 
 
-def test_subtasks_may_disagree_on_where_a_class_is(checkpoint: Checkpoint) -> None:
+def test_subtasks_may_have_a_class_in_different_modules(checkpoint: Checkpoint) -> None:
     types = [
         msgspec.defstruct("Moved", [("x", int)], module=module) for module in ("before", "now")
     ]
@@ -532,7 +530,7 @@ def test_subtasks_have_their_statistics(checkpoint: Checkpoint) -> None:
     assert all(row["stored_bytes"] > 0 and row["rows_in"] is None for row in listed)
 
 
-def test_a_name_that_is_not_there_is_no_attribute() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         holdfast.nothing  # noqa: B018
 

@@ -59,7 +59,7 @@ def parts(handles: Iterable[OperatorStateHandle]) -> list[tuple[str, dict[str, l
 
 
 def elements(handles: Iterable[OperatorStateHandle]) -> list[Element]:
-    """What a subtask restores, in order."""
+    """The elements that a subtask restores, in order."""
     return [
         (name, stream, index)
         for stream, states in parts(handles)
@@ -155,7 +155,7 @@ SPLIT_VECTORS: dict[str, tuple[Handles, list[Any]]] = {
 
 
 @pytest.mark.parametrize(("handles", "expected"), SPLIT_VECTORS.values(), ids=SPLIT_VECTORS)
-def test_elements_are_dealt_as_in_flink(handles: Handles, expected: list[Any]) -> None:
+def test_elements_are_distributed_as_in_flink(handles: Handles, expected: list[Any]) -> None:
     assert [parts(subtask) for subtask in redistribute(handles, len(expected))] == expected
 
 
@@ -169,7 +169,7 @@ def test_every_subtask_gets_the_whole_union(parallelism: int) -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 4, 7])
-def test_each_part_of_a_union_belongs_to_one_subtask_and_is_a_copy_for_the_others(
+def test_each_union_part_is_owned_once_and_copied_to_others(
     parallelism: int,
 ) -> None:
     handles: Handles = [
@@ -239,9 +239,7 @@ def test_two_states_with_two_elements_each_are_both_split(old: int, new: int) ->
 
 
 @given(st.lists(st.integers(0, 3), max_size=5), st.integers(1, 6))
-def test_a_state_that_was_registered_is_never_forgotten(
-    counts: list[int], parallelism: int
-) -> None:
+def test_registered_state_is_never_forgotten(counts: list[int], parallelism: int) -> None:
     handles = [[split(f"h{i}", s=range(count))] for i, count in enumerate(counts)]
     subtasks = redistribute(handles, parallelism)
     streams = {stream for subtask in subtasks for stream, _ in parts(subtask)}
@@ -315,7 +313,7 @@ counts_by_subtask = st.lists(
 
 
 def check_split(counts: Sequence[dict[str, int]], parallelism: int) -> None:
-    """What must hold, whatever is spread at a changed parallelism."""
+    """Invariants of any redistribution at a changed parallelism."""
     handles = [
         [split(f"h{i:02}", **{name: range(count) for name, count in of_subtask.items()})]
         for i, of_subtask in enumerate(counts)
@@ -333,9 +331,9 @@ def check_split(counts: Sequence[dict[str, int]], parallelism: int) -> None:
     for name in "abcd":
         expected = [element for element in old if element[0] == name]
         runs = [[element for element in subtask if element[0] == name] for subtask in new]
-        # The runs follow each other from some subtask on, where the dealing began.
-        begun = next((i for i, run in enumerate(runs) if expected and expected[0] in run), 0)
-        rotated = [*itertools.chain(*runs[begun:]), *itertools.chain(*runs[:begun])]
+        # The runs follow each other from some subtask on, where the distribution began.
+        first_run = next((i for i, run in enumerate(runs) if expected and expected[0] in run), 0)
+        rotated = [*itertools.chain(*runs[first_run:]), *itertools.chain(*runs[:first_run])]
         assert rotated == expected, "elements are out of order"
 
 
@@ -356,7 +354,7 @@ def test_ten_thousand_random_cases_hold_too() -> None:
 
 
 @given(counts_by_subtask)
-def test_at_an_unchanged_parallelism_elements_stay_where_they_were(
+def test_unchanged_parallelism_keeps_elements_in_place(
     counts: list[dict[str, int]],
 ) -> None:
     handles = [
@@ -368,7 +366,7 @@ def test_at_an_unchanged_parallelism_elements_stay_where_they_were(
     assert redistribute(handles, len(handles)) == [tuple(subtask) for subtask in handles]
 
 
-def test_at_an_unchanged_parallelism_only_the_union_is_spread_anew() -> None:
+def test_unchanged_parallelism_only_copies_the_union() -> None:
     handles = [
         [handle("h0", s=(SPLIT, 0, 5), u=(UNION, 0, 1), b=(BROADCAST, 0, 1))],
         [handle("h1", s=(SPLIT, 0, 1), u=(UNION, 0, 1), b=(BROADCAST, 0, 1))],
@@ -381,12 +379,12 @@ def test_at_an_unchanged_parallelism_only_the_union_is_spread_anew() -> None:
 
 class TestRaw:
     @pytest.mark.parametrize("parallelism", range(1, 8))
-    def test_partitions_are_dealt_as_elements_are(self, parallelism: int) -> None:
+    def test_partitions_are_distributed_as_elements(self, parallelism: int) -> None:
         counts = (3, 0, 2, 5)
         managed = [[split(f"h{i}", s=range(count))] for i, count in enumerate(counts)]
         expected = [parts(subtask) for subtask in redistribute(managed, parallelism)]
         handles = [[raw(f"h{i}", count)] for i, count in enumerate(counts)]
-        dealt = [
+        distributed = [
             [
                 (stored.stream.uri, {"s": [offset // 10 for offset, _ in stored.partitions]})
                 for stored in subtask
@@ -394,9 +392,9 @@ class TestRaw:
             ]
             for subtask in redistribute_raw(handles, parallelism)
         ]
-        assert dealt == expected
+        assert distributed == expected
 
-    def test_at_an_unchanged_parallelism_they_stay_where_they_were(self) -> None:
+    def test_unchanged_parallelism_keeps_partitions_in_place(self) -> None:
         handles = [[raw("h0", 5), raw("h1", 1)], [], [raw("h2", 0)]]
         assert redistribute_raw(handles, 3) == [tuple(subtask) for subtask in handles]
 
@@ -426,9 +424,9 @@ class TestIntersection:
         )
 
     @pytest.mark.parametrize(
-        "key_groups", [(0, 9), (15, 20), (13, 12)], ids=["before", "behind", "empty"]
+        "key_groups", [(0, 9), (15, 20), (13, 12)], ids=["before", "after", "empty"]
     )
-    def test_without_common_key_groups_there_is_none(self, key_groups: tuple[int, int]) -> None:
+    def test_disjoint_key_groups_have_no_intersection(self, key_groups: tuple[int, int]) -> None:
         assert self.stored.intersection(*key_groups) is None
 
     @given(st.integers(1, 64), st.data())

@@ -1,4 +1,4 @@
-"""What SIGKILL and a full disk leave of a backend on RocksDB: the last confirmed checkpoint, and no garbage."""
+"""SIGKILL and a full disk leave the last confirmed checkpoint of a RocksDB backend, and no garbage."""
 
 import shutil
 import subprocess
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 STEPS = [7, pytest.param(1, marks=pytest.mark.exhaustive)]  # 15 s of processor time for each call
 
 
-def said(command: list[str]) -> str:
-    """What a program prints that is to succeed."""
+def run_to_success(command: list[str]) -> str:
+    """Run a program and return its output."""
     ran = subprocess.run(
         command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=HANGS_S, check=False
     )
@@ -23,10 +23,10 @@ def said(command: list[str]) -> str:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_who_is_killed_anywhere_leaves_the_last_checkpoint_and_nothing_else(step: int) -> None:
+def test_killed_process_leaves_only_the_last_checkpoint(step: int) -> None:
     directory = Path(QUICK_DISK) / f"lives-{step}"
     directory.mkdir()
-    killed = said([sys.executable, "-m", "jobs.rocksdb_lives", str(directory), str(step)])
+    killed = run_to_success([sys.executable, "-m", "jobs.rocksdb_lives", str(directory), str(step)])
     assert int(killed) > 50 // step
 
 
@@ -38,6 +38,6 @@ def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
     mount = f"mount -t tmpfs -o size=4m tmpfs {tmp_path}/host"
     own = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     if subprocess.run([*own, mount], capture_output=True, check=False).returncode != 0:
-        pytest.skip("this machine lets nobody mount a disk of his own")
+        pytest.skip("this machine doesn't allow mounting a disk")
     job = f"{sys.executable} -m jobs.rocksdb_full_disk {tmp_path}/store {tmp_path}/host"
-    assert said([*own, f"{mount} && exec {job}"]) == "all of it"
+    assert run_to_success([*own, f"{mount} && exec {job}"]) == "all of it"

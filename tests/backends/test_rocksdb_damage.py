@@ -38,7 +38,7 @@ def content_of(stream: StreamStateHandle) -> bytes:
         return source.read()
 
 
-def flipped(content: bytes, at: int) -> bytes:
+def flip_bit(content: bytes, at: int) -> bytes:
     """The content with a bit of a byte turned over."""
     damaged = bytearray(content)
     damaged[at] ^= 1
@@ -56,7 +56,7 @@ def in_file(
     return msgspec.structs.replace(handle, segments=handle.segments | {name: moved})
 
 
-def restored(handle: SegmentsStateHandle, host: Path) -> dict[int, int]:
+def restore_rows(handle: SegmentsStateHandle, host: Path) -> dict[int, int]:
     """The rows that a task on the host has."""
     tables = RocksDBStateTables(ALL, [handle], directory=str(host))
     try:
@@ -65,13 +65,11 @@ def restored(handle: SegmentsStateHandle, host: Path) -> dict[int, int]:
         tables.close()
 
 
-def test_a_damaged_file_is_an_error_that_names_it(
-    tmp_path: Path, checkpoints: KeyedCheckpoints
-) -> None:
+def test_damaged_file_is_named_in_the_error(tmp_path: Path, checkpoints: KeyedCheckpoints) -> None:
     whole = numbers_stored(checkpoints, range(5000))
     ((name, stream),) = whole.segments.items()
     content = content_of(stream)
-    damaged = flipped(content, len(content) // 3)
+    damaged = flip_bit(content, len(content) // 3)
     handle = in_file(whole, name, damaged, tmp_path / "damaged")
     with pytest.raises(CheckpointCorruptedError, match="damaged"):
         RocksDBStateTables(ALL, [handle])
@@ -94,13 +92,13 @@ def test_a_damaged_copy_is_deleted_and_fetched_again_by_the_next_attempt(
     content = content_of(stream)
     at = {"a block": len(content) // 3, "the index": -60, "the end": -5}[part]
     copy = tmp_path / name
-    copy.write_bytes(flipped(content, at))
-    beside = tmp_path / ("0" * 32)
-    beside.write_bytes(flipped(content, at))  # another file, which nobody says is damaged
+    copy.write_bytes(flip_bit(content, at))
+    unrelated = tmp_path / ("0" * 32)
+    unrelated.write_bytes(flip_bit(content, at))  # another file, which no error names
     with pytest.raises(CheckpointCorruptedError, match=rf"\.sst.* deleted the host.s copy {copy}"):
-        restored(whole, tmp_path)
-    assert os.listdir(tmp_path) == [beside.name]
-    assert restored(whole, tmp_path) == multiples(range(5000))
+        restore_rows(whole, tmp_path)
+    assert os.listdir(tmp_path) == [unrelated.name]
+    assert restore_rows(whole, tmp_path) == multiples(range(5000))
     assert copy.read_bytes() == content
 
 
@@ -116,15 +114,15 @@ def test_all_copies_of_a_database_are_fetched_again_if_one_is_damaged(
     assert len(completed.segments) == 3
     for name, stream in completed.segments.items():
         content = content_of(stream)
-        (tmp_path / name).write_bytes(flipped(content, len(content) // 3))
+        (tmp_path / name).write_bytes(flip_bit(content, len(content) // 3))
     with pytest.raises(CheckpointCorruptedError, match="and 2 others of this database: try again"):
-        restored(completed, tmp_path)
+        restore_rows(completed, tmp_path)
     assert os.listdir(tmp_path) == []
-    assert restored(completed, tmp_path) == multiples(range(3000))
+    assert restore_rows(completed, tmp_path) == multiples(range(3000))
 
 
 @pytest.mark.parametrize("damaged", [0, 1])
-def test_damage_of_a_copy_that_storage_has_too_names_the_stored_file(
+def test_damage_in_storage_too_names_the_stored_file(
     tmp_path: Path, checkpoints: KeyedCheckpoints, damaged: int
 ) -> None:
     whole = numbers_stored(checkpoints, range(1000))
@@ -138,7 +136,7 @@ def test_damage_of_a_copy_that_storage_has_too_names_the_stored_file(
         name, stream = max(part.segments.items(), key=lambda segment: segment[1].size)
         content = content_of(stream)
         if number == damaged:
-            content = flipped(content, (1 + 4 * number) * len(content) // 8)  # a row of that half
+            content = flip_bit(content, (1 + 4 * number) * len(content) // 8)  # a row of that half
         stored = tmp_path / f"stored-{number}"
         handles.append(in_file(part, name, content, stored))
         (host / name).hardlink_to(stored)  # as it is where storage is on the host's disk
@@ -152,14 +150,14 @@ def test_damage_is_not_copied_from_a_savepoint_into_a_checkpoint(
     whole = numbers_stored(checkpoints, range(1000))
     ((name, stream),) = whole.segments.items()
     content = content_of(stream)
-    (tmp_path / name).write_bytes(flipped(content, len(content) // 3))  # nobody has read it yet
+    (tmp_path / name).write_bytes(flip_bit(content, len(content) // 3))  # not read yet
     tables = RocksDBStateTables(ALL, [whole], directory=str(tmp_path), may_refer=False)
     _, copied = report(tables, checkpoints, 2)
     tables.close()
-    assert restored(copied, Path(QUICK_DISK)) == multiples(range(1000))
+    assert restore_rows(copied, Path(QUICK_DISK)) == multiples(range(1000))
 
 
-def test_what_is_no_manifest_or_a_newer_one_is_refused(checkpoints: KeyedCheckpoints) -> None:
+def test_invalid_or_newer_manifest_is_refused(checkpoints: KeyedCheckpoints) -> None:
     whole = numbers_stored(checkpoints, range(10))
     content = content_of(whole.manifest)
     for damaged in (content[:12], content[:-1], content[:40] + b"x" + content[41:]):

@@ -1,4 +1,4 @@
-"""Tables in RocksDB: which files get into checkpoints, and where they lie on the host."""
+"""Tables in RocksDB: their files in checkpoints and on the host."""
 
 import os
 import subprocess
@@ -56,7 +56,7 @@ def new_files(handle: SegmentsStateHandle) -> set[str]:
     }
 
 
-def test_only_files_that_the_last_confirmed_checkpoint_lacks_are_written(
+def test_only_files_not_in_the_confirmed_checkpoint_are_written(
     checkpoints: KeyedCheckpoints,
 ) -> None:
     tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
@@ -100,7 +100,7 @@ def test_files_of_a_savepoint_are_not_referred_to(checkpoints: KeyedCheckpoints)
     restored.close()
 
 
-def test_each_backend_goes_on_from_each_other(checkpoints: KeyedCheckpoints) -> None:
+def test_each_backend_resumes_from_each_other(checkpoints: KeyedCheckpoints) -> None:
     handles: list[SegmentsStateHandle] = []
     order: list[BackendName] = ["rocksdb", "columnar", "rocksdb", "heap", "rocksdb"]
     for number, backend in enumerate(order, 1):
@@ -131,7 +131,7 @@ def test_rows_are_scaled_out_without_being_read_and_in_again(
     joined.close()
 
 
-def test_rows_that_one_subtask_deletes_do_not_come_back_from_files_of_another(
+def test_deleted_rows_do_not_return_from_files_of_another_subtask(
     checkpoints: KeyedCheckpoints,
 ) -> None:
     whole = numbers_stored(checkpoints, range(1000))
@@ -153,7 +153,7 @@ def test_rows_that_one_subtask_deletes_do_not_come_back_from_files_of_another(
     joined.close()
 
 
-def test_a_closed_backend_has_let_go_of_its_files_whoever_has_its_tables_still(
+def test_closed_backend_releases_files_despite_open_tables(
     tmp_path: Path,
 ) -> None:
     tables = RocksDBStateTables(ALL, directory=str(tmp_path))
@@ -166,7 +166,7 @@ def test_a_closed_backend_has_let_go_of_its_files_whoever_has_its_tables_still(
         table.get(keys_of(range(10)).identities)
 
 
-def test_a_directory_for_temporary_files_that_another_user_has_made_is_refused(
+def test_temporary_directory_of_another_user_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     user = os.getuid() + 1
@@ -177,7 +177,7 @@ def test_a_directory_for_temporary_files_that_another_user_has_made_is_refused(
         RocksDBStateTables(ALL)
 
 
-def test_a_range_of_keys_is_deleted_in_its_own_state_alone(tmp_path: Path) -> None:
+def test_range_delete_affects_only_its_state(tmp_path: Path) -> None:
     keys = [bytes([number]) for number in range(9)]
     with closing(Database(str(tmp_path / "db"), RocksDBSettings())) as database:
         for name in ("a", "b"):
@@ -212,7 +212,7 @@ def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpo
         assert (tmp_path / name).stat().st_size == stream.size
 
 
-def test_a_directory_is_its_process_own_until_that_is_killed(tmp_path: Path) -> None:
+def test_directory_is_locked_until_its_process_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, signal, os; from holdfast.backends.keyed.rocksdb.locked_directory import LockedDirectory; "
         "held = LockedDirectory(sys.argv[1]); print(held.path, flush=True); sys.stdin.read()"
@@ -302,30 +302,30 @@ def test_rows_outlive_little_memory_in_any_form_of_files(
 
 def test_all_databases_of_a_process_share_one_budget(checkpoints: KeyedCheckpoints) -> None:
     budget = 2 << 20
-    said: list[Mapping[str, int]] = []
+    reported: list[Mapping[str, int]] = []
     settings = RocksDBSettings(memory_bytes=budget, has_metrics=True)
 
-    def opened() -> RocksDBStateTables:
+    def open_backend() -> RocksDBStateTables:
         return RocksDBStateTables(
-            ALL, directory=QUICK_DISK, settings=settings, on_metrics=said.append
+            ALL, directory=QUICK_DISK, settings=settings, on_metrics=reported.append
         )
 
     def usage_without_rows() -> int:
-        tables = opened()
+        tables = open_backend()
         tables.table(NUMBER)
         report(tables, checkpoints, 1)
         tables.close()
-        return said.pop()["block-cache-usage"]
+        return reported.pop()["block-cache-usage"]
 
     without_rows = usage_without_rows()
-    every = [opened() for _ in range(3)]
+    every = [open_backend() for _ in range(3)]
     for number in range(3):
         for tables in every:
             put(tables.table(NUMBER), range(20_000), number)
             report(tables, checkpoints, number + 1)
             tables.table(NUMBER).get(keys_of(range(20_000)).identities)
-    usages = [metrics["block-cache-usage"] for metrics in said]
-    assert usages[0] < usages[1] < usages[2]  # what is told is what all use together
+    usages = [metrics["block-cache-usage"] for metrics in reported]
+    assert usages[0] < usages[1] < usages[2]  # all databases report their total use
     assert budget // 2 < max(usages) <= budget
     for tables in every:
         tables.close()
@@ -333,7 +333,7 @@ def test_all_databases_of_a_process_share_one_budget(checkpoints: KeyedCheckpoin
     assert usage_without_rows() == without_rows
 
 
-def test_a_name_that_rocksdb_cannot_have_is_refused_whoever_has_stored_it(
+def test_state_name_unsupported_by_rocksdb_is_refused(
     checkpoints: KeyedCheckpoints,
 ) -> None:
     spec = replace(NUMBER, name="a\0b")
@@ -346,7 +346,7 @@ def test_a_name_that_rocksdb_cannot_have_is_refused_whoever_has_stored_it(
         RocksDBStateTables(ALL, handles)
 
 
-def test_without_rocksdict_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rocksdict_is_reported_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [
         name for name in sys.modules if name.startswith("holdfast.backends.keyed.rocksdb")
     ]:

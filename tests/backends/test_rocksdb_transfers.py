@@ -29,7 +29,7 @@ from holdfast.testing import Faults
 GROUPS = 8
 ALL = KeyGroupRange(0, GROUPS - 1)
 STATES = 4
-"""Each has a sorted file of its own."""
+"""Each has a separate sorted file."""
 
 SPECS = [
     TableSpec(f"n{number}", "value", pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
@@ -57,7 +57,7 @@ class Job:
         location = self._access.initialize_location_for_checkpoint(number)
         return self.tables.snapshot(number, location)
 
-    def completed(self) -> SegmentsStateHandle:
+    def complete(self) -> SegmentsStateHandle:
         (handle,) = self.snapshot(1).run().state.managed_keyed
         assert isinstance(handle, SegmentsStateHandle)
         assert len(handle.segments) == STATES
@@ -75,7 +75,7 @@ class Job:
 
         return list(below(self.faults.inner_directory))
 
-    def captured(self) -> list[str]:
+    def capture(self) -> list[str]:
         return [str(path) for path in self.host.rglob("snapshot-*")]
 
 
@@ -95,30 +95,30 @@ def rows_of(tables: StateTables) -> list[int]:
 def test_as_many_files_as_there_are_threads_are_on_the_way(
     job: Job, tmp_path: Path, threads: int
 ) -> None:
-    most = 0
+    max_running = 0
     now: set[int] = set()
     lock = threading.Lock()
     meeting = threading.Barrier(threads)
 
     def meet() -> None:
-        nonlocal most
+        nonlocal max_running
         with lock:
             now.add(threading.get_ident())
-            most = max(most, len(now))
+            max_running = max(max_running, len(now))
         meeting.wait(PATIENCE_S)
         with lock:
             now.discard(threading.get_ident())
 
-    handle = job.completed()
+    handle = job.complete()
     stored = msgspec.structs.replace(handle, manifest=ByteStreamStateHandle(content_of(handle)))
     job.faults.before("open", meet, "every")
     settings = RocksDBSettings(transfer_threads=threads)
     tables = RocksDBStateTables(ALL, [stored], directory=str(tmp_path), settings=settings)
     job.faults.clear()
-    assert most == threads
+    assert max_running == threads
     assert rows_of(tables) == [len(ROWS)] * STATES
     job.tables.close()
-    most = 0
+    max_running = 0
     job.tables = tables
     keys = Keys.of([pa.array([5], pa.int64())], GROUPS)
     for spec in SPECS:
@@ -129,7 +129,7 @@ def test_as_many_files_as_there_are_threads_are_on_the_way(
         job.faults.before("create", meet, nth)
     job.faults.calls.clear()
     part.run()
-    assert most == threads
+    assert max_running == threads
 
 
 def content_of(handle: SegmentsStateHandle) -> bytes:
@@ -137,7 +137,7 @@ def content_of(handle: SegmentsStateHandle) -> bytes:
         return stream.read()
 
 
-def test_a_snapshot_that_storage_has_no_room_for_leaves_nothing_and_the_next_one_has_all(
+def test_failed_snapshot_leaves_nothing_and_the_next_is_complete(
     job: Job,
 ) -> None:
     before = job.files()
@@ -145,7 +145,7 @@ def test_a_snapshot_that_storage_has_no_room_for_leaves_nothing_and_the_next_one
     with pytest.raises(StorageFullError):
         job.snapshot(1).run()
     assert job.files() == before
-    assert job.captured() == []
+    assert job.capture() == []
     job.tables.notify_checkpoint_aborted(1)
     job.faults.make_room()
     (handle,) = job.snapshot(2).run().state.managed_keyed
@@ -156,9 +156,7 @@ def test_a_snapshot_that_storage_has_no_room_for_leaves_nothing_and_the_next_one
 
 
 @pytest.mark.parametrize("nth", range(1, STATES + 1))
-def test_a_snapshot_that_is_cancelled_while_it_is_written_leaves_nothing(
-    job: Job, nth: int
-) -> None:
+def test_snapshot_cancelled_while_written_leaves_nothing(job: Job, nth: int) -> None:
     before = job.files()
     part = job.snapshot(1)
     job.faults.calls.clear()
@@ -166,13 +164,11 @@ def test_a_snapshot_that_is_cancelled_while_it_is_written_leaves_nothing(
     with pytest.raises(CancelledError):
         part.run()
     assert job.files() == before
-    assert job.captured() == []
+    assert job.capture() == []
 
 
-def test_a_file_that_is_gone_leaves_nothing_of_the_others_on_the_host(
-    job: Job, tmp_path: Path
-) -> None:
-    handle = job.completed()
+def test_missing_file_leaves_no_other_files_on_the_host(job: Job, tmp_path: Path) -> None:
+    handle = job.complete()
     name = max(handle.segments)
     handle.segments[name].discard_state()
     with pytest.raises(CheckpointNotFoundError, match="shared"):
@@ -181,8 +177,8 @@ def test_a_file_that_is_gone_leaves_nothing_of_the_others_on_the_host(
     assert {path.name for path in tmp_path.iterdir()} <= handle.segments.keys() - {name}
 
 
-def test_a_sorted_file_that_was_cut_is_an_error_that_names_it(job: Job, tmp_path: Path) -> None:
-    handle = job.completed()
+def test_truncated_sorted_file_is_named(job: Job, tmp_path: Path) -> None:
+    handle = job.complete()
     (name, stream), *_ = handle.segments.items()
     with stream.open_input_stream() as source:
         content = source.read()
@@ -195,8 +191,8 @@ def test_a_sorted_file_that_was_cut_is_an_error_that_names_it(job: Job, tmp_path
         RocksDBStateTables(ALL, [broken], directory=str(tmp_path / "host"))
 
 
-def test_private_files_that_are_not_what_rocksdb_wrote_are_errors_that_name_them(job: Job) -> None:
-    handle = job.completed()
+def test_changed_private_files_are_named(job: Job) -> None:
+    handle = job.complete()
     manifest = decode_native(content_of(handle))
     (log,) = [name for name in manifest.private if name.startswith("MANIFEST")]
     flipped = bytearray(manifest.private[log])

@@ -31,7 +31,7 @@ def handle(memory_directory: str) -> OperatorStateHandle:
 
 
 def rewritten(handle: OperatorStateHandle, old: bytes, new: bytes) -> OperatorStateHandle:
-    """The same with other bytes in it, in a file of its own with a right checksum."""
+    """The same with other bytes in it, in a separate file with the right checksum."""
     with handle.stream.open_input_stream() as stream:
         content = stream.read()
     assert old in content
@@ -56,7 +56,7 @@ def test_a_block_with_fewer_bytes_than_its_rows_need_is_corrupt(
     assert caught.value.location == wrong.stream.uri
 
 
-def test_a_column_that_no_state_has_is_corrupt_and_its_file_named(
+def test_column_without_a_state_is_corrupt_and_named(
     handle: OperatorStateHandle,
 ) -> None:
     for name in (b"elements"[1:], b"elem\xffnt"):
@@ -67,7 +67,7 @@ def test_a_column_that_no_state_has_is_corrupt_and_its_file_named(
         assert caught.value.location == wrong.stream.uri
 
 
-def test_texts_that_end_elsewhere_than_their_bytes_are_corrupt(memory_directory: str) -> None:
+def test_text_offsets_out_of_bounds_are_corrupt(memory_directory: str) -> None:
     access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
     backend = OperatorStateBackend()

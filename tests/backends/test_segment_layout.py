@@ -1,4 +1,4 @@
-"""Segments and manifests as `docs/file-format.md` has them, read with Arrow and MessagePack alone."""
+"""Segments and manifests as `docs/file-format.md` has them, read with only Arrow and MessagePack."""
 
 import itertools
 import struct
@@ -108,7 +108,7 @@ def slices_of(handle: SegmentsStateHandle, name: str) -> Iterator[list[dict[str,
         yield rows
 
 
-def test_a_table_is_read_by_the_documented_layout(handle: SegmentsStateHandle) -> None:
+def test_table_has_the_documented_layout(handle: SegmentsStateHandle) -> None:
     rows = {}
     ended = set()
     operands: dict[str, list[dict[str, Any]]] = {}
@@ -174,7 +174,7 @@ def test_sort_keys_are_made_of_hashes_as_documented(memory_directory: str) -> No
     assert sorted(count for _, count in kinds) == [0, 1, 1, 2]
 
 
-def test_times_and_values_lie_in_columns_of_their_own(handle: SegmentsStateHandle) -> None:
+def test_times_and_values_are_separate_columns(handle: SegmentsStateHandle) -> None:
     newest, oldest = slices_of(handle, "last")
     assert [(row["ts"], row["key.k"], row["value"]) for row in newest] == [
         (900, f"key {n}", 0.5) for n in range(7)
@@ -193,7 +193,7 @@ def sections(handle: SegmentsStateHandle) -> Iterator[tuple[bytes, dict[str, Any
             yield content, section
 
 
-def test_buffers_of_columns_are_where_the_trailer_says(handle: SegmentsStateHandle) -> None:
+def test_buffers_are_at_the_places_in_the_trailer(handle: SegmentsStateHandle) -> None:
     kinds = set()
     for content, section in sections(handle):
         table = section_of(content, section)
@@ -211,7 +211,7 @@ def test_buffers_of_columns_are_where_the_trailer_says(handle: SegmentsStateHand
     assert kinds == {"<u8", "|u1", "<i8", "<f4", "string", "arrow"}
 
 
-def test_side_tables_lead_to_the_rows(handle: SegmentsStateHandle) -> None:
+def test_side_tables_find_the_rows(handle: SegmentsStateHandle) -> None:
     directories = filters = 0
     for content, section in sections(handle):
         keys = section_of(content, section)["hi"].to_numpy()

@@ -71,9 +71,7 @@ class TestRoundTrip:
         assert dict(again.entries()) == entries
 
     @SAMPLE
-    def test_a_part_of_the_elements_is_read_alone(
-        self, element_type: Any, values: list[Any]
-    ) -> None:
+    def test_part_of_the_elements_is_read(self, element_type: Any, values: list[Any]) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", element_type).add_all(values)
         handle = snapshot_of(backend)
@@ -83,12 +81,14 @@ class TestRoundTrip:
                 part = OperatorStateBackend.restore(
                     [msgspec.structs.replace(handle, states={"s": cut})]
                 )
-                again = restored(part)  # also what nobody asked for
+                again = restored(part)  # also without a request
                 for backend in (part, again):
                     assert list_state(backend, "s", element_type).get() == values[first:end]
 
     @SAMPLE
-    def test_no_elements_are_none(self, element_type: Any, values: list[Any]) -> None:
+    def test_empty_elements_are_restored_as_empty(
+        self, element_type: Any, values: list[Any]
+    ) -> None:
         backend = OperatorStateBackend()
         state = list_state(backend, "s", element_type)
         assert (state.get(), len(state)) == ([], 0)
@@ -125,10 +125,10 @@ class TestRoundTrip:
         assert list_state(restored(backend), "s", Point).get() == values
 
 
-class TestElementsAreValues:
+class TestValueSemantics:
     @pytest.mark.parametrize("mode", [list_state, union_state])
     @PYTHON
-    def test_changing_what_was_added_or_got_changes_nothing(
+    def test_changed_objects_leave_the_state_unchanged(
         self, element_type: Any, values: list[Any], mode: Any
     ) -> None:
         state = mode(OperatorStateBackend(), "s", element_type)
@@ -139,7 +139,7 @@ class TestElementsAreValues:
             _change(value)
         assert state.get() == values
 
-    def test_what_get_returned_from_an_arrow_state_may_be_changed(self) -> None:
+    def test_objects_of_an_arrow_state_may_be_changed(self) -> None:
         state = list_state(OperatorStateBackend(), "s", pa.struct({"a": pa.list_(pa.int64())}))
         state.add({"a": [1]})
         (value,) = state.get()
@@ -173,16 +173,16 @@ def _change(value: Any) -> None:
 
 
 @dataclass
-class WithAnything:
+class AnyField:
     content: Plain
 
 
 class TestTypes:
     @pytest.mark.parametrize(
         "element_type",
-        [None, 5, "int", Plain, WithAnything, complex, Pickled, object(), list[Plain]],
+        [None, 5, "int", Plain, AnyField, complex, Pickled, object(), list[Plain]],
     )
-    def test_what_nobody_can_store_is_refused(self, element_type: Any) -> None:
+    def test_unsupported_element_types_are_refused(self, element_type: Any) -> None:
         with pytest.raises(InvalidRequestError, match="'s'"):
             ListStateDescriptor("s", element_type)
         with pytest.raises(InvalidRequestError, match="'s'"):
@@ -269,7 +269,7 @@ class TestStored:
         with pytest.raises(StateMigrationError, match="'s'"):
             list_state(restored(backend), "s", wanted)
 
-    def test_a_column_that_does_not_say_how_it_was_stored_is_corrupt(self) -> None:
+    def test_column_without_its_serializer_is_corrupt(self) -> None:
         for content in (b"", b"\xc1", msgspec.msgpack.encode({"kind": "other", "name": "x"})):
             stored = pa.field(
                 "element", pa.large_binary(), metadata={b"holdfast.serializer": content}
@@ -277,7 +277,7 @@ class TestStored:
             with pytest.raises(CheckpointCorruptedError, match="'s'"):
                 stored_serializer(stored, "s")
 
-    def test_bytes_that_are_no_elements_are_corrupt(self) -> None:
+    def test_invalid_element_bytes_are_corrupt(self) -> None:
         column = pa.chunked_array([[b"\xc1"]], pa.large_binary())
         for element_type in (Point, Pickled()):
             with pytest.raises(CheckpointCorruptedError):

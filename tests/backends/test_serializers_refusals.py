@@ -47,19 +47,19 @@ RECURSIVE.append(RECURSIVE)
 
 
 WRONG: dict[str, tuple[Any, Any]] = {
-    "int is no str": (str, 1),
-    "bytes are no str": (str, b"a"),
-    "a lone surrogate is no text": (str, "a\ud800"),
-    "a str is no bytes": (bytes, "a"),
-    "a str is no int": (int, "1"),
-    "a fraction is no int": (int, 1.5),
-    "a bool is no int": (int, True),
-    "2**63 is no int": (int, 2**63),
-    "-2**63-1 is no int": (int, -(2**63) - 1),
-    "a str is no float": (float, "nan"),
-    "an int is no bool": (bool, 1),
+    "int as str": (str, 1),
+    "bytes as str": (str, b"a"),
+    "lone surrogate": (str, "a\ud800"),
+    "str as bytes": (bytes, "a"),
+    "str as int": (int, "1"),
+    "fraction as int": (int, 1.5),
+    "bool as int": (int, True),
+    "2**63 as int": (int, 2**63),
+    "-2**63-1 as int": (int, -(2**63) - 1),
+    "str as float": (float, "nan"),
+    "int as bool": (bool, 1),
     "another class": (Point, Pair(1)),
-    "a dict is no struct": (Point, {"x": 1}),
+    "dict as struct": (Point, {"x": 1}),
     "a subclass of a struct": (Node, SubNode(1)),
     "a subclass of a dataclass": (Order, SubOrder(1)),
     "another type in a field": (Point, Point("1")),  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[Any, Any]] = {
     "another type in a dict": (dict[str, int], {"a": "1"}),
     "too few in a tuple": (tuple[int, str], (1,)),
     "no enum": (Color, "red"),
-    "a datetime is no date": (dt.date, NOON),
+    "datetime as date": (dt.date, NOON),
     "what msgspec does not know": (Any, object()),
     "what contains itself": (list[Any], RECURSIVE),
     "another class than that which is pickled": (Pickled(Plain), {"a": 1}),
@@ -125,18 +125,18 @@ class TestWrongElements:
         }
 
     @SAMPLE
-    def test_none_is_no_element_anywhere(self, element_type: Any, values: list[Any]) -> None:
+    def test_none_as_element_is_refused(self, element_type: Any, values: list[Any]) -> None:
         backend = OperatorStateBackend()
         state = list_state(backend, "s", element_type)
         state.add_all(values)
         with pytest.raises(InvalidRequestError):
             state.add(None)
-        nothing: Any
-        for nothing in ([*values, None], [None], (None,), None, 5):
+        invalid: Any
+        for invalid in ([*values, None], [None], (None,), None, 5):
             with pytest.raises(InvalidRequestError):
-                state.add_all(nothing)
+                state.add_all(invalid)
             with pytest.raises(InvalidRequestError):
-                state.update(nothing)
+                state.update(invalid)
         assert state.get() == values
         entries = broadcast_state(backend, "b", (int, element_type), dict(enumerate(values)))
         with pytest.raises(InvalidRequestError):
@@ -156,9 +156,7 @@ class TestWrongElements:
         ],
         ids=["array", "chunks", "table", "batch"],
     )
-    def test_arrow_data_is_refused_where_elements_are_objects(
-        self, element_type: Any, values: Any
-    ) -> None:
+    def test_arrow_data_as_object_elements_is_refused(self, element_type: Any, values: Any) -> None:
         state = list_state(OperatorStateBackend(), "s", element_type)
         with pytest.raises(InvalidRequestError, match="Arrow data"):
             state.add_all(values)
@@ -267,7 +265,7 @@ LOSSES: dict[str, tuple[Any, Any]] = {
 }
 
 
-class TestElementsThatWouldLoseSomething:
+class TestLossyElements:
     @pytest.mark.parametrize(("element_type", "value"), LOSSES.values(), ids=LOSSES)
     def test_they_are_refused(self, element_type: Any, value: Any) -> None:
         backend = OperatorStateBackend()
@@ -312,7 +310,7 @@ class TestElementsThatWouldLoseSomething:
         ],
         ids=range(5),
     )
-    def test_also_where_objects_are_unequal_to_their_copies(
+    def test_objects_unequal_to_their_copies_keep_their_content(
         self, value: Unequal, expected: Any
     ) -> None:
         backend = OperatorStateBackend()
@@ -320,7 +318,7 @@ class TestElementsThatWouldLoseSomething:
         (again,) = list_state(restored(backend), "s", Unequal).get()
         assert again.content() == expected
 
-    def test_keys_that_are_objects_are_compared_too(self) -> None:
+    def test_object_keys_are_compared(self) -> None:
         element_type = dict[Point, float]
         backend = OperatorStateBackend()
         state = list_state(backend, "s", element_type)
@@ -331,7 +329,7 @@ class TestElementsThatWouldLoseSomething:
 
 
 def with_a_full_stack(call: Callable[[], object]) -> None:
-    """Call it where 50 calls through C are left, each of which takes at most 3 levels of the limit."""
+    """Call it with room for 50 more calls through C, which take at most 3 levels of the limit each."""
 
     def room(levels: int) -> int:
         try:
@@ -339,20 +337,20 @@ def with_a_full_stack(call: Callable[[], object]) -> None:
         except RecursionError:
             return levels
 
-    def nested(levels: int) -> object:
-        return next(map(nested, (levels - 1,))) if levels else call()
+    def nest_calls(levels: int) -> object:
+        return next(map(nest_calls, (levels - 1,))) if levels else call()
 
     limit = sys.getrecursionlimit()
     if sys.version_info >= (3, 12):
-        # C has a limit of its own there, which is to be the nearer one.
+        # C has a separate limit there, which must be reached first.
         sys.setrecursionlimit(1_000_000)
     try:
-        nested(room(0) - 50)
+        nest_calls(room(0) - 50)
     finally:
         sys.setrecursionlimit(limit)
 
 
-class TestErrorsOfAClassItself:
+class TestClassErrors:
     def test_they_refuse_an_element(self) -> None:
         state = list_state(OperatorStateBackend(), "s", Failing)
         value = Failing(1)
@@ -380,7 +378,7 @@ class TestErrorsOfAClassItself:
             FAILS.clear()
         assert state.get() == [Failing(1)]
 
-    def test_elements_that_are_too_deep_for_the_stack_are_still_there_for_another(self) -> None:
+    def test_elements_too_deep_for_the_stack_stay_stored(self) -> None:
         node = Node(0)
         for value in range(300):
             node = Node(value, node)

@@ -36,7 +36,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_state_that_does_not_fit_into_memory_is_not_damaged(
+def test_state_larger_than_memory_is_not_damage(
     tmp_path: Path, compression: Compression | None
 ) -> None:
     storage = FileSystemCheckpointStorage(f"file://{tmp_path}")
@@ -72,7 +72,7 @@ def test_state_that_does_not_fit_into_memory_is_not_damaged(
         (ValueError("damaged"), None),
     ],
 )
-def test_error_of_the_machine_is_told_from_one_of_the_bytes(
+def test_resource_errors_differ_from_corruption(
     error: Exception, expected: type[CheckpointError] | None
 ) -> None:
     shortage = shortage_of(error, "file:///x")
@@ -98,7 +98,7 @@ def test_lack_of_file_handles_is_named(tmp_path: Path) -> None:
             os.close(descriptor)
 
 
-def test_corruption_of_rocksdb_that_is_a_lack_of_handles_is_not_damage(tmp_path: Path) -> None:
+def test_rocksdb_corruption_for_lack_of_handles_is_not_damage(tmp_path: Path) -> None:
     text = "Corruption: Can't access /000012.sst: IO error: While open: Too many open files"
     with (
         pytest.raises(ResourceExhaustedError, match="nothing is damaged"),

@@ -1,6 +1,6 @@
-"""Sketches of distinct values that Spark 4.3 has made, as checkpoints keep them: read, counted and folded for ever.
+"""Sketches of distinct values that Spark 4.3 has made, as checkpoints keep them: always readable.
 
-Each file of `data/v1/sketches` is `hll_sketch_agg(id, 12)` of numbers of `spark.range`. Spark's `hll_sketch_estimate` said
+Each file of `data/v1/sketches` is `hll_sketch_agg(id, 12)` of numbers of `spark.range`. Spark's `hll_sketch_estimate` returned
 what is expected here.
 """
 

@@ -77,7 +77,7 @@ def test_a_snapshot_runs_once(location: CheckpointStorageLocation, faults: Fault
     assert len(files) == 1
 
 
-def test_a_snapshot_cancelled_before_it_ran_writes_nothing_and_lets_go(
+def test_snapshot_cancelled_before_it_ran_writes_nothing(
     faults: Faults, location: CheckpointStorageLocation
 ) -> None:
     backend = backend_with(s=LARGE)
@@ -99,14 +99,14 @@ def test_a_snapshot_cancelled_while_it_runs_leaves_nothing(
     faults: Faults, location: CheckpointStorageLocation, call: str
 ) -> None:
     snapshot = backend_with(s=LARGE).snapshot(location)
-    reached, go_on = faults.blocking(call)
+    reached, resume = faults.blocking(call)
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(snapshot.run)
         assert reached.wait(HANGS_S)
         cancelling = pool.submit(snapshot.cancel)
         if call != "create":
             cancelling.result(HANGS_S)  # does not wait for the write
-        go_on.set()
+        resume.set()
         cancelling.result(HANGS_S)
         with pytest.raises(CancelledError):
             running.result(HANGS_S)
@@ -133,7 +133,7 @@ def test_a_failing_stream_raises_and_leaves_nothing(
         snapshot.run()
 
 
-def test_a_snapshot_that_ran_lets_go_of_what_it_captured() -> None:
+def test_finished_snapshot_releases_its_capture() -> None:
     backend = backend_with(s=LARGE)
     chunk = weakref.ref(list_state(backend).chunks()[0])
     snapshot = backend.snapshot(memory_factory())
@@ -144,7 +144,7 @@ def test_a_snapshot_that_ran_lets_go_of_what_it_captured() -> None:
 
 
 def test_no_bytes_of_state_show_in_a_repr() -> None:
-    handle = snapshot_of(backend_with(s=(pa.string(), ["somebody's secret"])))
+    handle = snapshot_of(backend_with(s=(pa.string(), ["a private text"])))
     assert "secret" not in repr(handle)
     assert "secret" not in repr(SnapshotResult(StoredSubtask((handle,))))
 
@@ -204,7 +204,7 @@ class TestAsyncSnapshot:
         assert len(files_in(faults)) == 2
 
     @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()], ids=repr)
-    def test_an_error_behind_a_finished_stream_discards_it(
+    def test_error_after_a_finished_stream_discards_it(
         self, faults: Faults, location: CheckpointStorageLocation, error: BaseException
     ) -> None:
         seen = []
@@ -224,7 +224,7 @@ class TestAsyncSnapshot:
         assert strategy.resources.released == 1
 
     @pytest.mark.parametrize("scope", CheckpointedStateScope)
-    def test_streams_are_where_their_scope_is_and_gone_if_the_snapshot_fails(
+    def test_streams_are_in_their_scope_and_deleted_on_failure(
         self, faults: Faults, location: CheckpointStorageLocation, scope: CheckpointedStateScope
     ) -> None:
         of_scope = {
@@ -242,7 +242,7 @@ class TestAsyncSnapshot:
             asynchronous(Strategy(fail, scope), location).run()
         assert files_in(faults) == kept
 
-    def test_a_store_that_fails_at_the_second_stream_keeps_nothing_of_the_first(
+    def test_failure_of_the_second_stream_deletes_the_first(
         self, faults: Faults, location: CheckpointStorageLocation
     ) -> None:
         strategy = Strategy(lambda: faults.before("create", StorageFullError("full")))
@@ -305,7 +305,7 @@ class TestAsyncSnapshot:
 
 
 class TestClose:
-    def test_close_cancels_what_has_not_run(
+    def test_close_cancels_pending_snapshots(
         self, faults: Faults, location: CheckpointStorageLocation
     ) -> None:
         backend = backend_with(s=LARGE)
@@ -320,20 +320,20 @@ class TestClose:
 
     @pytest.mark.parametrize("way", ["close", "dispose"])
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_close_cancels_what_runs(
+    def test_close_cancels_running_snapshots(
         self, faults: Faults, location: CheckpointStorageLocation, call: str, way: str
     ) -> None:
         backend = backend_with(s=LARGE)
         broadcast_state(backend, entries={1: 2})
         snapshot = backend.snapshot(location)
-        reached, go_on = faults.blocking(call)
+        reached, resume = faults.blocking(call)
         with ThreadPoolExecutor(2) as pool:
             running = pool.submit(snapshot.run)
             assert reached.wait(HANGS_S)
             closing = pool.submit(getattr(backend, way))
             if call != "create":
                 closing.result(HANGS_S)
-            go_on.set()
+            resume.set()
             closing.result(HANGS_S)
             with pytest.raises(CancelledError):
                 running.result(HANGS_S)

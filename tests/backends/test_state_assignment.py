@@ -89,9 +89,7 @@ def test_at_an_unchanged_parallelism_each_subtask_gets_its_own_state() -> None:
         (3, [[("h0", 0, 3)], [("h0", 4, 4), ("h1", 5, 6)], [("h1", 7, 9)]]),
     ],
 )
-def test_key_groups_go_to_the_subtask_that_owns_them(
-    kind: str, parallelism: int, expected: list[Any]
-) -> None:
+def test_key_groups_go_to_their_owner(kind: str, parallelism: int, expected: list[Any]) -> None:
     places = tuple((i, 1) for i in range(5))
     handles = [
         KeyGroupsStateHandle(ends, places, FileStateHandle(f"h{i}", 5))
@@ -118,7 +116,7 @@ def test_key_groups_go_to_the_subtask_that_owns_them(
     ],
 )
 @pytest.mark.parametrize("stored", [{}, {"op": EMPTY}], ids=["unknown", "without state"])
-def test_an_operator_that_has_no_state_in_the_checkpoint_begins_without(
+def test_operator_without_stored_state_starts_empty(
     settings: OperatorSettings, expected: int, stored: dict[str, StoredOperator]
 ) -> None:
     assigned = assign(checkpoint(**stored), {"op": settings})
@@ -162,7 +160,9 @@ class TestNonRestoredState:
         assert "['gone', 'lost']" in str(caught.value)
         assert "allow_non_restored_state" in str(caught.value)
 
-    def test_it_is_left_behind_if_that_is_allowed(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_non_restored_state_is_skipped_if_allowed(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         wanted = {"kept": OperatorSettings(2), "new": OperatorSettings(1)}
         with caplog.at_level(logging.WARNING):
             assigned = assign(self.stored, wanted, allow_non_restored_state=True)
@@ -214,7 +214,7 @@ def test_every_subtask_of_every_operator_gets_an_assignment(
 
 
 @pytest.mark.parametrize("index", [-1, 2])
-def test_state_of_a_subtask_that_there_was_not_is_refused(index: int) -> None:
+def test_state_of_a_subtask_beyond_the_parallelism_is_refused(index: int) -> None:
     stored = operator(2)
     stored = replace(stored, subtasks=stored.subtasks | {index: stored.subtasks[0]})
     with pytest.raises(

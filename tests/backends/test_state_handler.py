@@ -1,4 +1,4 @@
-"""One operator's subtask: the order of calls, raw state, and what a failure leaves behind."""
+"""One operator's subtask: the order of calls, raw state, and the effects of failures."""
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -34,7 +34,7 @@ ROWS = pa.schema([("a", pa.int64())])
 
 
 class Function(CheckpointedFunction):
-    """Does what a test tells it, and remembers what it was given."""
+    """Calls a test's functions, and records its arguments."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ def handler(function: CheckpointedFunction, **settings: Any) -> OperatorStateHan
     )
 
 
-def initialized(
+def initialize_handler(
     handler: OperatorStateHandler, state: StoredSubtask, checkpoint_id: int | None = 7
 ) -> None:
     handler.initialize_state(
@@ -110,7 +110,7 @@ class TestRoundTrip:
             }
 
         again = OperatorStateHandler.restore(Function(initialize=initialize), state, uid="counter")
-        initialized(again, state)
+        initialize_handler(again, state)
         assert read == {
             "managed": [1, 2],
             "partitions": [b"partition %d" % number * 1000 for number in range(3)],
@@ -120,7 +120,7 @@ class TestRoundTrip:
     def test_a_fresh_start_has_nothing(self) -> None:
         function = Function()
         state_handler = OperatorStateHandler.restore(function, StoredSubtask(), uid="counter")
-        initialized(state_handler, StoredSubtask(), None)
+        initialize_handler(state_handler, StoredSubtask(), None)
         context = function.context
         assert (context.is_restored, context.restored_checkpoint_id) == (False, None)
         assert (context.subtask_index, context.parallelism) == (1, 3)
@@ -130,7 +130,7 @@ class TestRoundTrip:
 
     def test_a_restored_function_knows_the_checkpoint(self) -> None:
         function = Function()
-        initialized(handler(function), StoredSubtask())
+        initialize_handler(handler(function), StoredSubtask())
         assert (function.context.is_restored, function.context.restored_checkpoint_id) == (True, 7)
 
     def test_nothing_written_is_nothing_stored(
@@ -147,7 +147,7 @@ class TestRoundTrip:
 
 
 class TestOrder:
-    def test_the_function_comes_first_then_raw_keyed_raw_operator_and_managed_state(
+    def test_snapshot_order_is_function_raw_keyed_raw_operator_managed(
         self, location: CheckpointStorageLocation, faults: Faults
     ) -> None:
         def snapshot(context: FunctionSnapshotContext) -> None:
@@ -196,7 +196,7 @@ class TestOrder:
 
 class TestFailures:
     @pytest.mark.parametrize("written", [False, True])
-    def test_a_function_that_fails_declines_the_checkpoint(
+    def test_failed_function_declines_the_checkpoint(
         self,
         location: CheckpointStorageLocation,
         faults: Faults,
@@ -222,7 +222,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
     @pytest.mark.parametrize("nth", [1, 2])
-    def test_a_raw_stream_that_fails_declines_the_checkpoint_and_leaves_nothing(
+    def test_failed_raw_stream_declines_and_leaves_nothing(
         self, location: CheckpointStorageLocation, faults: Faults, call: str, nth: int
     ) -> None:
         state_handler = handler(Function(with_raw_state))
@@ -245,17 +245,17 @@ class TestFailures:
     def test_an_interrupt_takes_raw_state_with_it(
         self, location: CheckpointStorageLocation, faults: Faults, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def interrupted(*_: Any, **__: Any) -> None:
+        def interrupt(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
         state_handler = handler(Function(with_raw_state))
-        monkeypatch.setattr(type(state_handler.backend), "snapshot", interrupted)
+        monkeypatch.setattr(type(state_handler.backend), "snapshot", interrupt)
         with pytest.raises(KeyboardInterrupt):
             state_handler.snapshot_state(7, location)
         assert files_below(faults.inner_directory) == set()
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_managed_state_that_fails_takes_raw_state_with_it(
+    def test_failed_managed_state_discards_raw_state(
         self, location: CheckpointStorageLocation, faults: Faults, call: str
     ) -> None:
         state_handler = handler(Function(with_raw_state))
@@ -358,19 +358,17 @@ class TestInitialize:
         function = Function(initialize=initialize)
         if fails:
             with pytest.raises(ValueError, match="mine"):
-                initialized(handler(function), state)
+                initialize_handler(handler(function), state)
         else:
-            initialized(handler(function), state)
+            initialize_handler(handler(function), state)
         assert len(kept) == 2
         assert all(stream.closed for stream in kept)
         assert list(function.context.raw_operator_state_inputs) == []
         assert list(function.context.raw_keyed_state_inputs) == []
 
-    def test_raw_state_that_nobody_reads_is_not_opened(
-        self, state: StoredSubtask, faults: Faults
-    ) -> None:
+    def test_unread_raw_state_is_not_opened(self, state: StoredSubtask, faults: Faults) -> None:
         faults.calls.clear()
-        initialized(handler(Function()), state)
+        initialize_handler(handler(Function()), state)
         assert faults.calls == []
 
 
@@ -415,11 +413,11 @@ class TestFunctions:
                 list_state(context.operator_state_store).add(1)
 
         state_handler = handler(Simple())
-        initialized(state_handler, StoredSubtask(), None)
+        initialize_handler(state_handler, StoredSubtask(), None)
         state = state_handler.snapshot_state(7, location).run().state
         assert list_state(OperatorStateBackend.restore(state.managed_operator)).get() == [1]
 
-    def test_a_listener_is_what_has_both_calls(self) -> None:
+    def test_checkpoint_listener_has_both_methods(self) -> None:
         class Listener:
             def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
 

@@ -65,11 +65,11 @@ compressions: st.SearchStrategy[Compression | None] = st.sampled_from((None, "zs
 
 @dataclass
 class Model:
-    """What one subtask has; lists by kind and name.
+    """A model of a subtask; lists by kind and name.
 
     Attributes:
-        lists: What it gets when it asks.
-        carried: What it stores of a union that it hasn't asked for; None if it stores nothing.
+        lists: The elements of each requested state.
+        carried: The stored elements of a union that it hasn't requested; None if it stores none.
         maps: By name.
     """
 
@@ -77,8 +77,8 @@ class Model:
     carried: dict[tuple[Kind, str], list[Any] | None] = field(default_factory=dict)
     maps: dict[str, dict[Any, Any]] = field(default_factory=dict)
 
-    def stored(self) -> "Model":
-        """What is restored from a snapshot that is taken now."""
+    def restore(self) -> "Model":
+        """Return the model after a restore from a snapshot."""
         lists = self.lists | self.carried
         return Model(
             {key: list(values) for key, values in lists.items() if values is not None},
@@ -180,7 +180,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
         snapshots = [
             backend.snapshot(location, compression=compression) for backend in self.backends
         ]
-        return snapshots, [model.stored() for model in self.models]
+        return snapshots, [model.restore() for model in self.models]
 
     @rule(target=stored, pending=consumes(captured))
     def run(self, pending: Captured) -> Stored:
@@ -196,7 +196,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
 
     @rule(checkpoint=stored)
     def restore(self, checkpoint: Stored) -> None:
-        handles, self.models = checkpoint[0], [model.stored() for model in checkpoint[1]]
+        handles, self.models = checkpoint[0], [model.restore() for model in checkpoint[1]]
         self.backends = [OperatorStateBackend.restore(of_subtask) for of_subtask in handles]
 
     @rule(checkpoint=stored, parallelism=st.integers(1, 4))
@@ -205,7 +205,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
         parts = redistribute(handles, parallelism)
         self.backends = [OperatorStateBackend.restore(part) for part in parts]
         if parallelism == len(before):
-            self.models = [Model(old.stored().lists) for old in before]
+            self.models = [Model(old.restore().lists) for old in before]
         else:
             self.models = _split(before, parts)
         for subtask, model in enumerate(self.models):
@@ -270,9 +270,9 @@ def _map(backend: OperatorStateBackend, name: str) -> Any:
 
 
 def _split(before: list[Model], parts: list[tuple[OperatorStateHandle, ...]]) -> list[Model]:
-    """Where the elements of list states went; nothing may be lost, doubled or out of order."""
+    """Check that no elements of list states are lost, duplicated or out of order."""
     models = [Model() for _ in parts]
-    dealt: Counter[int] = Counter()
+    distributed: Counter[int] = Counter()
     for key in dict.fromkeys(key for model in before for key in model.lists if key[0] == "list"):
         kind, name = key
         elements = [element for model in before for element in model.lists.get(key, ())]
@@ -282,14 +282,14 @@ def _split(before: list[Model], parts: list[tuple[OperatorStateHandle, ...]]) ->
             if _name(kind, name) in backend.registered_state_names():
                 models[subtask].lists[key] = _list(backend, kind, name).get()
                 runs.append(models[subtask].lists[key])
-                dealt[subtask] += len(runs[-1])
+                distributed[subtask] += len(runs[-1])
         assert runs  # also the type of an empty state is kept
         # One run for each subtask, beginning at any of them.
         rotations = [runs[first:] + runs[:first] for first in range(len(runs))]
         assert elements in [
             [element for run in rotation for element in run] for rotation in rotations
         ]
-    counts = [dealt[subtask] for subtask in range(len(parts))]
+    counts = [distributed[subtask] for subtask in range(len(parts))]
     assert max(counts) - min(counts) <= 1
     return models
 

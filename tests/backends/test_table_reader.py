@@ -70,7 +70,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
 @pytest.mark.parametrize("type", VALUES, ids=str)
 @pytest.mark.parametrize("nulls", [False, True])
 @pytest.mark.parametrize("cut", [False, True])
-def test_values_of_every_type_are_read_as_they_were_written(
+def test_values_of_every_type_are_read_as_written(
     streams: SnapshotStreams, type: pa.DataType, *, nulls: bool, cut: bool
 ) -> None:
     spec = TableSpec("s", "value", pa.schema([("k", pa.int64())]), pa.schema([("v", type)]))
@@ -116,7 +116,7 @@ def map_rows(rows: int) -> TableRows:
     return rows_of(MAP_SPEC, columns, np.arange(rows))
 
 
-def test_a_table_keeps_its_spec_its_times_and_the_metadata_of_its_fields(
+def test_table_keeps_its_spec_times_and_field_metadata(
     streams: SnapshotStreams,
 ) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(20_000)])], GROUPS, streams)
@@ -136,7 +136,7 @@ def test_a_table_keeps_its_spec_its_times_and_the_metadata_of_its_fields(
     assert np.array_equal(np.concatenate([t for t in times if t is not None]), written.times_ms)
 
 
-def test_a_table_of_more_rows_than_a_section_holds_is_several_sections(
+def test_large_table_is_written_as_several_sections(
     streams: SnapshotStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.backends.keyed.segments.table_writer.STEP_ROWS", 1000)
@@ -157,7 +157,7 @@ def test_a_table_of_more_rows_than_a_section_holds_is_several_sections(
     assert read.values[0] == map_rows(5_500).values[0]
 
 
-def test_a_subtask_reads_the_key_groups_that_it_has_now_from_all_handles(
+def test_subtask_reads_its_key_groups_from_all_handles(
     streams: SnapshotStreams,
 ) -> None:
     spec = TableSpec("s", "value", pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
@@ -183,7 +183,7 @@ def test_a_subtask_reads_the_key_groups_that_it_has_now_from_all_handles(
     assert read.values[0].to_pylist() == np.flatnonzero(wanted == 4).tolist()
 
 
-def test_a_table_without_rows_is_there_all_the_same(streams: SnapshotStreams) -> None:
+def test_table_without_rows_is_read(streams: SnapshotStreams) -> None:
     handle = write_tables([(MAP_SPEC, [])], GROUPS, streams)
     assert not handle.segments
     (table,) = read_tables([handle], GROUPS)
@@ -191,26 +191,26 @@ def test_a_table_without_rows_is_there_all_the_same(streams: SnapshotStreams) ->
     assert not list(table.rows())
 
 
-def test_values_of_another_type_are_migrated_or_refused(streams: SnapshotStreams) -> None:
+def test_values_of_another_type_are_migrated_or_rejected(streams: SnapshotStreams) -> None:
     key = pa.schema([("k", pa.int64())])
     old = TableSpec("s", "value", key, pa.schema([("v", pa.int32())]))
     new = TableSpec("s", "value", key, pa.schema([("v", pa.int64())]))
     rows = rows_of(old, [pa.array([1, 2]), pa.array([3, 4], pa.int32())])
     (table,) = read_tables([write_tables([(old, [rows])], GROUPS, streams)], GROUPS)
 
-    def widened(stored: TableSpec, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
+    def widen(stored: TableSpec, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
         assert stored == old
         return tuple(array.cast(pa.int64()) for array in values)
 
-    (read,) = table.rows(new, widened)
+    (read,) = table.rows(new, widen)
     assert read.values[0] == pa.array([3, 4])
     with pytest.raises(StateMigrationError):
         table.rows(new)
     other_key = TableSpec("s", "value", pa.schema([("k", pa.int32())]), old.values)
     with pytest.raises(StateMigrationError, match="keys"):
-        table.rows(other_key, widened)
+        table.rows(other_key, widen)
     with pytest.raises(StateMigrationError, match="time to live"):
-        table.rows(TableSpec("s", "value", key, old.values, ttl_ms=5), widened)
+        table.rows(TableSpec("s", "value", key, old.values, ttl_ms=5), widen)
 
 
 def segment_of(handle: SegmentsStateHandle) -> bytes:
@@ -233,7 +233,7 @@ def read_all(handle: SegmentsStateHandle) -> list[list[object]]:
     ]
 
 
-def test_no_damaged_byte_of_a_segment_is_served_and_the_block_is_named(
+def test_changed_byte_of_a_segment_raises_its_block(
     streams: SnapshotStreams,
 ) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(5_000)])], GROUPS, streams)
@@ -253,7 +253,7 @@ def test_no_damaged_byte_of_a_segment_is_served_and_the_block_is_named(
     assert rejected > len(content) / 997 / 2
 
 
-def test_a_segment_that_was_cut_off_is_refused(streams: SnapshotStreams) -> None:
+def test_truncated_segment_is_rejected(streams: SnapshotStreams) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(100)])], GROUPS, streams)
     content = segment_of(handle)
     for length in (1, 8, 63, 64, 100, len(content) - 1):
@@ -266,7 +266,7 @@ def trailer_of(content: bytes) -> tuple[int, int]:
     return len(content) - 20 - length, length
 
 
-def test_a_trailer_whose_checksum_fits_and_whose_numbers_do_not_is_refused(
+def test_trailer_with_contradicting_numbers_is_rejected(
     streams: SnapshotStreams,
 ) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(5_000)])], GROUPS, streams)
@@ -285,7 +285,7 @@ def test_a_trailer_whose_checksum_fits_and_whose_numbers_do_not_is_refused(
     assert refused
 
 
-def test_a_newer_version_is_named_so(streams: SnapshotStreams) -> None:
+def test_newer_version_is_reported(streams: SnapshotStreams) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(10)])], GROUPS, streams)
     newer = bytearray(segment_of(handle))
     struct.pack_into(">I", newer, len(newer) - 12, 2)
@@ -313,7 +313,7 @@ def hostile_manifests(content: bytes) -> Iterator[bytes]:
             yield bytes(hostile)
 
 
-def test_a_manifest_whose_checksum_fits_and_whose_numbers_do_not_is_refused(
+def test_manifest_with_contradicting_numbers_is_rejected(
     streams: SnapshotStreams,
 ) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(50)])], GROUPS, streams)

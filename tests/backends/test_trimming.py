@@ -74,7 +74,7 @@ class TestShared:
         again = OperatorStateBackend.restore(parts)
         assert list_state(again, "s", element_type).get() == elements.to_pylist()
 
-    def test_what_was_removed_is_not_stored(self, element_type: pa.DataType) -> None:
+    def test_removed_rows_are_not_stored(self, element_type: pa.DataType) -> None:
         backend = OperatorStateBackend()
         state = list_state(backend, "s", element_type)
         state.add_all(of_texts(element_type, TEXTS))
@@ -110,7 +110,7 @@ def test_other_columns_are_not_looked_at(element_type: pa.DataType) -> None:
     assert trim_rows(rows) is rows
 
 
-def test_what_arrow_can_not_make_anew_is_stored_whole() -> None:
+def test_untrimmable_arrays_are_stored_whole() -> None:
     element_type = pa.list_view(pa.string_view())
     rows = pa.table({"element": of_texts(element_type, TEXTS)}).slice(10, 3)
     assert trim_rows(rows).to_pylist() == rows.to_pylist()

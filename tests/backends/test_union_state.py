@@ -21,7 +21,7 @@ from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
 
 
 @pytest.mark.parametrize(("element_type", "values"), VALUES.values(), ids=VALUES)
-def test_a_restored_state_is_what_was_stored(element_type: Any, values: list[Any]) -> None:
+def test_restored_state_equals_the_stored_one(element_type: Any, values: list[Any]) -> None:
     backend = OperatorStateBackend()
     state = union_state(backend, "u", element_type)
     state.add_all(values)
@@ -49,7 +49,7 @@ def test_every_subtask_gets_all_elements(parallelism: int) -> None:
     assert [n for subtask_backend in news for n in list_state(subtask_backend).get()] == [0, 1, 2]
 
 
-def test_a_mode_is_kept_by_what_nobody_asks_for() -> None:
+def test_state_not_requested_keeps_its_mode() -> None:
     backend = OperatorStateBackend()
     union_state(backend).add(1)
     list_state(backend).add(1)
@@ -70,11 +70,11 @@ PARALLELISMS = {
 
 
 def checkpoint(backends: Iterable[OperatorStateBackend]) -> Stored:
-    """What each subtask of a job stores."""
+    """The stored state of each subtask of a job."""
     return [backend.snapshot(memory_factory()).run().state.managed_operator for backend in backends]
 
 
-def restarted(stored: Stored, parallelism: int) -> list[OperatorStateBackend]:
+def restart_job(stored: Stored, parallelism: int) -> list[OperatorStateBackend]:
     return [OperatorStateBackend.restore(part) for part in redistribute(stored, parallelism)]
 
 
@@ -97,13 +97,13 @@ def first_run() -> Stored:
 ELEMENTS = [digit * 1024 for digit in "0123"]
 
 
-class TestNobodyAsks:
+class TestNotRequested:
     @pytest.mark.parametrize("parallelisms", PARALLELISMS.values(), ids=PARALLELISMS)
     def test_it_is_stored_once_after_any_number_of_restarts(self, parallelisms: list[int]) -> None:
         stored = first_run()
         for parallelism in parallelisms:
-            stored = checkpoint(restarted(stored, parallelism))
-            for _ in range(2):  # batches that go on with what each subtask has stored
+            stored = checkpoint(restart_job(stored, parallelism))
+            for _ in range(2):  # batches that resume from the stored state
                 stored = checkpoint(map(OperatorStateBackend.restore, stored))
             assert elements_stored(stored, "u") == 4
             assert elements_stored(stored, "s") == 8
@@ -111,13 +111,11 @@ class TestNobodyAsks:
             assert any("empty" in handle.states for of_subtask in stored for handle in of_subtask)
 
     @pytest.mark.parametrize("parallelisms", PARALLELISMS.values(), ids=PARALLELISMS)
-    def test_every_subtask_that_asks_after_a_later_restart_gets_all(
-        self, parallelisms: list[int]
-    ) -> None:
+    def test_request_after_a_later_restart_gets_all_elements(self, parallelisms: list[int]) -> None:
         stored = first_run()
         for parallelism in parallelisms:
-            stored = checkpoint(restarted(stored, parallelism))
-        backends = restarted(stored, 3)
+            stored = checkpoint(restart_job(stored, parallelism))
+        backends = restart_job(stored, 3)
         for backend in backends:
             assert sorted(union_state(backend, "u", str).get()) == ELEMENTS
             assert union_state(backend, "empty", int).get() == []
@@ -125,10 +123,10 @@ class TestNobodyAsks:
         elements = sorted(n for backend in backends for n in list_state(backend).get())
         assert elements == [0, 1, 2, 3, 10, 11, 12, 13]
 
-    def test_at_an_unchanged_parallelism_each_subtask_carries_on_what_it_had(self) -> None:
+    def test_unchanged_parallelism_carries_over_own_elements(self) -> None:
         stored = first_run()
         for _ in range(3):
-            stored = checkpoint(restarted(stored, 4))
+            stored = checkpoint(restart_job(stored, 4))
         backends = map(OperatorStateBackend.restore, stored)
         assert [union_state(backend, "u", str).get() for backend in backends] == [
             [element] for element in ELEMENTS
@@ -136,19 +134,19 @@ class TestNobodyAsks:
 
     def test_a_subtask_without_a_part_of_it_stores_nothing(self) -> None:
         stored = first_run()[:1]
-        assert [len(handles) for handles in checkpoint(restarted(stored, 2))] == [1, 1]
+        assert [len(handles) for handles in checkpoint(restart_job(stored, 2))] == [1, 1]
         only_union = OperatorStateBackend()
         union_state(only_union).add(1)
-        stored = checkpoint(restarted(checkpoint([only_union]), 3))
+        stored = checkpoint(restart_job(checkpoint([only_union]), 3))
         assert [len(handles) for handles in stored] == [1, 0, 0]
 
-    def test_where_one_subtask_alone_asks_what_it_keeps_takes_the_place_of_its_part(self) -> None:
+    def test_elements_of_the_only_requesting_subtask_replace_its_part(self) -> None:
         stored = first_run()
         for restart in range(3):
-            backends = restarted(stored, 4)
+            backends = restart_job(stored, 4)
             union_state(backends[0], "u", str).update([f"run {restart}"])
             stored = checkpoint(backends)
-            elements = union_state(restarted(stored, 4)[1], "u", str).get()
+            elements = union_state(restart_job(stored, 4)[1], "u", str).get()
             assert elements == [f"run {restart}", *ELEMENTS[1:]]
 
 

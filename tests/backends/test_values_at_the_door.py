@@ -253,7 +253,7 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
 
 
 def is_hashed(kind: Any) -> bool:
-    """Whether a state can have the type as a map key, and Python objects of it have a hash."""
+    """Return whether the type can be a map key with hashable Python objects."""
     try:
         check_key_type(serializer_of(kind, {}).storage_type)
     except InvalidRequestError:
@@ -267,7 +267,7 @@ HASHED = [(kind, values) for kind, values in TYPES if is_hashed(kind)]
 
 
 def spoil(value: Any) -> None:
-    """Change an object, and all that is inside of it, in place."""
+    """Change an object and everything inside of it in place."""
     match value:
         case dict():
             for item in value.values():
@@ -317,13 +317,13 @@ def model_of(serializer: Serializer, value: Any) -> pa.Array | None:
     return column
 
 
-def decoded(serializer: Serializer, column: pa.Array) -> Any:
+def decode_one(serializer: Serializer, column: pa.Array) -> Any:
     (value,) = serializer.decode(pa.chunked_array([column]))
     return value
 
 
 @contextmanager
-def opened(tables: Tables) -> Iterator[KeyedStateBackend]:
+def open_backend(tables: Tables) -> Iterator[KeyedStateBackend]:
     """A new backend."""
     backend = KeyedStateBackend(tables(ALL), pa.schema([("user", pa.string())]), GROUPS)
     try:
@@ -346,7 +346,7 @@ def current(backend: KeyedStateBackend, user: str) -> Iterator[None]:
 
 
 def is_refused(call: Callable[..., object], *given_values: Any) -> bool:
-    """Whether a call is refused, by an error that names the state."""
+    """Return whether a call is refused with an error that names the state."""
     try:
         call(*given_values)
     except InvalidRequestError as error:
@@ -373,7 +373,7 @@ def typed_values(draw: st.DrawFn, types: list[tuple[Any, st.SearchStrategy[Any]]
 def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, typed: Any) -> None:
     kind, values = typed
     serializer = serializer_of(kind, {})
-    with opened(tables) as backend:
+    with open_backend(tables) as backend:
         state = backend.get_state(ValueStateDescriptor("s", kind))
         columns = backend.get_state(ValueStateDescriptor("c", kind)).columns
         keys = users(backend, "a")
@@ -389,7 +389,7 @@ def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, type
                 continue
             columns.put(keys, [value])
             assert same(columns.get(keys), expected)
-            shown = repr(decoded(serializer, expected))
+            shown = repr(decode_one(serializer, expected))
             with current(backend, "a"):
                 offered = fresh(value)
                 state.update(offered)
@@ -422,7 +422,7 @@ def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, type
     ],
 )
 def test_a_value_out_of_bounds_is_refused_at_once(kind: Any, value: Any) -> None:
-    with opened(ColumnarStateTables) as backend, current(backend, "a"):
+    with open_backend(ColumnarStateTables) as backend, current(backend, "a"):
         assert is_refused(backend.get_state(ValueStateDescriptor("s", kind)).update, value)
 
 
@@ -432,8 +432,8 @@ def test_a_list_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, typed
     kind, values = typed
     serializer = serializer_of(kind, {})
     given_values = [value for value in values if model_of(serializer, value) is not None]
-    shown = [repr(decoded(serializer, model_of(serializer, value))) for value in given_values]
-    with opened(tables) as backend:
+    shown = [repr(decode_one(serializer, model_of(serializer, value))) for value in given_values]
+    with open_backend(tables) as backend:
         state = backend.get_list_state(ListStateDescriptor("s", kind))
         columns = backend.get_list_state(ListStateDescriptor("c", kind)).columns
         keys = users(backend, "a")
@@ -464,7 +464,7 @@ def test_map_keys_are_the_same_by_key_by_columns_and_in_arrow(
 ) -> None:
     kind, values = typed
     serializer = serializer_of(kind, {})
-    with opened(tables) as backend:
+    with open_backend(tables) as backend:
         state = backend.get_map_state(MapStateDescriptor("s", kind, int))
         columns = backend.get_map_state(MapStateDescriptor("c", kind, int)).columns
         keys = users(backend, "a")
@@ -481,25 +481,25 @@ def test_map_keys_are_the_same_by_key_by_columns_and_in_arrow(
                     state.items()
                 state.put(value, number)
                 assert state.get(value) == number
-                assert state.get(decoded(serializer, expected)) == number
+                assert state.get(decode_one(serializer, expected)) == number
                 assert sorted(state.values()) == sorted(each for _, each in model)
             with current(backend, "a"):
                 for key, each in state.items().items():
                     assert state.get(key) == each
                     assert columns.get(keys, [key], [0]).to_pylist() == [each]
                 for key, each in model:
-                    assert state.get(decoded(serializer, key)) == each
+                    assert state.get(decode_one(serializer, key)) == each
             assert sorted(state.columns.items(keys).values.to_pylist()) == sorted(  # noqa: PD011  # no frame
                 each for _, each in model
             )
         for key, _ in model:
             with current(backend, "a"):
-                state.remove(decoded(serializer, key))
+                state.remove(decode_one(serializer, key))
         assert not len(state.columns.items(keys))
 
 
 @given(typed_values(HASHED))
-def test_broadcast_keys_are_those_that_differ_in_arrow(typed: Any) -> None:
+def test_broadcast_keys_are_distinct_as_in_arrow(typed: Any) -> None:
     kind, values = typed
     serializer = serializer_of(kind, {})
     state = BroadcastState("s", serializer, serializer_of(int, {}))
@@ -509,30 +509,30 @@ def test_broadcast_keys_are_those_that_differ_in_arrow(typed: Any) -> None:
         if expected is None:
             assert is_refused(state.put, value, number)
             continue
-        if repr(decoded(serializer, expected)) == "nan":
+        if repr(decode_one(serializer, expected)) == "nan":
             continue
         model = [entry for entry in model if not same(entry[0], expected)]
         model.append((expected, number))
         state.put(value, number)
     assert len(state) == len(model)
     for key, number in model:
-        assert state.get(decoded(serializer, key)) == number
+        assert state.get(decode_one(serializer, key)) == number
     stored = state.capture()()
     again = BroadcastState("s", serializer, serializer_of(int, {}), stored)
     assert sorted(number for _, number in again.entries()) == sorted(number for _, number in model)
     for key, number in model:
-        assert again.get(decoded(serializer, key)) == number
+        assert again.get(decode_one(serializer, key)) == number
 
 
 @on_each_backend
 @given(typed_values(HASHED), st.permutations(range(5)))
-def test_namespaces_are_those_that_differ_in_arrow(tables: Tables, typed: Any, order: Any) -> None:
+def test_namespaces_are_distinct_as_in_arrow(tables: Tables, typed: Any, order: Any) -> None:
     kind, values = typed
     if not isinstance(kind, pa.DataType):
         return
     serializer = serializer_of(kind, {})
     namespace = pa.schema([("n", kind)])
-    with opened(tables) as backend:
+    with open_backend(tables) as backend:
         state = backend.get_list_state(ListStateDescriptor("s", int), namespace)
         model: list[tuple[pa.Array, list[int]]] = []
         with current(backend, "a"):
@@ -603,7 +603,7 @@ def test_folds_are_the_same_by_key_and_by_columns(tables: Tables, folds: Any) ->
         descriptor = ReducingStateDescriptor("s", fold, kind)
     except InvalidRequestError:
         return
-    with opened(tables) as backend, opened(tables) as other:
+    with open_backend(tables) as backend, open_backend(tables) as other:
         state = backend.get_reducing_state(descriptor)
         columns = other.get_reducing_state(descriptor).columns
         keys = users(backend, "a")
@@ -649,7 +649,7 @@ SMALL_FLOATS = floats.filter(lambda n: not isinstance(n, float) or abs(n) < 1e9)
 
 @given(st.lists(SMALL_FLOATS, min_size=1, max_size=4))
 def test_means_are_the_same_by_key_and_by_columns(values: Any) -> None:
-    keyed_states = opened(ColumnarStateTables), opened(ColumnarStateTables)
+    keyed_states = open_backend(ColumnarStateTables), open_backend(ColumnarStateTables)
     with keyed_states[0] as by_key, keyed_states[1] as by_columns:
         state = by_key.get_aggregating_state(AggregatingStateDescriptor("s", "avg"))
         columns = by_columns.get_aggregating_state(AggregatingStateDescriptor("s", "avg")).columns

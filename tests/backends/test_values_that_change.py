@@ -77,7 +77,7 @@ class Ratio(enum.Enum):
 
 Line = tuple[Any, Any, tuple[Any, ...]]
 
-# What is given, what comes back of an untyped part, types for which it comes back so too.
+# The value, its value after a restart in an untyped part, and types with the same result.
 LINES: dict[str, list[Line]] = {
     "tuple, set": [
         ((1, 2), [1, 2], (list[int],)),
@@ -134,7 +134,7 @@ LINES: dict[str, list[Line]] = {
     ],
 }
 
-# What is given, the type, and what comes back.
+# The value, the type, and the value after a restart.
 TYPED: list[tuple[Any, Any, Any]] = [
     *(
         (given, kind[int], kind([1, 2]))
@@ -185,53 +185,53 @@ REFUSED: list[Any] = [
 ]
 
 
-def stored(element_type: Any, value: Any) -> Any:
-    """What comes back after a restart."""
+def round_trip(element_type: Any, value: Any) -> Any:
+    """Return the value after a restart."""
     backend = OperatorStateBackend()
     list_state(backend, "s", element_type).add(value)
     (back,) = list_state(restored(backend), "s", element_type).get()
     return back
 
 
-def are_the_same(value: Any, other: Any) -> bool:
-    return type(value) is type(other) and repr(value) == repr(other)  # repr also tells the fold
+def is_same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and repr(value) == repr(other)  # repr includes the fold
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_in_untyped_parts_values_come_back_as_the_page_says(line: str) -> None:
+def test_values_in_untyped_parts_match_the_documentation(line: str) -> None:
     for given, expected, types in LINES[line]:
-        assert not are_the_same(given, expected)
-        assert are_the_same(stored(Any, given), expected)
-        assert are_the_same(stored(dict, {"k": given})["k"], expected)
-        assert are_the_same(stored(list, [given])[0], expected)
-        assert are_the_same(stored(tuple, (given,))[0], expected)
+        assert not is_same(given, expected)
+        assert is_same(round_trip(Any, given), expected)
+        assert is_same(round_trip(dict, {"k": given})["k"], expected)
+        assert is_same(round_trip(list, [given])[0], expected)
+        assert is_same(round_trip(tuple, (given,))[0], expected)
         for typed in types:
-            assert are_the_same(
-                stored(dict.__class_getitem__((str, typed)), {"k": given})["k"], expected
+            assert is_same(
+                round_trip(dict.__class_getitem__((str, typed)), {"k": given})["k"], expected
             )
 
 
 @pytest.mark.parametrize(("given", "element_type", "expected"), TYPED)
-def test_values_of_another_type_become_the_one_that_is_named(
+def test_values_of_another_type_become_the_declared_type(
     given: Any, element_type: Any, expected: Any
 ) -> None:
-    back = stored(dict[str, element_type], {"k": given})["k"]
-    assert are_the_same(back, expected)
+    back = round_trip(dict[str, element_type], {"k": given})["k"]
+    assert is_same(back, expected)
 
 
-def test_what_has_to_be_hashable_comes_back_as_a_tuple() -> None:
+def test_list_in_a_hashable_place_returns_as_a_tuple() -> None:
     for given, expected in (((1, 2), (1, 2)), (Pair(1, 2), (1, 2)), (frozenset({5}), (5,))):
-        assert are_the_same(stored(set, {given}), {expected})
-    assert stored(dict, {Pair(1, 2): 3}) == {(1, 2): 3}
+        assert is_same(round_trip(set, {given}), {expected})
+    assert round_trip(dict, {Pair(1, 2): 3}) == {(1, 2): 3}
 
 
 @pytest.mark.parametrize("value", KEPT, ids=repr)
 def test_all_else_is_kept_in_untyped_parts(value: Any) -> None:
-    assert are_the_same(stored(dict[str, Any], {"k": value})["k"], value)
+    assert is_same(round_trip(dict[str, Any], {"k": value})["k"], value)
 
 
 @pytest.mark.parametrize("value", REFUSED, ids=repr)
-def test_what_has_no_form_is_refused_in_untyped_parts(value: Any) -> None:
+def test_values_without_a_form_are_refused_in_untyped_parts(value: Any) -> None:
     for element_type, element in ((Any, value), (dict, {"k": value}), (list, [value])):
         with pytest.raises(InvalidRequestError, match="not every value"):
             list_state(OperatorStateBackend(), "s", element_type).add(element)

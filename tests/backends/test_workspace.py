@@ -1,4 +1,4 @@
-"""How much memory a worker keeps for segments between tasks."""
+"""Memory that a worker keeps for segments between tasks."""
 
 import numpy as np
 from contracts.columnar_tables import ROWS, TablesJob, job, put, value_spec, values
@@ -8,12 +8,12 @@ from holdfast.backends.keyed.columnar import Workspace
 __all__ = ["job"]
 
 
-def test_memory_of_small_segments_is_bounded_and_they_are_read_again(job: TablesJob) -> None:
-    tables = job.restored()
+def test_memory_of_small_segments_is_bounded(job: TablesJob) -> None:
+    tables = job.restore()
     table = tables.table(value_spec())
     for value in range(5):
         put(table, range(10 * value, 10 * value + 10), value)
-        handle = job.completed(tables)
+        handle = job.complete(tables)
     workspace = job.workspace
     assert workspace.memory_bytes > 0
     (largest,) = {len(handle.segments)}
@@ -23,11 +23,11 @@ def test_memory_of_small_segments_is_bounded_and_they_are_read_again(job: Tables
     assert 0 < workspace.memory_bytes <= half
     workspace.limit(0)
     assert workspace.memory_bytes == 0
-    restored = job.restored(handle).table(value_spec())
+    restored = job.restore(handle).table(value_spec())
     assert values(restored, range(50)) == [value for value in range(5) for _ in range(10)]
 
 
-def test_memory_for_merges_is_given_back_where_it_exceeds_the_bound() -> None:
+def test_memory_for_merges_above_the_bound_is_released() -> None:
     workspace = Workspace()
     workspace.arena.array(1 << 20, np.int64)
     assert workspace.memory_bytes >= 8 << 20
@@ -38,10 +38,10 @@ def test_memory_for_merges_is_given_back_where_it_exceeds_the_bound() -> None:
     assert len(workspace.arena.array(16, np.int64)) == 16
 
 
-def test_segments_in_files_take_none_of_the_bound(job: TablesJob) -> None:
-    tables = job.restored()
+def test_segments_in_files_do_not_count_as_memory(job: TablesJob) -> None:
+    tables = job.restore()
     put(tables.table(value_spec()), range(ROWS), 5)
-    handle = job.completed(tables)
+    handle = job.complete(tables)
     (name,) = handle.segments
     job.workspace.arena.release()
     assert job.workspace.memory_bytes == 0

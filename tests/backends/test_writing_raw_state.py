@@ -37,7 +37,7 @@ __all__ = ["make"]
 
 
 class TestWritingOperatorState:
-    def test_what_is_written_is_read_back_by_partition(self, make: Make) -> None:
+    def test_raw_operator_state_is_read_back_by_partition(self, make: Make) -> None:
         out = OperatorStateCheckpointOutputStream(make())
         for n in range(3):
             assert out.number_of_partitions == n
@@ -67,12 +67,12 @@ class TestWritingOperatorState:
         out = OperatorStateCheckpointOutputStream(make())
         out.write(b"before")
         out.start_new_partition()
-        out.write(b"behind")
+        out.write(b"after")
         handle = out.close_and_get_handle()
         assert handle is not None
-        assert read_partitions(handle) == [b"before", b"behind"]
+        assert read_partitions(handle) == [b"before", b"after"]
 
-    def test_a_stream_that_has_bytes_already_is_gone_on_with(self, make: Make) -> None:
+    def test_stream_with_bytes_is_continued(self, make: Make) -> None:
         stream = make()
         stream.write(b"the system's")
         out = OperatorStateCheckpointOutputStream(stream)
@@ -99,7 +99,7 @@ class TestWritingOperatorState:
         with pytest.raises(StreamClosedError):
             stream.write(b"1")
 
-    def test_nothing_is_added_to_what_is_complete(self, make: Make) -> None:
+    def test_complete_stream_refuses_partitions(self, make: Make) -> None:
         out = OperatorStateCheckpointOutputStream(make())
         out.write(b"1")
         out.close_and_get_handle()
@@ -110,7 +110,7 @@ class TestWritingOperatorState:
 
 class TestWritingKeyedState:
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1,)])
-    def test_what_is_written_is_read_back_by_key_group(
+    def test_raw_keyed_state_is_read_back_by_key_group(
         self, order: tuple[int, ...], make: Make
     ) -> None:
         parts = {key_group: b"%d" % key_group * 100 for key_group in order}
@@ -134,11 +134,11 @@ class TestWritingKeyedState:
         assert groups_of(make(), THREE, {}) is None
         assert groups_of(make(), THREE, {2: b"", 1: b""}) is None
 
-    def test_it_knows_which_key_groups_were_begun_and_which_are_done(self, make: Make) -> None:
+    def test_started_and_finished_key_groups_are_known(self, make: Make) -> None:
         out = KeyedStateCheckpointOutputStream(make(), THREE)
         assert out.key_group_range == THREE
         assert out.current_key_group is None
-        begun: list[int] = []
+        started: list[int] = []
         for key_group in (2, 0, 1):
             assert not out.is_key_group_started(key_group)
             out.start_new_key_group(key_group)
@@ -146,12 +146,12 @@ class TestWritingKeyedState:
             assert out.current_key_group == key_group
             assert out.is_key_group_started(key_group)
             assert not out.is_key_group_finished(key_group)
-            assert all(map(out.is_key_group_finished, begun))
-            begun.append(key_group)
+            assert all(map(out.is_key_group_finished, started))
+            started.append(key_group)
         out.close_and_get_handle()
-        assert all(map(out.is_key_group_finished, begun))
+        assert all(map(out.is_key_group_finished, started))
         assert not out.is_key_group_finished(3)
-        for key_group in begun:
+        for key_group in started:
             with pytest.raises(StreamClosedError):
                 out.start_new_key_group(key_group)
 
@@ -245,16 +245,16 @@ class TestTheStreamInTheUsersHands:
         assert handle is not None
         assert read(handle.stream) == pickle.dumps({"a": 1}) + "größe".encode()
 
-    def test_what_is_in_front_of_it_is_closed_once_the_system_has_ended_it(
+    def test_buffers_close_after_the_system_ended_the_stream(
         self, output: Callable[[CheckpointStateOutputStream], Output], make: Make
     ) -> None:
         stream = make()
-        kept, given_up = output(make()), output(stream)
-        buffers = [io.BufferedWriter(kept), io.BufferedWriter(given_up)]  # type: ignore[type-var]
+        kept, aborted = output(make()), output(stream)
+        buffers = [io.BufferedWriter(kept), io.BufferedWriter(aborted)]  # type: ignore[type-var]
         texts = [io.TextIOWrapper(buffer) for buffer in buffers]
         assert not any(file.closed for file in (*buffers, *texts))
         kept.close_and_get_handle()
-        given_up.end()
+        aborted.end()
         stream.close()
         assert all(file.closed for file in (*buffers, *texts))
 
@@ -273,7 +273,7 @@ class TestTheStreamInTheUsersHands:
         assert files_below(local_directory) == set()
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_a_store_that_fails_leaves_no_file_and_no_handle(
+    def test_failed_store_leaves_no_file_and_no_handle(
         self,
         output: Callable[[CheckpointStateOutputStream], Output],
         call: str,

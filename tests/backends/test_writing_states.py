@@ -49,7 +49,7 @@ TYPES = VALUES | {kind: values for kind, values in PYTHON_VALUES.items() if kind
 def operator_of(
     states: Mapping[str, StateRows], *, parallelism: int = 1, **options: Any
 ) -> StoredOperator:
-    """An operator with these states, as it stands in a checkpoint."""
+    """An operator with these states, as in a checkpoint."""
     handles = write_states(
         states, memory_factory(), parallelism=parallelism, **{"replaced": {}, **options}
     )
@@ -57,14 +57,14 @@ def operator_of(
     return StoredOperator(parallelism, 128, subtasks)
 
 
-def stored(operator: StoredOperator, name: str = "s") -> ReadableState:
+def read_state(operator: StoredOperator, name: str = "s") -> ReadableState:
     states = {state.name: state for state in states_of("op", operator)}
     return states[name].readable()
 
 
-def shown(operator: StoredOperator, name: str = "s") -> pa.Table:
+def read_rows(operator: StoredOperator, name: str = "s") -> pa.Table:
     """A state as it is read."""
-    state = stored(operator, name)
+    state = read_state(operator, name)
     return pa.Table.from_batches(state.batches(), state.schema)
 
 
@@ -77,17 +77,17 @@ def as_read(element_type: Any, values: list[Any]) -> pa.Table:
     backend = OperatorStateBackend()
     list_state(backend, "s", element_type).add_all(values)
     (handle,) = backend.snapshot(memory_factory()).run().state.managed_operator
-    return shown(StoredOperator(1, 128, {0: StoredSubtask((handle,))}))
+    return read_rows(StoredOperator(1, 128, {0: StoredSubtask((handle,))}))
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_what_was_read_can_be_written_as_the_type_that_it_was(kind: str) -> None:
+def test_read_values_can_be_written_as_their_type(kind: str) -> None:
     element_type, values = TYPES[kind]
     table = as_read(element_type, values)
     written = operator_of({"s": StateRows(table, ListStateDescriptor("s", element_type))})
-    assert shown(written).schema == table.schema
+    assert read_rows(written).schema == table.schema
     if kind != "set":  # a set that is built again may have another order
-        assert shown(written).equals(table)
+        assert read_rows(written).equals(table)
     restored = list_state(backend_of(written), "s", element_type)
     before = OperatorStateBackend()
     expected = list_state(before, "s", element_type)
@@ -106,7 +106,7 @@ class Untyped(msgspec.Struct):
     keys: dict[int | None, int] | None = None
 
 
-def test_numbers_that_are_none_come_back_out_of_json_text() -> None:
+def test_nan_and_infinities_round_trip_through_json() -> None:
     values = [
         Measured(math.nan, [math.inf, 1.0]),
         Measured(-math.inf, name="NaN"),
@@ -138,9 +138,7 @@ def test_numbers_that_are_none_come_back_out_of_json_text() -> None:
     ],
     ids=str,
 )
-def test_json_text_that_may_be_of_several_values_is_not_written(
-    element_type: Any, value: Any
-) -> None:
+def test_ambiguous_json_text_is_not_written(element_type: Any, value: Any) -> None:
     table = as_read(element_type, [value])
     with pytest.raises(InvalidRequestError, match="JSON text"):
         operator_of({"s": StateRows(table, ListStateDescriptor("s", element_type))})
@@ -158,16 +156,16 @@ HELD_BY_SPARK: dict[str, tuple[pa.Array, pa.DataType]] = {
 
 
 @pytest.mark.parametrize("kind", HELD_BY_SPARK)
-def test_what_spark_has_for_a_type_is_written_as_that_type(kind: str) -> None:
+def test_spark_types_are_written_as_stored_types(kind: str) -> None:
     before, held = HELD_BY_SPARK[kind]
     storage = before.storage if isinstance(before, pa.ExtensionArray) else before
     rows = StateRows(pa.table({"value": storage.cast(held)}))
-    stored_before = stored(operator_of({"s": StateRows(pa.table({"value": before}))}))
+    stored_before = read_state(operator_of({"s": StateRows(pa.table({"value": before}))}))
     written = operator_of({"s": rows}, replaced={"s": stored_before})
-    assert shown(written)["value"].combine_chunks().equals(before)
+    assert read_rows(written)["value"].combine_chunks().equals(before)
 
 
-def test_decimals_with_a_fraction_are_no_whole_numbers() -> None:
+def test_decimals_with_a_fraction_are_refused_as_integers() -> None:
     rows = StateRows(pa.table({"value": [Decimal("1.5")]}), ListStateDescriptor("s", pa.uint64()))
     with pytest.raises(InvalidRequestError, match="no uint64"):
         operator_of({"s": rows})
@@ -192,7 +190,7 @@ classes = {
 
 
 def readable(value: Any) -> bool:
-    """Whether it is equal to itself once it was stored: MessagePack has no numbers beyond 64 bits."""
+    """Return whether a value round-trips: MessagePack has no numbers beyond 64 bits."""
     backend = OperatorStateBackend()
     state = list_state(backend, "s", type(value))
     try:
@@ -216,7 +214,7 @@ def test_elements_of_any_value_come_back(kind: str, data: st.DataObject) -> None
 def test_a_list_is_spread_evenly_in_its_order(values: list[int], parallelism: int) -> None:
     rows = pa.table({"value": pa.array(values, pa.int64())})
     written = operator_of({"s": StateRows(rows)}, parallelism=parallelism)
-    assert shown(written)["value"].to_pylist() == values
+    assert read_rows(written)["value"].to_pylist() == values
     counts = [
         sum(handle.states["s"].count for handle in subtask.managed_operator)
         for subtask in written.subtasks.values()
@@ -227,7 +225,7 @@ def test_a_list_is_spread_evenly_in_its_order(values: list[int], parallelism: in
 def test_rows_with_a_subtask_stay_there() -> None:
     rows = pa.table({"subtask": [2, 0, 2], "value": [1, 2, 3]})
     written = operator_of({"s": StateRows(rows)}, parallelism=4)
-    assert shown(written).to_pylist() == [
+    assert read_rows(written).to_pylist() == [
         {"subtask": 0, "value": 2},
         {"subtask": 2, "value": 1},
         {"subtask": 2, "value": 3},
@@ -264,7 +262,7 @@ def test_all_kinds_of_state_are_there_for_the_job() -> None:
     assert list_state(backend_of(written, 1), "l").get() == [2]
 
 
-def test_what_is_replaced_says_its_type_and_mode() -> None:
+def test_replaced_state_keeps_its_type_and_mode() -> None:
     before = operator_of(
         {
             "u": StateRows(pa.table({"value": pa.array([1], pa.int32())}), union=True),
@@ -277,7 +275,7 @@ def test_what_is_replaced_says_its_type_and_mode() -> None:
             ),
         }
     )
-    replaced = {name: stored(before, name) for name in ("u", "b", "p")}
+    replaced = {name: read_state(before, name) for name in ("u", "b", "p")}
     after = operator_of(
         {
             "u": StateRows(pa.table({"value": pa.array([7], pa.int64())})),
@@ -285,9 +283,9 @@ def test_what_is_replaced_says_its_type_and_mode() -> None:
         },
         replaced=replaced,
     )
-    assert stored(after, "u").kind == "union"
-    assert stored(after, "u").schema.field("value").type == pa.int32()
-    assert shown(after, "b").to_pylist() == [{"key": "b", "value": 2.5}]
+    assert read_state(after, "u").kind == "union"
+    assert read_state(after, "u").schema.field("value").type == pa.int32()
+    assert read_rows(after, "b").to_pylist() == [{"key": "b", "value": 2.5}]
     with pytest.raises(InvalidRequestError, match="give its descriptor"):
         operator_of({"p": StateRows(pa.table({"value": [{"x": 1, "y": 1.0}]}))}, replaced=replaced)
 
@@ -374,24 +372,24 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_rows_that_are_no_state_are_refused(what: str) -> None:
-    rows, why = REFUSED[what]
-    with pytest.raises(InvalidRequestError, match=why):
+@pytest.mark.parametrize("case", REFUSED)
+def test_invalid_state_rows_are_refused(case: str) -> None:
+    rows, pattern = REFUSED[case]
+    with pytest.raises(InvalidRequestError, match=pattern):
         operator_of({"s": rows})
 
 
-def test_a_list_of_an_operator_with_keys_says_where_they_are() -> None:
+def test_list_of_a_keyed_operator_needs_places() -> None:
     rows = pa.table({"value": [1]})
     with pytest.raises(InvalidRequestError, match="the subtask of their keys"):
         operator_of({"s": StateRows(rows)}, needs_subtasks=True)
     placed = rows.append_column("subtask", pa.array([1]))
-    assert shown(operator_of({"s": StateRows(placed)}, parallelism=2, needs_subtasks=True))[
+    assert read_rows(operator_of({"s": StateRows(placed)}, parallelism=2, needs_subtasks=True))[
         "subtask"
     ].to_pylist() == [1]
 
 
-def test_a_field_that_rows_lack_gets_its_default() -> None:
+def test_field_missing_in_rows_gets_its_default() -> None:
     rows = pa.table({"value": [{"x": 1}, {"x": 2}]})
     written = operator_of({"s": StateRows(rows, ListStateDescriptor("s", Point))})
     points = list_state(backend_of(written), "s", Point)
@@ -401,4 +399,4 @@ def test_a_field_that_rows_lack_gets_its_default() -> None:
 def test_rows_of_pandas_are_a_table() -> None:
     frame = pd.DataFrame({"value": [1.5, 2.5]})
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    assert shown(operator_of({"s": StateRows(table)}))["value"].to_pylist() == [1.5, 2.5]
+    assert read_rows(operator_of({"s": StateRows(table)}))["value"].to_pylist() == [1.5, 2.5]

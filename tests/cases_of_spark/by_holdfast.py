@@ -108,7 +108,7 @@ class Output:
 
             return checkpointed(process, operator)
 
-        return KeyedStreamWriter(self.rows.writeStream, query_with)
+        return KeyedStreamWriter(self.rows, query_with)
 
 
 def _by_holdfast(method: str, parallelism: int) -> Callable[..., Any]:

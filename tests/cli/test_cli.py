@@ -137,7 +137,7 @@ def test_settings_prints_every_key_to_the_width_of_the_terminal(
     assert main(["settings"]) == 0
     lines = capsys.readouterr().out.splitlines()
     keys = [line for line in lines if line and not line.startswith(" ")]
-    assert keys == [f"spark.holdfast.{setting.key}" for setting, _ in settings_table()]
+    assert keys == [f"spark.holdfast.{setting.key}" for setting in settings_table()]
     assert all(len(line) <= 60 for line in lines if line not in keys)  # a key is in one piece
 
 
@@ -159,7 +159,7 @@ def test_settings_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
             "key": "spark.holdfast.s3.part-size",
             "value": "size, at least 5m",
             "default": "8m",
-            "meaning": "Part of a large file that is sent at a time; grows with the file.",
+            "meaning": "Size of the parts of a large file; grows with the file.",
             "argument": "s3_part_size",
             "flink": "s3.upload.min.part.size",
             "hadoop": None,

@@ -36,7 +36,7 @@ def sum_spec(type: pa.DataType = LONG, fold: Fold = "sum") -> TableSpec:
 
 
 def identities(keys: range) -> Identities:
-    """Keys that lie by number."""
+    """Return keys with sort keys in the order of their numbers."""
     numbers = np.arange(keys.start, keys.stop, keys.step)
     sort_keys = numbers.astype(np.uint64) * np.uint64((8 << 48) // ROWS)
     return Identities(sort_keys, (pa.array(numbers),))
@@ -64,7 +64,7 @@ class TablesJob:
         self.confirmed: dict[str, StreamStateHandle] = {}
         self.workspace = Workspace()
 
-    def restored(
+    def restore(
         self,
         *handles: SegmentsStateHandle,
         policy: MergePolicy = NO_MERGES,
@@ -91,7 +91,7 @@ class TablesJob:
         self.written[self.checkpoint] = resolved(handle, self.confirmed)
         return self.written[self.checkpoint]
 
-    def completed(self, tables: ColumnarStateTables) -> SegmentsStateHandle:
+    def complete(self, tables: ColumnarStateTables) -> SegmentsStateHandle:
         handle = self.snapshot(tables)
         self.confirm(tables, self.checkpoint)
         return handle

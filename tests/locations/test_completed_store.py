@@ -79,7 +79,7 @@ def test_what_may_not_go_yet_goes_with_a_later_one(
 
 @pytest.mark.parametrize("num_retained", [0, -1])
 def test_to_keep_none_is_refused(cleaner: CheckpointsCleaner, num_retained: int) -> None:
-    with pytest.raises(InvalidRequestError, match="at least one"):
+    with pytest.raises(InvalidRequestError, match="must be >= 1"):
         CompletedCheckpointStore(num_retained, cleaner)
 
 

@@ -4,11 +4,12 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads
 
-from holdfast.common import ProcessCache
+from holdfast.common import ProcessCache, ProcessLock, json_decoder
 
 
 def test_a_value_is_made_once_for_each_key_until_it_is_dropped() -> None:
@@ -105,3 +106,36 @@ def test_a_fork_while_a_value_is_made_does_not_hang() -> None:
         finally:
             go_on.set()
         assert made.result() == 1
+
+
+def test_process_lock_of_a_thread_is_free_in_a_fork() -> None:
+    lock = ProcessLock()
+    held = lock.current
+
+    def in_fork() -> None:
+        assert lock.current is not held
+        with lock.current:
+            assert not lock.current.acquire(blocking=False)
+
+    with held:
+        assert forked(in_fork) == 0
+        assert lock.current is held
+
+
+@of_many_threads
+def test_fork_makes_decoders_while_a_thread_makes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    making, may_end = threading.Event(), threading.Event()
+
+    class SlowDecoder:
+        def __init__(self, _: object) -> None:
+            making.set()
+            may_end.wait(HANGS_S)
+
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
+        patch.setattr(msgspec.json, "Decoder", SlowDecoder)
+        thread = pool.submit(json_decoder, int)
+        making.wait(HANGS_S)
+        patch.undo()
+        assert forked(lambda: json_decoder(int).decode(b"1")) == 0
+        may_end.set()
+        thread.result()

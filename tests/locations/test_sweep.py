@@ -235,7 +235,7 @@ class TestReports:
     def test_a_negative_grace_period_is_refused(
         self, access: CheckpointStorageAccess, memory_directory: str
     ) -> None:
-        with pytest.raises(InvalidRequestError, match="negative"):
+        with pytest.raises(InvalidRequestError, match="must be >= 0"):
             sweep(memory_directory, "job", grace_s=-1)
 
 

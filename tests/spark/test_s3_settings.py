@@ -48,7 +48,7 @@ def refusal(**given: Given) -> str:
 
 
 def test_fields_of_s3_settings_are_named_like_the_settings() -> None:
-    settings = [setting.key.removeprefix("s3.") for setting, _ in s3_settings_table()]
+    settings = [setting.key.removeprefix("s3.") for setting in s3_settings_table()]
     assert {key.replace("-", "_") for key in settings} == {
         field.name for field in fields(S3Settings)
     }
@@ -95,7 +95,7 @@ def test_every_setting_of_s3_is_read() -> None:
         requester_pays=True,
         ca_bundle="/ca",
     )
-    assert {f"s3.{key}" for key in own} == {setting.key for setting, _ in s3_settings_table()}
+    assert {f"s3.{key}" for key in own} == {setting.key for setting in s3_settings_table()}
 
 
 @pytest.mark.parametrize("directory", ["file:///x", "hdfs://data.one/x", "s3:///x", ""])

@@ -161,7 +161,7 @@ class _Sink:
         if self.error is None:
             try:
                 self._append(memoryview(data))
-            except BaseException as error:  # noqa: BLE001  # raised when Arrow has written its footer
+            except BaseException as error:  # noqa: BLE001  # raised after Arrow has written its footer
                 self.error = error
         self._length += size
         return size

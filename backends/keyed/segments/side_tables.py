@@ -78,7 +78,7 @@ def build_directory(sort_keys: SortKeys) -> Directory | None:
 
 
 def build_filter(sort_keys: SortKeys) -> Filter | None:
-    """Build a filter with 8 to 16 bits per row and as many absent keys per false positive; None if keys are too clustered.
+    """Build a filter of 8 to 16 bits per row that passes 1 of 8 to 16 absent keys; None if keys are too clustered.
 
     Args:
         sort_keys: The sort keys of the rows, ascending; there must be one.

@@ -34,7 +34,7 @@ def configuration(options: argparse.Namespace) -> dict[str, str]:
     """Spark's configuration as the options give it.
 
     Raises:
-        InvalidRequestError: An option is no KEY=VALUE, or looks like a setting of Holdfast and is none;
+        InvalidRequestError: An option is not KEY=VALUE, or a setting of Holdfast is not valid;
             the file can't be read; or PySpark, which knows the settings, isn't installed.
     """
     settings = {} if options.properties_file is None else _properties(Path(options.properties_file))
@@ -46,8 +46,8 @@ def configuration(options: argparse.Namespace) -> dict[str, str]:
         settings[key.strip()] = value.strip()
     if settings:
         with spark_needed():
-            from holdfast.spark.settings import check_known  # noqa: PLC0415
-        check_known(settings)
+            from holdfast.spark.settings import check_settings  # noqa: PLC0415
+        check_settings(settings)
     return settings
 
 

@@ -55,13 +55,13 @@ def _rows() -> list[dict[str, Any]]:
         {
             "key": setting.name,
             "value": setting.kind,
-            "default": None if default is None else setting.default_text or str(default),
+            "default": setting.default_text,
             "meaning": setting.meaning,
             "argument": setting.argument,
             "flink": setting.flink or None,
             "hadoop": f"spark.hadoop.fs.s3a.{setting.s3a}" if setting.s3a else None,
         }
-        for setting, default in settings_table()
+        for setting in settings_table()
     ]
 
 

@@ -10,6 +10,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import IdleTicks
 from holdfast.spark.operators import Sink
 from holdfast.spark.query import StatefulOperator
+from holdfast.spark.settings import check_settings
 
 MakeOperator = Callable[[Sink | None, IdleTicks | None], StatefulOperator]
 """Makes an operator with a sink, or None, and idle ticks, or None."""
@@ -46,7 +47,7 @@ class KeyedOutput:
         """
         idle_ticks = IdleTicks() if self._has_timers else None
         rows = self._rows if idle_ticks is None else idle_ticks.add_to(self._rows)
-        return KeyedStreamWriter(rows.writeStream, lambda sink: self._make(sink, idle_ticks))
+        return KeyedStreamWriter(rows, lambda sink: self._make(sink, idle_ticks))
 
 
 class KeyedStreamWriter:
@@ -55,12 +56,13 @@ class KeyedStreamWriter:
     Other methods are those of Spark's writer.
 
     Args:
-        writer: Spark's writer of the operator's input rows.
+        rows: The operator's input rows.
         operator_with: Makes the operator with a sink.
     """
 
-    def __init__(self, writer: Any, operator_with: Callable[[Sink], StatefulOperator]) -> None:
-        self._writer = writer
+    def __init__(self, rows: DataFrame, operator_with: Callable[[Sink], StatefulOperator]) -> None:
+        self._session = rows.sparkSession
+        self._writer: Any = rows.writeStream
         self._operator_with = operator_with
         self._has_sink = False
 
@@ -92,10 +94,11 @@ class KeyedStreamWriter:
         """Start the query. Arguments are those of Spark's `start`, without `path` and `format`.
 
         Raises:
-            InvalidRequestError: `foreachBatch` was not called.
+            InvalidRequestError: `foreachBatch` was not called, or a setting of the session is not valid.
         """
         if path is not None or format is not None or not self._has_sink:
             _refuse("start")
+        check_settings(dict(self._session.conf.getAll))
         return self._writer.start(**options)
 
     def format(self, _source: str) -> NoReturn:

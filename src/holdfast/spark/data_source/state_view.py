@@ -19,7 +19,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark.data_source.spark_types import for_spark, spark_schema_of
 from holdfast.spark.event_time import check_rows_per_batch
 from holdfast.spark.sessions import register_source
-from holdfast.spark.settings import Stores, check_known, is_of_stores
+from holdfast.spark.settings import Stores, check_settings, is_of_stores
 from holdfast.spark_progress.tables import subtasks
 from pyspark_holdfast import DefaultSource
 
@@ -102,7 +102,7 @@ class StateView:
         settings = _settings_in(given.get(SETTINGS, "{}")) | {
             key: value for key, value in given.items() if key.startswith(_OPTIONS_OF_STORES)
         }
-        check_known(settings)
+        check_settings(settings)
         pointer = given.get("path")
         if pointer is None:
             raise InvalidRequestError("no checkpoint or savepoint; pass one to load(...)")

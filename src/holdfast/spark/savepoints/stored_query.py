@@ -25,7 +25,7 @@ from holdfast.spark.checkpoint_location import (
 )
 from holdfast.spark.query import current_batch
 from holdfast.spark.savepoints.change_notes import ROLLBACK, Change, change_at
-from holdfast.spark.settings import Settings, Stores, check_known, is_of_stores
+from holdfast.spark.settings import Settings, Stores, check_settings, is_of_stores
 from holdfast.spark_progress import progress_of
 
 _KEPT = {
@@ -44,10 +44,10 @@ def configuration_of(given: Mapping[str, str] | None) -> dict[str, str]:
     """Return the given Spark configuration, or that of the session, if there is one.
 
     Raises:
-        InvalidRequestError: A key looks like a Holdfast setting, but doesn't exist.
+        InvalidRequestError: A setting is not valid.
     """
     configuration = sessions.configuration() if given is None else dict(given)
-    check_known(configuration)
+    check_settings(configuration)
     return configuration
 
 

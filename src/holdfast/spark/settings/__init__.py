@@ -1,13 +1,18 @@
-"""The settings of a query under `spark.holdfast.*`: the table of all, the values that are set, and the stores that follow from them.
+"""The settings of a query under `spark.holdfast.*`.
 
-`table` has them all; a new setting is a line there. Start with `setting`.
+    setting    a setting: key, type, default, documentation, Flink's name; types of values
+    settings   `Settings`, the values of a query, with the declarations of most
+    rocksdb    the settings of RocksDB
+    stores     the settings of S3 and HDFS, also Hadoop's
+    builder    `configure`: settings as arguments, for a session's builder
+
+A new setting is one declaration and an argument in `builder`.
 """
 
-from holdfast.spark.settings.configuring import SettingArguments, configure
+from holdfast.spark.settings.builder import SettingArguments, configure
 from holdfast.spark.settings.setting import PREFIX, Setting
-from holdfast.spark.settings.settings_of_s3 import s3_settings, s3_settings_table
-from holdfast.spark.settings.stores import Stores, is_of_stores
-from holdfast.spark.settings.table import Settings, check_known, check_settings, settings_table
+from holdfast.spark.settings.settings import Settings, check_settings, settings_table
+from holdfast.spark.settings.stores import Stores, is_of_stores, s3_settings, s3_settings_table
 
 __all__ = [
     "PREFIX",
@@ -15,7 +20,6 @@ __all__ = [
     "SettingArguments",
     "Settings",
     "Stores",
-    "check_known",
     "check_settings",
     "configure",
     "is_of_stores",

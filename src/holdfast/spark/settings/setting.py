@@ -1,86 +1,225 @@
-"""A row of the table of settings, and how its text becomes a value."""
+"""A setting, declared once: its key, type, default, documentation, and its names in Flink and Hadoop."""
 
+import difflib
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from holdfast.common import parse_duration_s
 from holdfast.errors import InvalidRequestError
 
 PREFIX = "spark.holdfast."
+_BARE_PREFIX = PREFIX.removeprefix("spark.")
 
 _SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_DURATION_UNITS = {"h": 3600, "m": 60, "s": 1}
 
 
 @dataclass(frozen=True, slots=True)
+class SettingType:
+    """The type of a setting's values.
+
+    Attributes:
+        kind: The valid texts, for people.
+        parse: Converts a text to a value; raises ValueError or `InvalidRequestError`.
+        text: Converts a value to a text.
+        unit: The unit of a number without a unit.
+    """
+
+    kind: str
+    parse: Callable[[str], Any] = str
+    text: Callable[[Any], str] = str
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A row of the table of settings.
+    """A setting.
 
     Attributes:
         key: Spark configuration key without `spark.holdfast.`.
-        kind: The kind of text that a value is, for people.
-        meaning: The setting's effect, for people.
+        type: The type of its values.
+        meaning: Its effect, for people.
+        default: The default value; None if there is no default.
         flink: Flink's key for the same, or empty.
-        parse: Makes a value of a text; raises ValueError or `InvalidRequestError`.
-        default_text: The default as people write it, where its value doesn't show that.
-        s3a: Hadoop's key for the same, behind `spark.hadoop.fs.s3a.`, which counts where this setting
-            is not set; or empty.
-        older_flink: The keys that older versions of Flink had for it.
-        unit: The unit of a number that is given without a unit, as `parse` knows it.
+        older_flink: Keys of older Flink versions.
+        s3a: Hadoop's key for the same without `spark.hadoop.fs.s3a.`, used if this setting is not set; or empty.
         argument: The setting's name as an argument of `configure`.
     """
 
     key: str
-    kind: str
+    type: SettingType
     meaning: str
-    flink: str
-    parse: Callable[[str], Any]
-    default_text: str | None = None
-    s3a: str = ""
+    default: Any = None
+    flink: str = ""
     older_flink: tuple[str, ...] = ()
-    unit: str = ""
+    s3a: str = ""
     argument: str = ""
 
     @property
     def name(self) -> str:
-        """The whole key, as Spark's configuration has it."""
+        """The full key in Spark's configuration."""
         return PREFIX + self.key
 
-    def value(self, key: str, text: str) -> Any:
-        """The value of a text that somebody has set.
+    @property
+    def kind(self) -> str:
+        """The valid texts, for people."""
+        return self.type.kind
+
+    @property
+    def requirement(self) -> str:
+        """The rule for values, for messages."""
+        return f"must be {'' if self.kind.startswith('`') else 'a '}{self.kind}"
+
+    @property
+    def default_text(self) -> str | None:
+        """The default as a text; None if there is no default."""
+        return None if self.default is None else self.type.text(self.default)
+
+    def parse(self, text: str, key: str = "") -> Any:
+        """Convert a text to a value.
 
         Args:
-            key: The whole key that it was set by, for the error.
             text: The text.
+            key: The key that was set, for the error, if it is not `name`.
 
         Raises:
-            InvalidRequestError: The text is no such value.
+            InvalidRequestError: The text is not valid.
         """
         try:
-            return self.parse(text.strip())
+            return self.type.parse(text.strip())
         except InvalidRequestError:
             raise
         except ValueError as error:
-            message = f"setting {key!r} is {text!r}; it must be a {self.kind}"
+            message = f"setting {key or self.name!r} {self.requirement}, got {text!r}"
             raise InvalidRequestError(message) from error
 
 
-def size(text: str) -> int:
-    matched = _SIZE.fullmatch(text)
-    if matched is None:
-        raise ValueError(text)
-    return int(matched[1]) * _UNITS[matched[2].lower()]
+def declared_settings(
+    section: type, settings: Mapping[str, Setting], prefix: str = ""
+) -> dict[str, Setting]:
+    """Return the settings of a section, by field, with defaults and arguments.
+
+    Args:
+        section: A dataclass, whose defaults are those of the settings.
+        settings: Its settings, by field.
+        prefix: The prefix of their arguments.
+    """
+    defaults = {field.name: field.default for field in fields(section)}
+    return {
+        name: replace(setting, default=defaults[name], argument=prefix + name)
+        for name, setting in settings.items()
+    }
 
 
-def boolean(text: str) -> bool:
+def check_keys(keys: Iterable[str], settings: Sequence[Setting]) -> None:
+    """Refuse keys that look like Holdfast settings, but don't exist; other keys are ignored.
+
+    Raises:
+        InvalidRequestError: There is such a key; the message suggests the right one.
+    """
+    known = {setting.name for setting in settings}
+    for key in keys:
+        if key not in known and key.lower().startswith((PREFIX, _BARE_PREFIX)):
+            raise InvalidRequestError(f"no setting {key!r}; {_suggestion(key, settings)}")
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """Return the most similar name."""
+    return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+
+
+def _suggestion(key: str, settings: Sequence[Setting]) -> str:
+    name = key[len(PREFIX if key.lower().startswith(PREFIX) else _BARE_PREFIX) :]
+    for setting in settings:
+        if name == setting.key:
+            return f"set {PREFIX + name!r}"
+        if name and name in (setting.flink, *setting.older_flink):
+            return f"Flink's {name!r} is {setting.name!r} here"
+    return f"did you mean {PREFIX + nearest(name, [each.key for each in settings])!r}?"
+
+
+def choice(*values: str | None, aliases: Mapping[str, str] | None = None) -> SettingType:
+    """Return a type for one of some words, in any case; None is the word `none`."""
+    words = [value or "none" for value in values]
+    by_text = {word.lower(): value for word, value in zip(words, values, strict=True)}
+    by_text |= aliases or {}
+
+    def parse(text: str) -> str | None:
+        text = text.lower()
+        if text not in by_text:
+            raise ValueError(text)
+        return by_text[text]
+
+    *others, last = [f"`{word}`" for word in words]
+    return SettingType(f"{', '.join(others)} or {last}", parse)
+
+
+def number(*, min_value: int) -> SettingType:
+    """Return a type for whole numbers."""
+
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < min_value:
+            raise ValueError(text)
+        return int(text)
+
+    return SettingType(f"number, at least {min_value}", parse)
+
+
+def size(*, min_bytes: int = 0, max_bytes: int | None = None) -> SettingType:
+    """Return a type for sizes in bytes, with binary units."""
+    bounds = ""
+    if max_bytes is not None:
+        bounds = f", {_size_text(min_bytes)} to {_size_text(max_bytes)}"
+    elif min_bytes:
+        bounds = f", at least {_size_text(min_bytes)}"
+
+    def parse(text: str) -> int:
+        match = _SIZE.fullmatch(text)
+        if match is None:
+            raise ValueError(text)
+        bytes_ = int(match[1]) * _SIZE_UNITS[match[2].lower()]
+        if bytes_ < min_bytes or (max_bytes is not None and bytes_ > max_bytes):
+            raise ValueError(text)
+        return bytes_
+
+    return SettingType(f"size{bounds}", parse, _size_text)
+
+
+def duration(example: str, *, min_s: float = 0) -> SettingType:
+    """Return a type for durations in seconds, above 0."""
+    bounds = f", at least `{_duration_text(min_s)}`" if min_s else ", above 0"
+
+    def parse(text: str) -> float:
+        seconds = parse_duration_s(text)
+        if not seconds or seconds < min_s:
+            raise ValueError(text)
+        return seconds
+
+    return SettingType(f"duration such as {example}{bounds}", parse, _duration_text, unit="s")
+
+
+def _parse_boolean(text: str) -> bool:
     value = {"true": True, "false": False}.get(text.lower())
     if value is None:
         raise ValueError(text)
     return value
 
 
-def positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError(text)
-    return int(text)
+BOOLEAN = SettingType("`true` or `false`", _parse_boolean, lambda value: str(value).lower())
+
+
+def _size_text(size_bytes: int) -> str:
+    for unit, factor in reversed(_SIZE_UNITS.items()):
+        if size_bytes and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{unit}"
+    return str(size_bytes)
+
+
+def _duration_text(seconds: float) -> str:
+    for unit, factor in _DURATION_UNITS.items():
+        if seconds % factor == 0:
+            return f"{int(seconds) // factor}{unit}"
+    return f"{seconds}s"

@@ -1,31 +1,199 @@
-"""How a query's driver and tasks reach its stores."""
+"""Settings of a query's stores: `spark.holdfast.s3.*`, and Hadoop's for S3 and HDFS."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import S3Settings, use_hdfs, use_s3
-from holdfast.spark.settings.setting import PREFIX
-from holdfast.spark.settings.settings_of_s3 import s3_settings
+from holdfast.redaction import redact
+from holdfast.spark.settings.setting import (
+    BOOLEAN,
+    PREFIX,
+    Setting,
+    SettingType,
+    choice,
+    declared_settings,
+    duration,
+    number,
+    size,
+)
 
 _HADOOP = "spark.hadoop."
+_S3A = f"{_HADOOP}fs.s3a."
 
 _HDFS_OPTIONS = ("dfs.", "fs.defaultFS", "fs.viewfs.", "hadoop.security.authentication")
-"""Beginnings of the options that an HDFS client heeds."""
+"""Prefixes of the options that an HDFS client uses."""
+
+_OLD_NAMES = {
+    "encryption.algorithm": "server-side-encryption-algorithm",
+    "encryption.key": "server-side-encryption.key",
+}
+
+_NOT_MIXED = (
+    frozenset({"access_key", "secret_key", "session_token", "assumed_role"}),
+    frozenset({"server_side_encryption", "kms_key"}),
+)
+"""Groups of fields that all come from Hadoop's settings, or none."""
+
+_BUCKET = re.compile(r"(?:fsspec\+)?s3a?://([^/@]+)(?:/|\Z)", re.IGNORECASE)
+
+_Texts = dict[str, tuple[str, str]]
+"""By field of `S3Settings`: the key that was set, and its text."""
+
+_ENCRYPTION = choice("AES256", "aws:kms", aliases={"sse-s3": "AES256", "sse-kms": "aws:kms"})
+
+
+def _parse_endpoint(text: str) -> str:
+    # An endpoint with a password or query is refused later, by an error that doesn't show it.
+    if not text.startswith(("http://", "https://")) and {"@", "?"}.isdisjoint(text):
+        raise ValueError(text)
+    return text
+
+
+_S3: dict[str, Setting] = declared_settings(
+    S3Settings,
+    {
+        "endpoint": Setting(
+            key="s3.endpoint",
+            type=SettingType("URL with http:// or https://", _parse_endpoint),
+            meaning="URL of the S3 store; AWS if not set.",
+            flink="s3.endpoint",
+            s3a="endpoint",
+        ),
+        "region": Setting(
+            key="s3.region",
+            type=SettingType("name"),
+            meaning="Region of the S3 store.",
+            flink="s3.region",
+            s3a="endpoint.region",
+        ),
+        "path_style_access": Setting(
+            key="s3.path-style-access",
+            type=BOOLEAN,
+            meaning="Whether the bucket is in the path of requests instead of the host name. Most "
+            "stores other than AWS need this.",
+            flink="s3.path.style.access",
+            s3a="path.style.access",
+        ),
+        "access_key": Setting(
+            key="s3.access-key",
+            type=SettingType("name of credentials"),
+            meaning="Credentials for S3. By default boto3 finds them: in the environment, "
+            "its files, or the machine's role.",
+            flink="s3.access-key",
+            s3a="access.key",
+        ),
+        "secret_key": Setting(
+            key="s3.secret-key",
+            type=SettingType("secret"),
+            meaning="The secret of `access-key`.",
+            flink="s3.secret-key",
+            s3a="secret.key",
+        ),
+        "session_token": Setting(
+            key="s3.session-token",
+            type=SettingType("secret"),
+            meaning="The token of temporary credentials.",
+            s3a="session.token",
+        ),
+        "assumed_role": Setting(
+            key="s3.assumed-role",
+            type=SettingType("ARN"),
+            meaning="A role to assume with the credentials.",
+            s3a="assumed.role.arn",
+        ),
+        "server_side_encryption": Setting(
+            key="s3.server-side-encryption",
+            type=_ENCRYPTION,
+            meaning="Server-side encryption of new objects.",
+            flink="s3.sse.type",
+            s3a="encryption.algorithm",
+        ),
+        "kms_key": Setting(
+            key="s3.kms-key",
+            type=SettingType("ARN or id"),
+            meaning="The key for `aws:kms`, which it implies.",
+            flink="s3.sse.kms.keyId",
+            s3a="encryption.key",
+        ),
+        "storage_class": Setting(
+            key="s3.storage-class",
+            type=SettingType("name", str.upper),
+            meaning="Storage class of new objects.",
+            s3a="create.storage.class",
+        ),
+        "checksum": Setting(
+            key="s3.checksum",
+            type=choice("crc32c", "crc32", "off"),
+            meaning="Checksum that the store verifies uploads with; `off` for stores that support neither. "
+            "Holdfast's own checksums are independent of it.",
+        ),
+        "part_size": Setting(
+            key="s3.part-size",
+            type=size(min_bytes=S3Settings.MIN_PART_BYTES),
+            meaning="Size of the parts of a large file; grows with the file.",
+            flink="s3.upload.min.part.size",
+        ),
+        "concurrency": Setting(
+            key="s3.concurrency",
+            type=number(min_value=1),
+            meaning="Number of parts of one file that are sent at the same time.",
+            flink="s3.upload.max.concurrent.uploads",
+        ),
+        "connect_timeout": Setting(
+            key="s3.connect-timeout",
+            type=duration("`5s`"),
+            meaning="How long to wait for a connection.",
+        ),
+        "read_timeout": Setting(
+            key="s3.read-timeout",
+            type=duration("`20s`"),
+            meaning="How long to wait for the next bytes of a response. Requests are retried for a minute; "
+            "one that waits longer is not.",
+        ),
+        "state_files": Setting(
+            key="s3.state-files",
+            type=choice("auto", "boto3", "obstore"),
+            meaning="Library that reads the heads of files, and writes files of a single request; `auto` is "
+            "obstore if it is installed.",
+        ),
+        "requester_pays": Setting(
+            key="s3.requester-pays",
+            type=BOOLEAN,
+            meaning="Whether the requester pays for requests, instead of the bucket's owner.",
+            s3a="requester.pays.enabled",
+        ),
+        "ca_bundle": Setting(
+            key="s3.ca-bundle",
+            type=SettingType("path"),
+            meaning="File with the trusted certificates, on driver and executors.",
+        ),
+    },
+    prefix="s3_",
+)
+"""By field of `S3Settings`, in the order of the docs."""
+
+
+def s3_settings_table() -> list[Setting]:
+    """Return all settings of S3, in the order of the docs."""
+    return list(_S3.values())
 
 
 def is_of_stores(key: str) -> bool:
-    """Whether a key of Spark's configuration says how to reach a store."""
-    of_hdfs = tuple(_HADOOP + option for option in _HDFS_OPTIONS)
-    return key.startswith((f"{PREFIX}s3.", f"{_HADOOP}fs.s3a.", *of_hdfs))
+    """Return whether a key of Spark's configuration is a setting of stores."""
+    hdfs_options = tuple(_HADOOP + option for option in _HDFS_OPTIONS)
+    return key.startswith((f"{PREFIX}s3.", _S3A, *hdfs_options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """How to reach the stores of a query; values only, so that they compare and pickle.
+    """Settings of a query's stores; values only, so that they compare and pickle.
 
     Attributes:
-        s3: How to reach S3, for each bucket in which the query keeps anything.
-        hdfs: Options for HDFS, which win over those in Hadoop's files.
+        s3: Settings of S3, by bucket of the query.
+        hdfs: Options of HDFS, which override those in Hadoop's files.
     """
 
     s3: Mapping[str, S3Settings] = field(default_factory=dict)
@@ -33,10 +201,10 @@ class Stores:
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str], *uris: str | None) -> "Stores":
-        """How to reach the stores of some URIs by Spark's configuration.
+        """Read the settings of some URIs' stores from Spark's configuration.
 
         Raises:
-            InvalidRequestError: A setting of S3 is of another kind, or some don't go together.
+            InvalidRequestError: A setting of S3 is not valid, or some contradict each other.
         """
         is_hdfs = any((uri or "").lower().startswith(("hdfs:", "viewfs:")) for uri in uris)
         hadoop = {
@@ -48,8 +216,110 @@ class Stores:
         return cls(s3=s3_settings(configuration, *uris), hdfs=hdfs if is_hdfs else {})
 
     def use(self) -> None:
-        """Reach the stores this way from now on, in this process."""
+        """Use the stores with these settings in this process."""
         for bucket, settings in self.s3.items():
             use_s3(settings, bucket)
         if self.hdfs:
             use_hdfs(self.hdfs)
+
+
+def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str, S3Settings]:
+    """Return the settings of the buckets of some URIs, by bucket; other URIs are ignored.
+
+    Args:
+        configuration: Spark's configuration.
+        uris: The directories of the query.
+
+    Raises:
+        InvalidRequestError: A setting is not valid, even if no URI is in S3, or some contradict each other.
+    """
+    own = _own_texts(configuration)
+    # Not of a URI with a secret, which the error would show as its bucket; it is refused where it is used.
+    matches = [_BUCKET.match(uri) for uri in uris if uri and redact(uri) == uri]
+    buckets = sorted({match[1] for match in matches if match is not None})
+    if not buckets:
+        _settings("S3", own)  # they must be valid without Hadoop's settings
+    return {
+        bucket: _settings(f"bucket {bucket!r}", _s3a_texts(configuration, bucket, own) | own)
+        for bucket in buckets
+    }
+
+
+def check_s3_settings(configuration: Mapping[str, str]) -> None:
+    """Refuse values that are not valid whatever else is set; settings that they require may come from elsewhere.
+
+    Raises:
+        InvalidRequestError: A value is not valid.
+    """
+    own = _own_texts(configuration)
+    _parse(own)
+    groups: frozenset[str] = frozenset().union(*_NOT_MIXED)
+    _settings("S3", {name: text for name, text in own.items() if name not in groups})
+
+
+def _own_texts(configuration: Mapping[str, str]) -> _Texts:
+    return {
+        name: (setting.name, configuration[setting.name])
+        for name, setting in _S3.items()
+        if setting.name in configuration
+    }
+
+
+def _parse(texts: _Texts) -> dict[str, Any]:
+    return {name: _S3[name].parse(text, key) for name, (key, text) in texts.items()}
+
+
+def _settings(subject: str, texts: _Texts) -> S3Settings:
+    values = _parse(texts)
+    if values.get("server_side_encryption") == "AES256":
+        values.pop("kms_key", None)
+    elif values.get("kms_key"):
+        values["server_side_encryption"] = "aws:kms"
+    try:
+        return S3Settings(**values)
+    except InvalidRequestError as error:
+        keys = ", ".join(key for key, _ in texts.values())
+        message = f"settings of {subject} are not valid: {error.args[0]}; set are {keys}"
+        raise InvalidRequestError(message) from error
+
+
+def _s3a_texts(configuration: Mapping[str, str], bucket: str, own: _Texts) -> _Texts:
+    """Return Hadoop's S3A settings for the settings that are not set.
+
+    Endpoint, credentials and encryption are never mixed: each group is either Holdfast's or Hadoop's.
+    """
+    if "endpoint" in own:
+        return {}
+    groups = [group for group in _NOT_MIXED if group & own.keys()]
+    excluded = own.keys() | frozenset().union(*groups)
+    texts: _Texts = {}
+    for name, setting in _S3.items():
+        if setting.s3a and name not in excluded:
+            key, text = _s3a(configuration, bucket, setting.s3a)
+            if text:
+                texts[name] = (key, text)
+    _, encryption = texts.get("server_side_encryption", ("", ""))
+    if encryption.lower() not in ("aws:kms", "sse-kms"):
+        texts.pop("kms_key", None)  # for SSE-C it is the secret itself
+    key, endpoint = texts.get("endpoint", ("", ""))
+    if endpoint and "://" not in endpoint:
+        _, secure = _s3a(configuration, bucket, "connection.ssl.enabled")
+        scheme = "http" if secure.lower() == "false" else "https"
+        texts["endpoint"] = (key, f"{scheme}://{endpoint}")
+    return texts
+
+
+def _s3a(configuration: Mapping[str, str], bucket: str, option: str) -> tuple[str, str]:
+    """Return the key of S3A's option that is set for a bucket, and its text; both empty if none is set.
+
+    Source:
+        Hadoop, S3AUtils.propagateBucketOptions: an option of the bucket replaces the general one,
+        even if it is empty. S3AUtils.buildEncryptionSecrets: the bucket's new name, its old one,
+        then the general ones.
+    """
+    names = (option, _OLD_NAMES[option]) if option in _OLD_NAMES else (option,)
+    for prefix in (f"{_S3A}bucket.{bucket}.", _S3A):
+        for name in names:
+            if (key := prefix + name) in configuration:
+                return key, configuration[key].strip()
+    return "", ""

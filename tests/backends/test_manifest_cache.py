@@ -1,4 +1,4 @@
-"""Manifests that a process has written or read lately are known by their bytes: nothing else may come of it."""
+"""The cache of manifests by their bytes never changes a result."""
 
 import struct
 
@@ -29,16 +29,16 @@ SPEC = StoredSpec.of(
         "counts", "value", pa.schema([("key", pa.int64())]), pa.schema([("value", pa.int64())])
     )
 )
-NOTHING = ByteStreamStateHandle(b"")
+EMPTY = ByteStreamStateHandle(b"")
 
 
 def handle_of(content: bytes, segments: frozenset[str]) -> SegmentsStateHandle:
-    streams: dict[str, StreamStateHandle] = dict.fromkeys(segments, NOTHING)
+    streams: dict[str, StreamStateHandle] = dict.fromkeys(segments, EMPTY)
     return SegmentsStateHandle((0, 127), streams, ByteStreamStateHandle(content))
 
 
-def forget_all() -> None:
-    """Write a manifest that leaves no room for any other."""
+def clear_cache() -> None:
+    """Write a manifest that evicts all others."""
     encode_manifest(manifest_of([[("x" * (2 << 20), 0, 1)]]))
 
 
@@ -50,7 +50,7 @@ def manifest_of(
     cursor: int = 0,
     credit: float = 0.0,
 ) -> Manifest:
-    """The slices of each run: the segment, the first sort key, and the one behind the last."""
+    """Make a manifest of runs of slices: segment, first sort key, and end."""
     made = tuple(
         Run(
             level,
@@ -76,7 +76,7 @@ def runs(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     st.integers(0, END),
     st.floats(0, 1e12),
 )
-def test_a_manifest_is_the_same_whether_it_is_known_or_read_from_its_bytes(
+def test_cached_manifest_equals_the_decoded_one(
     slices: list[list[tuple[str, int, int]]],
     rows: int,
     row_bytes: float,
@@ -87,13 +87,13 @@ def test_a_manifest_is_the_same_whether_it_is_known_or_read_from_its_bytes(
     content = encode_manifest(manifest)
     handle = handle_of(content, manifest.segments)
     known = read_manifest([handle], GROUPS)
-    forget_all()
+    clear_cache()
     assert read_manifest([handle], GROUPS) == known == manifest
     assert read_manifest([handle], GROUPS).segments == manifest.segments
     assert encode_manifest(known) == content
 
 
-def test_a_known_manifest_whose_bytes_were_changed_is_damaged() -> None:
+def test_changed_bytes_of_a_cached_manifest_are_corrupt() -> None:
     content = encode_manifest(manifest_of([[("a", 0, END)]]))
     read_manifest([handle_of(content, frozenset("a"))], GROUPS)
     for position in range(len(content)):
@@ -103,13 +103,13 @@ def test_a_known_manifest_whose_bytes_were_changed_is_damaged() -> None:
             read_manifest([handle_of(bytes(changed), frozenset("a"))], GROUPS)
 
 
-def test_a_known_manifest_still_has_to_be_that_of_its_handle() -> None:
+def test_cached_manifest_is_checked_against_its_handle() -> None:
     content = encode_manifest(manifest_of([[("a", 0, END)]]))
     with pytest.raises(CheckpointCorruptedError, match=r"\['a'\], which its handle doesn't have"):
         read_manifest([handle_of(content, frozenset("b"))], GROUPS)
 
 
-def test_a_known_manifest_is_cut_to_the_key_groups_that_are_asked_for() -> None:
+def test_cached_manifest_is_restricted_to_the_requested_key_groups() -> None:
     content = encode_manifest(manifest_of([[("a", 0, 128 << 48)]]))
     handle = handle_of(content, frozenset("a"))
     for groups in (KeyGroupRange(0, 31), GROUPS, KeyGroupRange(32, 127)):
@@ -119,7 +119,7 @@ def test_a_known_manifest_is_cut_to_the_key_groups_that_are_asked_for() -> None:
         assert (piece.first, piece.end) == (first, end)
 
 
-def test_a_manifest_of_damaged_numbers_is_not_known_after_it_was_refused() -> None:
+def test_rejected_manifest_is_not_cached() -> None:
     content = bytearray(encode_manifest(manifest_of([[("a", 0, END)]])))
     at = content.index(struct.pack(">Q", END))
     content[at : at + 8] = struct.pack(">Q", END + 1)

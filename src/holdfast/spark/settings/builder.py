@@ -1,17 +1,16 @@
-"""`configure`: sets on a session's builder what Holdfast needs."""
+"""`configure`: settings as arguments, for a session's builder."""
 
-import difflib
 from typing import Literal, TypedDict, Unpack
 
 from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.settings.setting import PREFIX, Setting
-from holdfast.spark.settings.table import check_settings, settings_table
+from holdfast.spark.settings.setting import Setting, nearest
+from holdfast.spark.settings.settings import check_settings, settings_table
 
 
 class SettingArguments(TypedDict, total=False):
-    """The arguments of `configure`; the table of settings says what they mean."""
+    """The arguments of `configure`; the table of settings has their meaning."""
 
     checkpoint_dir: str | None
     checkpoint_storage: Literal["filesystem", "memory"] | None
@@ -25,14 +24,14 @@ class SettingArguments(TypedDict, total=False):
     inline_threshold: int | str | None
     compression: Literal["none", "lz4", "zstd"] | None
     state_backend: str | None
-    rocksdb_memory: int | str | None
+    rocksdb_memory_bytes: int | str | None
     rocksdb_write_buffer_ratio: float | None
     rocksdb_bloom_bits: int | None
-    rocksdb_block_size: int | str | None
+    rocksdb_block_bytes: int | str | None
     rocksdb_compaction_style: Literal["level", "universal"] | None
     rocksdb_compression: Literal["none", "lz4", "zstd", "snappy"] | None
     rocksdb_transfer_threads: int | None
-    rocksdb_metrics: bool | None
+    rocksdb_has_metrics: bool | None
     local_recovery: Literal["auto", "true", "false"] | bool | None
     local_recovery_bytes: int | str | None
     worker_memory: int | str | None
@@ -60,16 +59,16 @@ class SettingArguments(TypedDict, total=False):
 def configure(
     builder: SparkSession.Builder, **settings: Unpack[SettingArguments]
 ) -> SparkSession.Builder:
-    """Set on a builder what a session with Holdfast needs.
+    """Set Holdfast's settings on the builder of a session.
 
         spark = configure(SparkSession.builder, checkpoint_dir="s3://bucket/holdfast").getOrCreate()
 
-    Every setting is an argument, named in docs/settings.md. Its value is a number, a truth value or
-    the text that one would write into `spark-defaults.conf`: a size is in bytes or such as `64k`, a
-    duration in seconds or such as `24h`. A setting that is None, or not given, stays as it is.
+    Every setting is an argument, listed in docs/settings.md. Its value is a number, a boolean or
+    a text as in `spark-defaults.conf`: a size in bytes or with a unit, such as `64k`, a
+    duration in seconds or with a unit, such as `24h`. Settings that are left out, or None, are not changed.
 
-    The builder's settings win over `--conf`, and these over `spark-defaults.conf`; of two calls on a
-    builder, be it of this function or `config`, the later wins. All values are checked before any is set.
+    The builder's settings override `--conf`, and these override `spark-defaults.conf`; of two calls on a
+    builder, of this function or `config`, the later wins. All values are checked before any is set.
 
     Args:
         builder: `SparkSession.builder`, also one for Spark Connect.
@@ -79,8 +78,8 @@ def configure(
         The builder.
 
     Raises:
-        InvalidRequestError: `builder` is no builder, there is no such setting, or a value of this
-            call or an earlier one is of another kind.
+        InvalidRequestError: `builder` is not a builder, a setting doesn't exist, or a value of this
+            call or an earlier one is not valid.
     """
     if not isinstance(builder, SparkSession.Builder):
         message = (
@@ -88,14 +87,15 @@ def configure(
             "getOrCreate"
         )
         raise InvalidRequestError(message)
-    known = {setting.argument: setting for setting, _ in settings_table()}
+    known = {setting.argument: setting for setting in settings_table()}
     given: dict[str, str] = {}
     for name, value in settings.items():
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise InvalidRequestError(f"no setting {name!r}; did you mean {nearest!r}?")
+            raise InvalidRequestError(
+                f"no setting {name!r}; did you mean {nearest(name, known)!r}?"
+            )
         if value is not None:
-            given[PREFIX + known[name].key] = _text(known[name], value)
+            given[known[name].name] = _text(known[name], value)
     check_settings({key: str(value) for key, value in builder._options.items()} | given)
     for key, text in given.items():
         builder.config(key, text)
@@ -103,20 +103,18 @@ def configure(
 
 
 def _text(setting: Setting, value: object) -> str:
-    """A value as one would write it into `spark-defaults.conf`."""
+    """Return a value as a text for `spark-defaults.conf`."""
     match value:
         case str():
             return value
         case bool():
             return str(value).lower()
         case int():
-            return f"{value}{setting.unit}"
+            return f"{value}{setting.type.unit}"
         case float() if value.is_integer():
-            return f"{int(value)}{setting.unit}"
-        case float() if not setting.unit:
+            return f"{int(value)}{setting.type.unit}"
+        case float() if not setting.type.unit:
             return str(value)
-        case _:  # its type alone: a value may be a secret
-            message = (
-                f"{setting.argument} is of type {type(value).__name__}; it must be a {setting.kind}"
-            )
+        case _:  # only its type: a value may be a secret
+            message = f"{setting.argument} {setting.requirement}, got a {type(value).__name__}"
             raise InvalidRequestError(message)

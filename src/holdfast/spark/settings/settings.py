@@ -1,0 +1,379 @@
+"""The settings of a query, `spark.holdfast.*`: declared here, read from a session, printed into the docs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from holdfast.backends.keyed import (
+    BACKEND_NAMES,
+    BackendName,
+    RocksDBSettings,
+)
+from holdfast.backends.snapshot import Compression
+from holdfast.common import checkpoint_directory
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.coordination import GRACE_S, MIN_GRACE_S
+from holdfast.locations.storages import (
+    INLINE_THRESHOLD_BYTES,
+    MAX_INLINE_THRESHOLD_BYTES,
+    CheckpointStorage,
+    FileSystemCheckpointStorage,
+    JobDirectory,
+    MemoryCheckpointStorage,
+    check_job_id,
+)
+from holdfast.spark.settings.rocksdb import ROCKSDB, task_slots
+from holdfast.spark.settings.setting import (
+    BOOLEAN,
+    PREFIX,
+    Setting,
+    SettingType,
+    check_keys,
+    choice,
+    duration,
+    number,
+    size,
+)
+from holdfast.spark.settings.stores import Stores, check_s3_settings, s3_settings_table
+from holdfast.spark.warm_state import WarmSettings
+
+_MEMORY = MemoryCheckpointStorage()
+"""One for the process, so that a restarted query finds its checkpoints."""
+
+_URI = SettingType("URI")
+
+
+@dataclass(frozen=True, slots=True)
+class StateBackends:
+    """The backends of keyed state.
+
+    Attributes:
+        backend: The backend of operators that are not in `by_operator`.
+        by_operator: Backends of single operators, by uid.
+    """
+
+    backend: BackendName = "columnar"
+    by_operator: tuple[tuple[str, BackendName], ...] = ()
+
+    def __str__(self) -> str:
+        """The text of the setting."""
+        return ", ".join([self.backend, *(f"{uid}={name}" for uid, name in self.by_operator)])
+
+
+def _parse_backends(text: str) -> StateBackends:
+    by_operator: dict[str, BackendName] = {}  # by the empty uid that of all others
+    for item in text.split(","):
+        uid, equals, name = (part.strip() for part in item.rpartition("="))
+        backend = {"hashmap": "heap"}.get(name.lower(), name.lower())
+        if backend not in BACKEND_NAMES or (equals and not uid):
+            raise ValueError(text)
+        if uid in by_operator:
+            subject = f"operator {uid!r}" if uid else "all operators"
+            message = f"{PREFIX}state.backend is {text!r}, with two backends for {subject}; leave one of them"
+            raise InvalidRequestError(message)
+        by_operator[uid] = backend
+    usual = by_operator.pop("", "columnar")
+    return StateBackends(usual, tuple(by_operator.items()))
+
+
+def _declare(setting: Setting) -> Any:
+    return field(default=setting.default, metadata={"setting": setting})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one query; values only, so that they compare and pickle.
+
+    Attributes:
+        rocksdb: Settings of RocksDB.
+        stores: Settings of the query's stores. For the other attributes see the table of settings.
+    """
+
+    checkpoint_dir: str | None = _declare(
+        Setting(
+            key="checkpoint.dir",
+            type=_URI,
+            meaning="Directory of the checkpoints of all jobs. "
+            "Required unless the storage is `memory`. With `_entropy_` at its end, state "
+            "files are spread over the prefixes of an object store.",
+            flink="execution.checkpointing.dir",
+            older_flink=("state.checkpoints.dir", "state.backend.fs.checkpointdir"),
+        )
+    )
+    checkpoint_storage: str = _declare(
+        Setting(
+            key="checkpoint.storage",
+            type=choice("filesystem", "memory", aliases={"jobmanager": "memory"}),
+            default="filesystem",
+            meaning="`memory` keeps state of at most 5 MiB a subtask (of keyed state, a file) in `_metadata` files in the "
+            "checkpoint directory; without one, in the driver, where it is lost with it (for tests). "
+            "Flink's name for it, `jobmanager`, is an alias.",
+            flink="execution.checkpointing.storage",
+            older_flink=("state.checkpoint-storage",),
+        )
+    )
+    savepoint_dir: str | None = _declare(
+        Setting(
+            key="savepoint.dir",
+            type=_URI,
+            meaning="Default directory of savepoints.",
+            flink="execution.checkpointing.savepoint-dir",
+        )
+    )
+    savepoint_path: str | None = _declare(
+        Setting(
+            key="savepoint.path",
+            type=_URI,
+            meaning="Savepoint or checkpoint from which a query without a checkpoint restores the state of its operators; "
+            "ignored once the query has a checkpoint.",
+            flink="execution.state-recovery.path",
+            older_flink=("execution.savepoint.path",),
+        )
+    )
+    claim_mode: str = _declare(
+        Setting(
+            key="savepoint.claim-mode",
+            type=choice("no-claim", "claim", aliases={"no_claim": "no-claim"}),
+            default="no-claim",
+            meaning="Owner of the savepoint or checkpoint that a query restores. With `no-claim` the owner stays the "
+            "same: the first checkpoint copies its state. With `claim` the query owns it: checkpoints "
+            "refer to its files without copying them, and it is deleted when no checkpoint needs it.",
+            flink="execution.state-recovery.claim-mode",
+            older_flink=("execution.savepoint-restore-mode",),
+        )
+    )
+    num_retained: int = _declare(
+        Setting(
+            key="checkpoint.num-retained",
+            type=number(min_value=1),
+            default=1,
+            meaning="Number of completed checkpoints to retain; older ones are deleted.",
+            flink="execution.checkpointing.num-retained",
+            older_flink=("state.checkpoints.num-retained",),
+        )
+    )
+    single_writer: bool = _declare(
+        Setting(
+            key="checkpoint.single-writer",
+            type=BOOLEAN,
+            default=False,
+            meaning="The promise that at most one driver at a time runs a job. Required by stores "
+            "without an atomic create-if-absent, such as `sftp://`.",
+        )
+    )
+    allow_non_restored_state: bool = _declare(
+        Setting(
+            key="checkpoint.allow-non-restored-state",
+            type=BOOLEAN,
+            default=False,
+            meaning="Whether a query may resume without operators of its last checkpoint; their state is dropped.",
+            flink="execution.state-recovery.ignore-unclaimed-state",
+        )
+    )
+    orphan_grace_s: float = _declare(
+        Setting(
+            key="cleanup.orphan-grace",
+            type=duration(
+                "`24h` or `90m`", min_s=MIN_GRACE_S
+            ),  # the sweep runs during the first batch
+            default=GRACE_S,
+            meaning="Age, by the store's clock, up to which files that no checkpoint refers to are kept. "
+            "A starting query deletes older ones, which crashes have left in its job's "
+            "directory. Must be longer than any micro-batch takes.",
+        )
+    )
+    inline_threshold: int = _declare(
+        Setting(
+            key="state.inline-threshold",
+            type=size(max_bytes=MAX_INLINE_THRESHOLD_BYTES),
+            default=INLINE_THRESHOLD_BYTES,
+            meaning="State of at most this size is stored in `_metadata` instead of a file.",
+            flink="execution.checkpointing.data-inline-threshold",
+            older_flink=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
+        )
+    )
+    compression: Compression | None = _declare(  # noqa: RUF009  # a field
+        Setting(
+            key="state.compression",
+            type=choice(None, "lz4", "zstd"),
+            meaning="Compression of new state. Stored state is read with any value.",
+            flink="execution.checkpointing.snapshot-compression",
+        )
+    )
+    state_backend: StateBackends = _declare(  # noqa: RUF009  # a field
+        Setting(
+            key="state.backend",
+            type=SettingType(
+                "`columnar`, `heap` or `rocksdb`, and others for operators by uid: `columnar, big=rocksdb`",
+                _parse_backends,
+            ),
+            default=StateBackends(),
+            meaning="Backend of keyed state. Each reads the state of the others; `rocksdb` needs "
+            "`holdfast[rocksdb]`.",
+            flink="state.backend.type",
+            older_flink=("state.backend",),
+        )
+    )
+    rocksdb: RocksDBSettings = field(  # a field
+        default=RocksDBSettings(), metadata={"section": ROCKSDB}
+    )
+    local_recovery: str = _declare(
+        Setting(
+            key="state.local-recovery",
+            type=choice("auto", "true", "false"),
+            default="auto",
+            meaning="Whether executors keep copies of state files on local disk, for the tasks of later "
+            "batches; `auto` means yes, unless the checkpoint directory is a `file:` URI. Even then `auto` keeps "
+            "copies of keyed state, which are hard links to the checkpoint's files if these are on the same disk.",
+            flink="execution.state-recovery.from-local",
+        )
+    )
+    local_recovery_bytes: int = _declare(
+        Setting(
+            key="state.local-recovery.max-size",
+            type=size(),
+            default=8 << 30,
+            meaning="Approximate maximum size of these copies in an executor's directory. The oldest are deleted.",
+        )
+    )
+    worker_memory: int = _declare(
+        Setting(
+            key="state.worker-memory",
+            type=size(),
+            default=64 << 20,
+            meaning="Memory of a Python worker for states between tasks. `0` keeps none.",
+        )
+    )
+    job_id: str | None = _declare(
+        Setting(
+            key="job.id",
+            type=SettingType("name of a directory", check_job_id),
+            meaning="The job's directory in the checkpoint directory. "
+            "By default the id that Spark gives to the query.",
+        )
+    )
+
+    stores: Stores = field(default=Stores(), hash=False)
+
+    @classmethod
+    def parse(cls, configuration: Mapping[str, str]) -> "Settings":
+        """Read the settings from Spark's configuration; other keys are ignored.
+
+        Raises:
+            InvalidRequestError: A `spark.holdfast.` key doesn't exist, or a value is not valid.
+        """
+        values = _parse_values(configuration)
+        uris = [values.get(name) for name in ("checkpoint_dir", "savepoint_dir", "savepoint_path")]
+        rocksdb = replace(values.pop("rocksdb"), processes=task_slots(configuration))
+        return cls(stores=Stores.parse(configuration, *uris), rocksdb=rocksdb, **values)
+
+    @property
+    def warm(self) -> WarmSettings:
+        """Settings of the state that stays on executors."""
+        is_local = (self.checkpoint_dir or "").lower().startswith("file:")
+        has_files = self.checkpoint_storage == "filesystem"
+        is_enabled = self.local_recovery != "false"
+        has_copies = self.local_recovery == "true" or (
+            self.local_recovery == "auto" and has_files and not is_local
+        )
+        return WarmSettings(
+            local_bytes=self.local_recovery_bytes if has_copies else 0,
+            segment_bytes=self.local_recovery_bytes if has_files and is_enabled else 0,
+            worker_bytes=self.worker_memory,
+            backend=self.state_backend.backend,
+            backends=self.state_backend.by_operator,
+            rocksdb=self.rocksdb,
+        )
+
+    def job_directory(self, job_id: str) -> JobDirectory | None:
+        """Return the directory of a job; None if checkpoints are only in the driver.
+
+        Raises:
+            InvalidRequestError: The query claims the checkpoint that it restores, and has no directory.
+        """
+        if self.checkpoint_dir is not None:
+            directory = checkpoint_directory(self.checkpoint_dir)
+            return JobDirectory.below(directory, job_id, single_writer=self.single_writer)
+        if self.claim_mode == "claim":
+            message = f"claim mode needs a checkpoint directory; set {PREFIX}checkpoint.dir"
+            raise InvalidRequestError(message)
+        return None
+
+    def open_storage(self) -> CheckpointStorage:
+        """Return the checkpoint storage of the settings, without accessing it.
+
+        Raises:
+            InvalidRequestError: There is no directory, or it can't be used.
+        """
+        if self.checkpoint_storage == "memory" and self.checkpoint_dir is None:
+            return _MEMORY
+        if self.checkpoint_dir is None:
+            message = (
+                f"no checkpoint directory is set; set {PREFIX}checkpoint.dir to a URI such as "
+                "file:///data/holdfast"
+            )
+            raise InvalidRequestError(message)
+        if self.checkpoint_dir.lower().startswith("memory:"):
+            message = (
+                f"executors can't reach the driver's memory; set {PREFIX}checkpoint.storage to "
+                "memory instead of the directory"
+            )
+            raise InvalidRequestError(message, self.checkpoint_dir)
+        if self.checkpoint_storage == "memory":
+            return MemoryCheckpointStorage(
+                directory=self.checkpoint_dir, single_writer=self.single_writer
+            )
+        return FileSystemCheckpointStorage(
+            self.checkpoint_dir,
+            inline_threshold=self.inline_threshold,
+            single_writer=self.single_writer,
+        )
+
+
+_SECTIONS: dict[str, Mapping[str, Setting]] = {
+    row.name: row.metadata["section"] for row in fields(Settings) if "section" in row.metadata
+}
+"""Settings of attributes that are settings objects themselves, by attribute and field."""
+
+_OWN = {
+    row.name: replace(row.metadata["setting"], argument=row.name)
+    for row in fields(Settings)
+    if "setting" in row.metadata
+}
+"""All other settings, by attribute."""
+
+
+def settings_table() -> list[Setting]:
+    """Return all settings, in the order of the docs."""
+    table = []
+    for row in fields(Settings):
+        if row.name in _OWN:
+            table.append(_OWN[row.name])
+        table += _SECTIONS.get(row.name, {}).values()
+    return table + s3_settings_table()
+
+
+def check_settings(configuration: Mapping[str, str]) -> None:
+    """Refuse settings that are not valid whatever else is set.
+
+    Raises:
+        InvalidRequestError: A key doesn't exist, a value is not valid, or a directory can't be used.
+    """
+    values = _parse_values(configuration)
+    check_s3_settings(configuration)
+    if "checkpoint_dir" in values:
+        Settings(**values).open_storage()
+
+
+def _parse_values(configuration: Mapping[str, str]) -> dict[str, Any]:
+    """Parse the settings, except those of stores, by attribute of `Settings`."""
+    check_keys(configuration, settings_table())
+
+    def parse(settings: Mapping[str, Setting]) -> dict[str, Any]:
+        return {
+            name: setting.parse(configuration[setting.name])
+            for name, setting in settings.items()
+            if setting.name in configuration
+        }
+
+    return parse(_OWN) | {"rocksdb": RocksDBSettings(**parse(ROCKSDB))}
