@@ -220,13 +220,9 @@ def group_equal_rows(
 def _resolve_hash_collisions(
     order: Rows, is_new: npt.NDArray[np.bool_], columns: Sequence[Column], unlike: Rows
 ) -> Rows:
-    """Bring equal rows together within the sort keys that unequal rows share.
+    """Bring equal rows together within the sort keys of the positions `unlike` in the order.
 
-    Args:
-        order: Rows, ascending by sort key.
-        is_new: Positions in the order where the sort key changes.
-        columns: The columns that decide whether rows are equal.
-        unlike: Positions in the order of rows that have the sort key of the one before, and are unequal to it.
+    `is_new` is true where the sort key changes.
     """
     group = np.cumsum(is_new) - 1
     has_collision = np.zeros(int(group[-1]) + 1, bool)

@@ -49,13 +49,13 @@ PLANTED: Mapping[str, Planted] = {
         "aggregates",
     ),
     "a count also counts nulls": Planted(
-        "src/holdfast/spark/aggregates/single_rows.py",
+        "src/holdfast/spark/aggregates/aggregation.py",
         "    return column.is_valid().cast(pa.int64())",
         "    return pa.array(np.ones(len(column), np.int64))",
         "aggregates",
     ),
     "the last value of a time that is null counts": Planted(
-        "src/holdfast/spark/aggregates/single_rows.py",
+        "src/holdfast/spark/aggregates/aggregation.py",
         "mask = by.is_null() if by.null_count else None",
         "mask = None",
         "aggregates",
@@ -122,16 +122,16 @@ PLANTED: Mapping[str, Planted] = {
         "",
         "states",
     ),
-    "a roll back keeps the application id": Planted(
-        "src/holdfast/spark/savepoints/application.py",
+    "a rollback keeps the application id": Planted(
+        "src/holdfast/spark/savepoints/stored_query.py",
         "    if APPLICATION_FILE not in names_in(location):",
         "    if True:",
         "histories of a job",
     ),
     "state lives again when the clock goes back": Planted(
         "src/holdfast/spark/event_time/batch_times.py",
-        "max(batch_time, batch_time_before), _known",
-        "batch_time, _known",
+        "        max(batch_time, batch_time_before),",
+        "        batch_time,",
         "histories of a job",
     ),
     "other windows under the same uid are not noticed": Planted(

@@ -24,7 +24,7 @@ from holdfast.locations.handles import (
     OperatorStateMode,
     StatePartitions,
 )
-from holdfast.spark.checkpoint_location.zips import parts_of
+from holdfast.spark.checkpoint_location import zip_parts
 
 MIB = 1 << 20
 ZEROS = 160 * MIB
@@ -139,4 +139,4 @@ def test_spark_zip_with_a_huge_description_is_rejected() -> None:
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("metadata", "v1\n" + " " * 70 * MIB + "{}")
     with pytest.raises(CheckpointCorruptedError, match="more than"):
-        parts_of("state/0/0/1.zip", lambda: io.BytesIO(sink.getvalue()))
+        zip_parts("state/0/0/1.zip", lambda: io.BytesIO(sink.getvalue()))

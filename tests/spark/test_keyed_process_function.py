@@ -390,7 +390,7 @@ def test_rows_come_out_in_the_order_in_which_they_were_given(memory_directory: s
 def test_an_operator_that_is_called_by_key_needs_one() -> None:
     with pytest.raises(InvalidRequestError, match="'sums' is a KeyedProcessFunction"):
         stateful(Sums(), uid="sums", parallelism=1)
-    with pytest.raises(InvalidRequestError, match="a column twice"):
+    with pytest.raises(InvalidRequestError, match="each column once"):
         stateful(Sums(), uid="sums", parallelism=1, key=["a", "a"])
 
 

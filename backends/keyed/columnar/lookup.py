@@ -228,12 +228,7 @@ def _verify_ids(
 ) -> tuple[Rows, Rows]:
     """Return the identities whose ids a row with their sort key has, and that row.
 
-    Args:
-        source: The source.
-        sort_keys: The sort keys of all identities.
-        ids: Their id columns.
-        identities: The identities to verify.
-        rows: The first row with the sort key of each.
+    `rows` are the first ones with these sort keys.
     """
     columns = source.ids
     same = same_rows(columns, rows, ids, identities)

@@ -1,27 +1,18 @@
 """The manifest of a stored database: its files and tables. Pure, no I/O.
 
-offset  length  meaning
-0       8       magic, "HOLDRKDB" in ASCII
-8       4       format version, unsigned, big-endian
-12      n       a MessagePack map by field names
-12+n    4       CRC-32C of all bytes before it, big-endian
+Its bytes are a MessagePack map by field names in a `Frame` with the magic "HOLDRKDB".
 """
 
 import re
-import struct
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.backends.keyed.segments import ROCKSDB_MAGIC, StoredSpec
-from holdfast.common import KeyGroup, crc32c, message_pack_decoder, raise_shortage
-from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
+from holdfast.common import Frame, KeyGroup, message_pack_decoder, raise_shortage
+from holdfast.errors import CheckpointCorruptedError
 
-VERSION = 1
-"""The only version that is written and read."""
-
-_HEADER = struct.Struct(">8sI")
-_CHECKSUM = struct.Struct(">I")
+_FRAME = Frame(ROCKSDB_MAGIC, version=1, name="manifest of a database")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
 
 
@@ -45,34 +36,19 @@ class NativeManifest(msgspec.Struct, frozen=True):
 
 def encode_native(manifest: NativeManifest) -> bytes:
     """Encode a manifest."""
-    content = _HEADER.pack(ROCKSDB_MAGIC, VERSION) + msgspec.msgpack.encode(manifest)
-    return content + _CHECKSUM.pack(crc32c(content))
+    return _FRAME.encode(msgspec.msgpack.encode(manifest))
 
 
 def decode_native(content: bytes, location: str = "") -> NativeManifest:
-    """Decode a manifest; the bytes must begin with its magic.
+    """Decode a manifest.
 
     Raises:
-        CheckpointCorruptedError: The bytes are truncated or changed.
-        UnsupportedFormatError: The bytes are intact, but of a newer version.
+        CheckpointCorruptedError: The bytes are not a manifest, or are truncated or changed.
+        UnsupportedFormatError: The bytes are intact, but of another version.
     """
-    end = len(content) - _CHECKSUM.size
-    if end < _HEADER.size:
-        message = f"{len(content)} bytes are too short for the manifest of a database"
-        raise CheckpointCorruptedError(message, location)
-    (expected,) = _CHECKSUM.unpack_from(content, end)
-    actual = crc32c(memoryview(content)[:end])
-    if actual != expected:
-        message = (
-            f"manifest of a database has checksum {actual:08x}, expected {expected:08x} (crc32c)"
-        )
-        raise CheckpointCorruptedError(message, location)
-    _, version = _HEADER.unpack_from(content)
-    if version != VERSION:
-        message = f"manifest of a database of format version {version}; this Holdfast reads version {VERSION}"
-        raise UnsupportedFormatError(f"{message}: upgrade Holdfast", location)
+    body = _FRAME.decode(content, location)
     try:
-        manifest = _DECODER.decode(memoryview(content)[_HEADER.size : end])
+        manifest = _DECODER.decode(body)
         _check(manifest)
     except (msgspec.MsgspecError, pa.ArrowException, OSError, ValueError) as error:
         raise_shortage(error, location)

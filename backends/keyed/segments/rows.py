@@ -1,14 +1,16 @@
 """Sorted rows of a table: in memory, in a section, and the parts of either that are merged.
 
-RowSource   rows, ascending by sort key: `SortedRows` in memory, or `SectionRows`
-OpenSlice   the rows of a source that count: those of a slice
-RowRange    adjacent rows of a source, by position
+    RowSource   rows, ascending by sort key: `SortedRows` in memory, or `SectionRows`
+    OpenSlice   the rows of a source that count: those of a slice
+    RowRange    adjacent rows of a source, by position
+
+`merging` merges ranges of several sources.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,60 +38,19 @@ OPERATION_FIELD = pa.field("op", pa.uint8(), nullable=False)
 TIME_FIELD = pa.field("ts", pa.int64(), nullable=False)
 
 
-class RowSource(Protocol):
-    """Rows, ascending by sort key, one per identity."""
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        ...
-
-    @property
-    def sort_keys(self) -> SortKeys:
-        """The sort key of each row."""
-        ...
-
-    @property
-    def operations(self) -> Operations | None:
-        """The operation of each row; None if all are PUTs."""
-        ...
-
-    @property
-    def times_ms(self) -> Times | None:
-        """The time of each row's write; None for tables without TTL."""
-        ...
-
-    @property
-    def directory(self) -> Directory | None:
-        """The first row of each prefix."""
-        ...
-
-    @property
-    def filter(self) -> Filter | None:
-        """The prefixes that occur."""
-        ...
-
-    @property
-    def ids(self) -> Sequence[Column]:
-        """The id columns."""
-        ...
-
-    def advise(self, lookups: int) -> None:
-        """Announce the number of rows that will be looked up."""
-        ...
-
-    def values_at(self, rows: Rows) -> list[Column]:
-        """Return the columns of values at these rows."""
-        ...
-
-    def values_between(self, first: int, end: int) -> list[Column]:
-        """Return the columns of values from row `first` up to `end`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class SortedRows:
-    """Rows in memory."""
+    """Rows in memory, ascending by sort key, one per identity.
+
+    Attributes:
+        sort_keys: The sort key of each row.
+        operations: The operation of each row; None if all are PUTs.
+        times_ms: The time of each row's write; None for tables without TTL.
+        ids: The id columns.
+        values: The columns of values.
+        directory: Rows in memory have none.
+        filter: Likewise.
+    """
 
     sort_keys: SortKeys
     operations: Operations | None
@@ -120,15 +81,18 @@ class SortedRows:
 
     @property
     def rows(self) -> int:
+        """Number of rows."""
         return len(self.sort_keys)
 
     def advise(self, lookups: int) -> None:
         """Do nothing: the rows are in memory."""
 
     def values_at(self, rows: Rows) -> list[Column]:
+        """Return the columns of values at these rows."""
         return [take(column, rows) for column in self.values]
 
     def values_between(self, first: int, end: int) -> list[Column]:
+        """Return the columns of values from row `first` up to `end`."""
         return [cut(column, first, end) for column in self.values]
 
     @property
@@ -172,7 +136,7 @@ class SortedRows:
 
 
 class SectionRows:
-    """Rows of a section.
+    """Rows of a section, with the members of `SortedRows`.
 
     Args:
         section: The section.
@@ -260,6 +224,9 @@ class SectionRows:
 
     def _column(self, field: pa.Field) -> Column:
         return self._section.column(field.name, field.type)
+
+
+RowSource: TypeAlias = SortedRows | SectionRows
 
 
 def take_rows(source: RowSource, rows: Rows) -> SortedRows:

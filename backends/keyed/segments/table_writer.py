@@ -152,13 +152,7 @@ def finish_stream(
 
 
 class _RunWriter:
-    """Writer of a table's rows as slices of one run.
-
-    Args:
-        writer: The writer of the segment.
-        segment: The segment's name.
-        table: The table's name.
-    """
+    """Writer of a table's rows as slices of one run, in a segment of a name."""
 
     def __init__(self, writer: SegmentWriter, segment: str, table: str) -> None:
         self._writer = writer
@@ -167,15 +161,10 @@ class _RunWriter:
         self._slices: list[Slice] = []
 
     def add(self, rows: SortedRows, spec: TableSpec, number: int = 0) -> None:
-        """Add rows with sort keys after all that were added.
-
-        Args:
-            rows: The rows, ascending by sort key.
-            spec: Their specification.
-            number: Its index among the table's specs.
+        """Add rows with greater sort keys than before, and the spec with this index among those of the table.
 
         Raises:
-            InvalidRequestError: The order is wrong.
+            InvalidRequestError: The rows are not ascending by sort key.
         """
         for step in _split_rows(rows):
             first, last = int(step.sort_keys[0]), int(step.sort_keys[-1])
@@ -220,12 +209,7 @@ class _LocatedSlice:
 class _CanonicalWriter:
     """Writer of a table's merged rows.
 
-    A form is a spec with other values than the newest one; specs that store values alike have one form.
-
-    Args:
-        table: The table.
-        segments: Its segments.
-        now_ms: The present for TTLs, milliseconds.
+    A form is the number of a spec; specs that store values like the newest one have its form.
     """
 
     def __init__(self, table: TableManifest, segments: StoredSegments, now_ms: int) -> None:

@@ -18,7 +18,7 @@ from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
-from holdfast.spark.checkpoint_location import for_spark
+from holdfast.spark.checkpoint_location import spark_uri
 from holdfast.spark.moving.spark_state import SparkState, describe
 from holdfast.spark.processors import (
     NOTES,
@@ -117,7 +117,7 @@ class SparkStateImport:
         session = SparkSession.getActiveSession()
         if session is None:
             raise InvalidRequestError("reading Spark's state needs an active Spark session")
-        location = for_spark(query.stored.checkpoint_location)
+        location = spark_uri(query.stored.checkpoint_location)
         state = SparkState.of(session, location, query.batch.batch_id, ttl_ms)
         operator = NewOperator(parallelism, max_parallelism, tuple(state.key.names))
         return cls(query=query, state=state, uid=uid, operator=operator.without_state())

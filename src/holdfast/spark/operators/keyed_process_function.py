@@ -20,7 +20,7 @@ from holdfast.spark.operators.output_rows import OutputRows, Row
 
 
 class KeyedProcessFunction(StatefulFunction):
-    """An operator that is called once for each key of a micro-batch, and for each timer that fires.
+    """An operator that is called once for each key of a micro-batch, and for each timer that is due.
 
     `open` gets the states; in `process_key` and `on_timer` they have the values of the current key. These two
     methods return output rows, which are read before the next call: None for no rows, else tuples in
@@ -28,10 +28,10 @@ class KeyedProcessFunction(StatefulFunction):
     input unless `stateful` was given another schema.
 
     A timer belongs to a key and a time: registered twice, it fires once. Timers need a `time_mode`: with
-    `processing` there are timers of processing time, with `event` timers of both domains. They fire after the calls for
-    keys with rows: those of event time up to the watermark, then those of processing
-    time up to the time of the batch, ascending. A timer that is registered while others fire has to wait for
-    the next batch, however early its time. A timer that is due fires, even if it is deleted before its call.
+    `processing` there are timers of processing time, with `event` timers of both domains. They fire after the
+    calls for all keys with rows: first timers of event time up to the watermark, then timers of processing
+    time up to the time of the batch, both ascending. A timer that is registered while others fire waits for
+    the next batch, even if it is due. A timer that is due fires, even if it is deleted in the meantime.
 
     Source:
         Flink, KeyedProcessFunction. Timers fire as those of Spark's StatefulProcessor do.
@@ -49,9 +49,9 @@ class KeyedProcessFunction(StatefulFunction):
         """Process the rows of a key; called once for each key of the batch.
 
         Args:
-            key: The key's values as a named tuple, also if it has one column. The order of keys is the same
-                for the same rows.
-            rows: All rows of the key in this batch, in their order of arrival, with all columns of the input.
+            key: The key's values as a named tuple, even if it has one column. The order of keys is arbitrary,
+                but the same for the same rows.
+            rows: All rows of the key in this batch, in the order of arrival, with all columns of the input.
         """
 
     def on_timer(self, key: Any, time_ms: int, domain: TimeDomain) -> Iterable[Row] | None:
@@ -65,25 +65,25 @@ class KeyedProcessFunction(StatefulFunction):
 
     @final
     def register_event_time_timer(self, time_ms: int) -> None:
-        """Register a call of `on_timer` for the current key once the watermark has reached this time.
+        """Register a timer of the current key, which fires once the watermark has reached the time.
 
         Args:
             time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
 
         Raises:
-            InvalidRequestError: `time_mode` is not `event`, or the time is not an integer of 64 bits.
+            InvalidRequestError: `time_mode` is not `event`, or the time is not an integer.
         """
         self._service("event").register(time_ms)
 
     @final
     def register_processing_time_timer(self, time_ms: int) -> None:
-        """Register a call of `on_timer` for the current key in the first batch at this time or later.
+        """Register a timer of the current key, which fires in the first batch of this time or a later one.
 
         Args:
             time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
 
         Raises:
-            InvalidRequestError: `time_mode` is `none`, or the time is not an integer of 64 bits.
+            InvalidRequestError: `time_mode` is `none`, or the time is not an integer.
         """
         self._service("processing").register(time_ms)
 

@@ -28,7 +28,7 @@ from holdfast.spark.checkpoint_location import (
     PROVIDER_CLASS,
     SHUFFLE_PARTITIONS,
     Moves,
-    check_apart,
+    check_disjoint,
     decode_offsets,
     encode_application,
     encode_link,
@@ -137,7 +137,7 @@ def restore_savepoint(
     query_id = earlier.query_id or (savepoint_query if keep_query_id else str(uuid.uuid4()))
     job = RestoredJob.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
     if job is not None:
-        check_apart(location, job.link.checkpoint_dir, job.job_id)
+        check_disjoint(location, job.link.checkpoint_dir, job.job_id)
     change = earlier.repeat(
         Change(
             location,

@@ -79,7 +79,7 @@ def application_id(checkpoint_location: Place | None = None) -> str:
 
     Args:
         checkpoint_location: The query's checkpointLocation, for a `foreachBatch` function without operators of
-            Holdfast. None inside a sink, or inside the function passed to `checkpointed`: then it is the id of the
+            Holdfast. None inside a sink, or inside the function passed to `stateful_query`: then it is the id of the
             query that runs the batch, also with Spark Connect.
 
     Raises:
@@ -162,7 +162,7 @@ class StoredQuery:
             raise InvalidRequestError(message, checkpoint.location.external_pointer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class QueryAddress:
     """The arguments that identify a query and the checkpoints of its operators.
 
@@ -175,10 +175,10 @@ class QueryAddress:
     """
 
     query: StreamingQuery | Place
-    checkpoint_dir: Place | None
-    job_id: str | None
-    operators: bool
-    configuration: Mapping[str, str] | None
+    checkpoint_dir: Place | None = None
+    job_id: str | None = None
+    operators: bool = True
+    configuration: Mapping[str, str] | None = None
 
     def reach_location(self) -> str:
         """Make the store of the checkpointLocation usable, and return its URI. Errors of `stored_query`."""

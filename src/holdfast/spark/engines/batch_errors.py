@@ -1,13 +1,13 @@
-"""Errors that end a batch: what is raised to Spark, and what is logged.
+"""Errors that end a batch, as they are raised to Spark and logged.
 
-An error that Holdfast raises in a task comes back as the text of a traceback, with the message as one line of many.
-The driver raises the error itself instead (`error_of_task`).
+An error that Holdfast raises in a task reaches the driver as the text of a traceback, with the message as one line of
+many. The driver raises the error itself instead (`error_of_task`).
 
-A query can also be stopped in the middle of a batch. `query.stop()` cancels the jobs of the query, and interrupts its thread in the JVM; so a call that the
-batch makes there fails. Spark has to recognise this in what comes back from `foreachBatch`, or the query
-has failed (`StreamExecution.isInterruptionException`). It gets no more than the text of the Python error,
-and searches that for `PROXY_ERROR`, a pattern that takes some of Java's stack for each character: the
-stack trace of the cancelled job is enough for a `StackOverflowError`. A short text is recognised.
+A query can also be stopped in the middle of a batch. `query.stop()` cancels the jobs of the query and interrupts its
+thread in the JVM, so that calls of the batch there fail. Spark has to recognize this in the error of `foreachBatch`,
+or it counts the query as failed (`StreamExecution.isInterruptionException`). It receives only the text of the Python
+error, and searches it for `PROXY_ERROR`, a pattern that needs some of Java's stack for each character: the stack trace
+of the cancelled job causes a `StackOverflowError`. A short text is recognized.
 """
 
 import logging
@@ -27,11 +27,11 @@ _INTERRUPTIONS = (
 )
 """Java's names, as in Spark's `IO_EXCEPTION_NAMES`."""
 
-_ENDS_WITH_OURS = re.compile(
+_HOLDFAST_ERROR_AT_END = re.compile(
     rf"^{re.escape(errors.__name__)}\.(?P<name>\w+): (?P<message>(?:(?!^  File ).)+?)(?:\s+SQLSTATE: \w+)?\s*\Z",
     re.MULTILINE | re.DOTALL,
 )
-"""The last lines of a traceback whose last error is one of ours: no line of code comes after it."""
+"""The last lines of a traceback whose last error is ours: no line of code follows it."""
 
 
 class QueryStoppedError(Exception):
@@ -45,7 +45,7 @@ class QueryStoppedError(Exception):
 
 
 def is_interruption(error: BaseException, run_id: str) -> bool:
-    """Whether an error comes of a cancelled job of the run, or of an interrupted thread."""
+    """Return whether an error was caused by a cancelled job of the run, or by an interrupted thread."""
     return any(
         any(name in text for name in _INTERRUPTIONS) or ("cancelled" in text and run_id in text)
         for text in map(_text, _chain(error))
@@ -53,27 +53,27 @@ def is_interruption(error: BaseException, run_id: str) -> bool:
 
 
 def error_of_task(error: BaseException) -> CheckpointError | None:
-    """Return the error of Holdfast that ended a task, from Spark's error on the driver; None if another one did.
+    """Return the error of Holdfast that ended a task, from Spark's error on the driver; None if another error did.
 
-    Spark logs the task's own traceback where the task ran.
+    Spark logs the traceback of the task where the task ran.
     """
     if not isinstance(error, PySparkException):
         return None
-    found = _ENDS_WITH_OURS.search(str(error).partition("\n\tat ")[0])
-    kind = getattr(errors, found["name"], None) if found else None
-    if found is None or not (isinstance(kind, type) and issubclass(kind, CheckpointError)):
+    match = _HOLDFAST_ERROR_AT_END.search(str(error).partition("\n\tat ")[0])
+    kind = getattr(errors, match["name"], None) if match else None
+    if match is None or not (isinstance(kind, type) and issubclass(kind, CheckpointError)):
         return None
-    return kind(found["message"])
+    return kind(match["message"])
 
 
-def keep_py4j_quiet() -> None:
-    """Keep py4j from logging errors of Holdfast with a traceback: Spark logs and raises them anyway."""
+def filter_py4j_log() -> None:
+    """Prevent py4j from logging errors of Holdfast with a traceback: Spark logs and raises them anyway."""
     # Adding the same filter a second time changes nothing.
-    logging.getLogger("py4j.clientserver").addFilter(_is_of_others)
+    logging.getLogger("py4j.clientserver").addFilter(_is_foreign)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that it came of, as a traceback shows them."""
+    """Yield the error and its causes, as a traceback shows them."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         yield error
@@ -83,12 +83,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error, with the stack trace of the JVM."""
+    """Return the text of an error, with the stack trace of the JVM."""
     if isinstance(error, CapturedException):
-        return str(error._stackTrace)  # noqa: SLF001  # by default its text goes without
+        return str(error._stackTrace)  # noqa: SLF001  # not in its text by default
     return str(error)
 
 
-def _is_of_others(record: logging.LogRecord) -> bool:
+def _is_foreign(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, QueryStoppedError | CheckpointError)
