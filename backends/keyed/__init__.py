@@ -42,6 +42,7 @@ from holdfast.backends.keyed.states import (
     AggregatingState,
     FiredTimers,
     FoldingColumns,
+    KeyCursor,
     KeyedListState,
     ListColumns,
     MapColumns,
@@ -62,7 +63,7 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.times import time_part, whole_ms
+from holdfast.backends.keyed.times import time_part
 
 __all__ = [
     "BACKEND_NAMES",
@@ -76,6 +77,7 @@ __all__ = [
     "FoldingColumns",
     "HeapStateTables",
     "Identities",
+    "KeyCursor",
     "KeyedListState",
     "KeyedStateBackend",
     "Keys",
@@ -105,7 +107,6 @@ __all__ = [
     "readable_handles",
     "rows_of_key",
     "time_part",
-    "whole_ms",
     "write_canonical",
     "write_tables",
 ]
