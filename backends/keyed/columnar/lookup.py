@@ -148,7 +148,7 @@ class _Search:
                 identities, rows = identities[is_open], rows[is_open]
         if not is_verified:
             identities, rows = _verify_ids(source, self._sort_keys, self._ids, identities, rows)
-        if slice_.dead_up_to_ms != NEVER:
+        if slice_.deleted_up_to_ms != NEVER:
             is_live = slice_.is_live(rows)
             identities, rows = identities[is_live], rows[is_live]
         if not len(identities):

@@ -59,7 +59,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
         rows: Estimated number of rows.
         row_bytes: Estimated bytes per row.
         spec: The index, among the table's specs, of the one that the section was written with.
-        dead_up_to_ms: Timers up to this time, inclusive, are deleted; only in tables of timers.
+        deleted_up_to_ms: Timers up to this time, inclusive, are deleted; only in tables of timers.
     """
 
     segment: str
@@ -69,7 +69,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: Count
     row_bytes: _Amount
     spec: Count
-    dead_up_to_ms: _Time = NEVER
+    deleted_up_to_ms: _Time = NEVER
 
     def within(self, first: int, end: int) -> "Slice | None":
         """Restrict the slice to a range of sort keys; None if nothing is left."""
@@ -358,7 +358,7 @@ def _check(name: str, table: TableManifest) -> None:
             if slice_.spec >= specs:
                 message = f"table {name!r} has {specs} specs, but a slice with spec {slice_.spec}"
                 raise ValueError(message)
-            if slice_.dead_up_to_ms != NEVER and not has_timers:
+            if slice_.deleted_up_to_ms != NEVER and not has_timers:
                 message = f"table {name!r} has no timers, but a slice with deleted timers"
                 raise ValueError(message)
             before = end
