@@ -87,9 +87,8 @@ class ColumnarStateTables:
         self._store = SegmentStore(directory, self._workspace, streams)
         self._tables: dict[str, ColumnarTable] = {}
         self._now_ms = 0
-        self._lock = (
-            threading.Lock()
-        )  # the asynchronous part of a snapshot may run in another thread
+        # Snapshots may be written in another thread.
+        self._lock = threading.Lock()
         self._written: dict[int, Mapping[str, StreamStateHandle]] = {}  # by checkpoint
         self._confirmed: Mapping[str, StreamStateHandle] = streams if may_refer else {}
         self._confirmed_id = 0
@@ -140,7 +139,7 @@ class ColumnarStateTables:
         self._now_ms = now_ms
 
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
-        """Capture all rows; the returned part writes them, in any thread.
+        """Capture all rows; the returned snapshot writes them, in any thread.
 
         Raises:
             CheckpointCorruptedError: A segment that would be merged is corrupt.

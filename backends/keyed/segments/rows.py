@@ -1,4 +1,4 @@
-"""Sorted rows of a table: in memory, in a section, and the parts of either that are merged.
+"""Sorted rows of a table: in memory, in a section, and the ranges of either that are merged.
 
     RowSource   rows, ascending by sort key: `SortedRows` in memory, or `SectionRows`
     OpenSlice   the rows of a source that count: those of a slice
