@@ -21,7 +21,6 @@ from holdfast.backends.keyed.columns import (
 from holdfast.backends.keyed.folding import fold_values
 from holdfast.backends.keyed.segments import (
     END,
-    NEVER,
     OpenSlice,
     RowRange,
     Run,
@@ -45,7 +44,7 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.times import GROUP, STEP, advance_to_time
+from holdfast.backends.keyed.times import GROUP, MIN_TIME_MS, STEP, advance_to_time
 from holdfast.errors import InvalidRequestError
 
 _MAX_RECENT_WRITES = 8
@@ -309,7 +308,7 @@ def _open_recent(rows: SortedRows, _: int) -> OpenSlice:
 def _first_timer(slice_: OpenSlice, groups: SortKeys, low: int) -> int:
     """Return the place in its key group of the first timer that is not before `low`; `GROUP` without one."""
     begins = np.maximum(groups + np.uint64(low), np.uint64(slice_.first))
-    if slice_.deleted_up_to_ms != NEVER:
+    if slice_.deleted_up_to_ms != MIN_TIME_MS:
         begins = advance_to_time(begins, slice_.deleted_up_to_ms)
     sort_keys = slice_.source.sort_keys
     rows = sort_keys.searchsorted(begins)
