@@ -34,7 +34,7 @@ from holdfast.locations import (
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.locations.handles import OperatorStateHandle
 from holdfast.locations.storages import FileSystemCheckpointStorageAccess
-from holdfast.spark.warm_state import LocalCopies, WorkerMemory, owner_of
+from holdfast.spark.local_state import LocalFiles, WorkerMemory, digest_of
 
 _UID = "operator"
 _JOB = "benchmark"
@@ -98,18 +98,19 @@ def storage(directory: str) -> Cost:
 
 def local(directory: str) -> Cost:
     """The same, from the copies that an earlier task has left."""
-    copies = LocalCopies(
-        directory=f"{directory}/local",
-        owner=owner_of(_UID),
+    files = LocalFiles(
+        root=f"{directory}/local",
+        operator=digest_of(_UID),
+        subtask=0,
         checkpoint_id=2,
         max_bytes=1 << 50,
-        on_read=_ignore,
         clock=SYSTEM_CLOCK,
     )
-    behind = [state.with_streams(copies.behind) for state in _assigned(directory)]
-    for file in (file for state in behind for file in _files(state)):
-        file.open_input_stream().close()  # leaves one, in the first round
-    return timed(lambda: [_restored(state) for state in behind])[0]
+    read_through = partial(files.read_through, on_read=_ignore)
+    states = [state.with_streams(read_through) for state in _assigned(directory)]
+    for file in (file for state in states for file in _files(state)):
+        file.open_input_stream().close()  # leaves a copy in the first round
+    return timed(lambda: [_restored(state) for state in states])[0]
 
 
 def worker(directory: str) -> Cost:

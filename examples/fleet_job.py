@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from examples.demo.job_start import flights, options_of, places_of, session
 from examples.demo.places import FLEET
 from examples.grounded import Grounded
-from holdfast.spark import aggregates, checkpointed, keyed, windows
+from holdfast.spark import aggregates, keyed, stateful_query, windows
 from holdfast.spark.by_key import IdleTicks
 
 PARALLELISM = 2
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     idle_ticks = IdleTicks()  # batches for timers, when the source has no more files
     query = (
         idle_ticks.add_to(flown)
-        .writeStream.foreachBatch(checkpointed(process, *operators, idle_ticks=idle_ticks))
+        .writeStream.foreachBatch(stateful_query(process, *operators, idle_ticks=idle_ticks))
         .option("checkpointLocation", f"file://{places.spark_checkpoints}")
         .trigger(availableNow=True)
         .start()

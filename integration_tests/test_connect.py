@@ -23,13 +23,13 @@ from holdfast.spark import (
     SparkProgress,
     StatefulQuery,
     application_id,
-    checkpointed,
     keyed,
     progress_of,
     read_state,
     roll_back,
     spark_initial_state,
     stateful,
+    stateful_query,
     write_savepoint,
 )
 from holdfast.spark.event_time import IdleTicks
@@ -156,7 +156,7 @@ def test_a_chain_of_operators_with_a_key_and_broadcast_rows_is_read_as_often_as_
             assert counted.count() == counted.orderBy("nth").count() == 100
             job.write(marked.apply(counted).orderBy("id"), batch_id)
 
-        return checkpointed(process, counts, marked)
+        return stateful_query(process, counts, marked)
 
     job.feed(files=2)
     job.run(query())
@@ -323,7 +323,7 @@ def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state_and_g
             initialState=states.groupBy("key"),
         )
         operator = output.operator
-        query = checkpointed(
+        query = stateful_query(
             lambda rows, batch_id: job.write(operator.apply(rows), batch_id), operator
         )
         job.start(query, rows=rows, availableNow=True).awaitTermination()

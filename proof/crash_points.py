@@ -114,14 +114,14 @@ def go_on(directory: str, completed: int) -> None:
         CheckpointError: The driver can't go on.
     """
     driver = coordinator(directory, num_retained=_RETAINED)
-    before = load_checkpoints(driver.access)
+    before = load_checkpoints(driver.job.access)
     latest = before[-1].checkpoint_id if before else 0
     _expect(latest in (completed, completed + 1), f"goes on from {latest} behind {completed}")
     run_batch(driver, latest, adds(latest), report=reports_with_lists)
     CLEANER.wait()
     _sweep_until_all_is_old(lambda: sweep(directory, "job", grace_s=0))
     _sweep_until_all_is_old(lambda: sweep_savepoints(f"{directory}/archive", "job", grace_s=0))
-    kept = load_checkpoints(driver.access)
+    kept = load_checkpoints(driver.job.access)
     ids = [checkpoint.checkpoint_id for checkpoint in kept]
     _expect(ids == list(range(max(latest, 1), latest + 2)), f"keeps {ids} behind {latest}")
     savepoints = [
@@ -200,7 +200,7 @@ def live(directory: str, told: Callable[[int], object]) -> None:
         told(batch_id + 1)
         CLEANER.wait()
         if batch_id == 4:
-            copy_checkpoint(load_checkpoints(driver.access)[-1], f"{directory}/archive")
+            copy_checkpoint(load_checkpoints(driver.job.access)[-1], f"{directory}/archive")
     sweep(directory, "job", grace_s=0)
 
 

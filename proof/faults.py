@@ -101,7 +101,7 @@ def _overtaken(*, is_done: bool) -> Plan:
             cleaner = CheckpointsCleaner()
             cleaner.close()  # it deletes at once
             driver = coordinator(faults.directory, num_retained=_RETAINED, cleaner=cleaner)
-            stored = load_checkpoints(driver.access)[-1].checkpoint_id
+            stored = load_checkpoints(driver.job.access)[-1].checkpoint_id
             for batch_id in range(stored, stored + _RETAINED + 1):
                 _complete(driver, batch_id, adds(batch_id), completed)
 

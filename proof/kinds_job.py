@@ -15,7 +15,7 @@ from jobs.job import LOCAL, connect
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.spark import checkpointed, stateful
+from holdfast.spark import stateful, stateful_query
 from proof.kinds import (
     BATCH_ROWS,
     MARKS_OF_BATCH,
@@ -117,7 +117,7 @@ def start(
         .selectExpr("value", f"{SIZES.key_in_sql} as key")
     )
     return (
-        rows.writeStream.foreachBatch(checkpointed(process, sample, by_key, marks))
+        rows.writeStream.foreachBatch(stateful_query(process, sample, by_key, marks))
         .option(
             "checkpointLocation", (directory / "spark").as_uri()
         )  # not on HDFS, by its settings

@@ -270,7 +270,7 @@ def _check(directory: str, outcome: Race) -> None:
     last = Race()
     _drive(directory, "last", range(newest.checkpoint_id, newest.checkpoint_id + 1), last)
     _expect(last.completed == {newest.checkpoint_id + 1: "last"}, "nobody can go on")
-    access = coordinator(directory).access
+    access = coordinator(directory).job.access
     sweep(directory, "job", grace_s=0)
     reachable = set()
     for checkpoint in load_checkpoints(access):

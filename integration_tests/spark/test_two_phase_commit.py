@@ -126,7 +126,7 @@ def test_what_a_late_driver_completes_is_committed_and_not_what_its_successor_ha
 
     sink = SignedSink(connecting(postgres), table, driver="successor")
     with mock.patch(COMMIT, overtaken):
-        with pytest.raises(StreamingQueryException, match="a former driver of this job"):
+        with pytest.raises(StreamingQueryException, match="an earlier driver of this job"):
             job.run(job.operator(Groups(GROUP), sink=sink))
     assert len(in_doubt(postgres, table)) == 2
 

@@ -14,7 +14,7 @@ from holdfast.backends.keyed import BackendName
 from holdfast.errors import StateMigrationError
 from holdfast.spark import aggregates as agg
 from holdfast.spark.aggregates import Aggregate, Aggregation, operands_of
-from holdfast.spark.operators import settled_table
+from holdfast.spark.operators import read_table
 from proof.values.checking import Comparisons, is_clear, without_each
 from proof.values.drawing import Drawer, columns_of
 from proof.values.model import Expected, PlainRow, Spec, aggregate, result_type
@@ -395,7 +395,7 @@ def _operands(
     frame = frame_of(session, batch.rows, case.schema)
     aggregates = {name: aggregate_of(each.spec) for name, each in counted.items()}
     operands = operands_of(frame, case.key.names, aggregates, combine=batch.is_combined)
-    return settled_table(operands, uid="values")
+    return read_table(operands, uid="values")
 
 
 def is_overflow(error: BaseException) -> bool:

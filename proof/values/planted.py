@@ -49,13 +49,13 @@ PLANTED: Mapping[str, Planted] = {
         "aggregates",
     ),
     "a count also counts nulls": Planted(
-        "src/holdfast/spark/aggregates/single_rows.py",
+        "src/holdfast/spark/aggregates/aggregation.py",
         "    return column.is_valid().cast(pa.int64())",
         "    return pa.array(np.ones(len(column), np.int64))",
         "aggregates",
     ),
     "the last value of a time that is null counts": Planted(
-        "src/holdfast/spark/aggregates/single_rows.py",
+        "src/holdfast/spark/aggregates/aggregation.py",
         "mask = by.is_null() if by.null_count else None",
         "mask = None",
         "aggregates",
@@ -93,15 +93,15 @@ PLANTED: Mapping[str, Planted] = {
         "windows",
     ),
     "a timer that registers itself fires again": Planted(
-        "src/holdfast/spark/operators/turns_of_keys.py",
-        "self._turns.get(timer, -1) >= self._turn",
-        "self._turns.get(timer, -1) > self._turn",
+        "backends/keyed/states/timers.py",
+        "if call >= self._ended_calls",
+        "if call > self._ended_calls",
         "functions",
     ),
     "a processor does not see what it has appended to a stored list": Planted(
-        "src/holdfast/spark/processors/state/list_variable.py",
-        "return stored + appended if appended else stored",
-        "return stored or appended or []",
+        "backends/keyed/states/list_state.py",
+        "return stored + added if added else stored",
+        "return stored or added or []",
         "processors",
     ),
     "each subtask keeps all of a union list that was not asked for": Planted(
@@ -112,8 +112,8 @@ PLANTED: Mapping[str, Planted] = {
     ),
     "a list that was read does not show what is appended": Planted(
         "backends/keyed/states/list_state.py",
-        "self._values[index].extend(values)",
-        "pass",
+        "added = self._added.get(index, [])",
+        "added: list[Any] = []",
         "functions",
     ),
     "state never expires": Planted(
@@ -122,16 +122,16 @@ PLANTED: Mapping[str, Planted] = {
         "",
         "states",
     ),
-    "a roll back keeps the application id": Planted(
-        "src/holdfast/spark/savepoints/application.py",
+    "a rollback keeps the application id": Planted(
+        "src/holdfast/spark/savepoints/stored_query.py",
         "    if APPLICATION_FILE not in names_in(location):",
         "    if True:",
         "histories of a job",
     ),
     "state lives again when the clock goes back": Planted(
         "src/holdfast/spark/event_time/batch_times.py",
-        "max(batch_time, batch_time_before), _known",
-        "batch_time, _known",
+        "        max(batch_time, batch_time_before),",
+        "        batch_time,",
         "histories of a job",
     ),
     "other windows under the same uid are not noticed": Planted(

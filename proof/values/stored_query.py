@@ -24,9 +24,11 @@ from holdfast.spark.event_time import times_of_batch
 from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark.subtask import (
     Acknowledgement,
+    CheckpointInfo,
     JobStorage,
-    Shipment,
+    OperatorInfo,
     SubtaskRunner,
+    TaskPayload,
     decode_acknowledgements,
 )
 from holdfast.spark_progress import SparkProgress
@@ -207,27 +209,30 @@ class StoredQuery:
         )
         reports = _Reports()
         runner = SubtaskRunner(
-            uid=program.uid,
+            operator=OperatorInfo(
+                uid=program.uid,
+                parallelism=program.parallelism,
+                key=OperatorKey(program.key, assigned.max_parallelism),
+                input_schema=rows.schema,
+                output_schema=program.output,
+            ),
+            checkpoint=CheckpointInfo(
+                checkpoint_id=pending.checkpoint_id,
+                location_reference=pending.location.location_reference,
+                restored_checkpoint_id=pending.restored_checkpoint_id,
+                may_refer=pending.may_refer[program.uid],
+                times=times,
+            ),
             job=JobStorage(
                 job_id=self.query_id,
                 storage=FileSystemCheckpointStorage(self.checkpoint_dir),
                 stores=settings.stores,
                 compression=settings.compression,
-                warm=settings.warm,
+                state=settings.state,
                 clock=SYSTEM_CLOCK,
             ),
-            checkpoint_id=pending.checkpoint_id,
-            location_reference=pending.location.location_reference,
-            restored_checkpoint_id=pending.restored_checkpoint_id,
-            shipment=Shipment(cloudpickle.dumps(program.function), assigned.subtasks, None),  # type: ignore[no-untyped-call]
-            parallelism=program.parallelism,
-            is_dealt=True,
-            key=OperatorKey(program.key, assigned.max_parallelism),
-            may_refer=pending.may_refer[program.uid],
-            input_schema=rows.schema,
-            output_schema=program.output,
+            payload=TaskPayload(cloudpickle.dumps(program.function), assigned.subtasks, None),  # type: ignore[no-untyped-call]
             reports=reports,
-            times=times,
         )
         output: list[Row] = []
         for marked in _partitions(rows, program, assigned.max_parallelism):

@@ -1,7 +1,7 @@
 """Keyed state in the canonical form, written and read by every backend."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,13 +45,6 @@ PAGES = TableSpec("pages", "map", KEY, NUMBER.values, sub_key=pa.schema([("page"
 DUE = TableSpec("due", "timers", KEY, pa.schema([]), sub_key=pa.schema([("time", pa.int64())]))
 NARROW = replace(NUMBER, values=pa.schema([("value", pa.int32())]))
 NOW_MS = 1_120
-
-
-@pytest.fixture
-def checkpoints() -> Iterator[KeyedCheckpoints]:
-    checkpoints = KeyedCheckpoints()
-    yield checkpoints
-    checkpoints.delete()
 
 
 def open_backend(

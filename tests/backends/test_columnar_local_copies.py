@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from contracts.columnar_tables import ROWS, TablesJob, job, put, uris, value_spec, values
+from contracts.columnar_tables import ROWS, TablesJob, put, uris, value_spec, values
 
 from holdfast.backends.keyed.columnar import (
     ColumnarStateTables,
@@ -25,8 +25,6 @@ from holdfast.errors import (
 )
 from holdfast.locations.file_systems import file_system_for
 from holdfast.testing import Faults
-
-__all__ = ["job"]
 
 
 def test_restore_opens_segments_on_demand(job: TablesJob) -> None:

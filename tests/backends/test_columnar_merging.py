@@ -9,7 +9,6 @@ from contracts.columnar_tables import (
     ROWS,
     TablesJob,
     identities,
-    job,
     put,
     value_spec,
     values,
@@ -23,8 +22,6 @@ from holdfast.backends.keyed.columnar import (
 from holdfast.backends.keyed.columnar.chunked_merging import merge_in_chunks
 from holdfast.backends.keyed.segments import RowRange, SortedRows, read_tables
 from holdfast.backends.keys import KeyGroupRange
-
-__all__ = ["job"]
 
 SMALL_STEPS = MergePolicy(
     fan_in=4,

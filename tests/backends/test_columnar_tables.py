@@ -12,7 +12,6 @@ from contracts.columnar_tables import (
     ROWS,
     TablesJob,
     identities,
-    job,
     put,
     sum_spec,
     uris,
@@ -32,8 +31,6 @@ from holdfast.errors import (
     StateMigrationError,
 )
 from holdfast.locations.handles import SegmentsStateHandle
-
-__all__ = ["job"]
 
 
 def test_checkpoint_writes_only_changes_since_the_last_confirmed_one(

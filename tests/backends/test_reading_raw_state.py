@@ -13,7 +13,6 @@ from contracts.raw_state import (
     Make,
     file_stream,
     groups_of,
-    make,
     memory_stream,
     partitions_of,
     read_groups,
@@ -40,9 +39,6 @@ from holdfast.locations.adapters import (
 )
 from holdfast.locations.handles import KeyGroupsStateHandle, RawOperatorStateHandle
 from holdfast.testing import Faults
-
-__all__ = ["make"]
-
 
 TABLE = pa.table({"n": range(1000), "text": [str(n) for n in range(1000)]})
 

@@ -10,7 +10,6 @@ from jobs.rocksdb_rows import (
     ALL,
     HALVES,
     NUMBER,
-    checkpoints,
     held,
     keys_of,
     multiples,
@@ -29,8 +28,6 @@ from holdfast.locations.handles import (
     StreamStateHandle,
 )
 from holdfast.testing.contracts import KeyedCheckpoints, parts_of
-
-__all__ = ["checkpoints"]
 
 
 def content_of(stream: StreamStateHandle) -> bytes:

@@ -17,7 +17,6 @@ from jobs.rocksdb_rows import (
     ALL,
     HALVES,
     NUMBER,
-    checkpoints,
     held,
     keys_of,
     multiples,
@@ -44,8 +43,6 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
 )
 from holdfast.testing.contracts import KeyedCheckpoints, parts_of
-
-__all__ = ["checkpoints"]
 
 
 def new_files(handle: SegmentsStateHandle) -> set[str]:

@@ -1,11 +1,9 @@
 """Memory that a worker keeps for segments between tasks."""
 
 import numpy as np
-from contracts.columnar_tables import ROWS, TablesJob, job, put, value_spec, values
+from contracts.columnar_tables import ROWS, TablesJob, put, value_spec, values
 
 from holdfast.backends.keyed.columnar import Workspace
-
-__all__ = ["job"]
 
 
 def test_memory_of_small_segments_is_bounded(job: TablesJob) -> None:

@@ -11,7 +11,6 @@ from contracts.raw_state import (
     Make,
     file_stream,
     groups_of,
-    make,
     partitions_of,
     read_groups,
     read_partitions,
@@ -32,8 +31,6 @@ from holdfast.locations.adapters import (
     CheckpointStateOutputStream,
 )
 from holdfast.testing import Faults
-
-__all__ = ["make"]
 
 
 class TestWritingOperatorState:

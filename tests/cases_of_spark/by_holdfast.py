@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from holdfast.spark import checkpointed, keyed
+from holdfast.spark import keyed, stateful_query
 from holdfast.spark.by_key import KeyedOutput, KeyedStreamWriter
 from holdfast.testing import ProcessorTester
 
@@ -106,7 +106,7 @@ class Output:
                 rows = operator.apply(batch)
                 sink(rows if self.behind is None else self.behind(rows), batch_id)
 
-            return checkpointed(process, operator)
+            return stateful_query(process, operator)
 
         return KeyedStreamWriter(self.rows, query_with)
 

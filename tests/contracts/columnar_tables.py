@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from contracts.placeholders import resolved
 
 from holdfast.backends.keyed.columnar import (
@@ -113,8 +112,3 @@ class TablesJob:
 def uris(handle: SegmentsStateHandle) -> dict[str, str]:
     streams = handle.segments.items()
     return {name: stream.uri for name, stream in streams if isinstance(stream, FileStateHandle)}
-
-
-@pytest.fixture
-def job(memory_directory: str, tmp_path: Path) -> TablesJob:
-    return TablesJob(memory_directory, tmp_path)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 from contracts.elements import memory_factory
 from contracts.values import EXCLUSIVE
 
@@ -30,14 +29,6 @@ def file_stream(directory: str, buffer_bytes: int = 64) -> CheckpointStateOutput
     )
     location = storage.create_checkpoint_storage("job").initialize_location_for_checkpoint(1)
     return location.create_checkpoint_state_output_stream(EXCLUSIVE)
-
-
-@pytest.fixture(params=["memory", "file"])
-def make(request: pytest.FixtureRequest, local_directory: str) -> Make:
-    """Makes state streams in one of both places."""
-    if request.param == "memory":
-        return memory_stream
-    return lambda: file_stream(local_directory)
 
 
 def partitions_of(stream: CheckpointStateOutputStream, *parts: bytes) -> RawOperatorStateHandle:

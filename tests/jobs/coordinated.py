@@ -11,7 +11,14 @@ from holdfast.locations.coordination import CheckpointsCleaner
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.locations.storages import JobDirectory
 from holdfast.spark.operators import Operator
-from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.query import (
+    CLEANER,
+    CheckpointCoordinator,
+    Continuation,
+    PendingCheckpoint,
+    Retention,
+    StoredJob,
+)
 from holdfast.spark.subtask import Acknowledgement
 from holdfast.spark_progress import SparkProgress
 
@@ -48,16 +55,19 @@ def coordinator(
         persist=False,
     )
     return CheckpointCoordinator(
-        storage.create_checkpoint_storage(job_id),
-        job_id=job_id,
-        query_id=query_id,
-        operators={uid: operator},
-        num_retained=num_retained,
-        allow_non_restored_state=allow_non_restored_state,
-        start=start,
-        directory=JobDirectory.below(directory, job_id, single_writer=False),
-        claims_start=claims_start,
-        cleaner=cleaner,
+        StoredJob(
+            job_id=job_id,
+            access=storage.create_checkpoint_storage(job_id),
+            directory=JobDirectory.below(directory, job_id, single_writer=False),
+            savepoint=start,
+            claims_savepoint=claims_start,
+        ),
+        Continuation(
+            query_id=query_id,
+            operators={uid: operator},
+            allow_non_restored_state=allow_non_restored_state,
+        ),
+        Retention(num_retained=num_retained, cleaner=cleaner),
         clock=clock,
     )
 

@@ -16,7 +16,7 @@ from holdfast.backends.keyed_state import (
 )
 from holdfast.spark import StatefulFunction
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
-from holdfast.spark.warm_state import WarmSettings
+from holdfast.spark.local_state import StateSettings
 
 ROWS = pa.schema([("key", pa.int64()), ("id", pa.int64())])
 TOTALS = pa.schema([("key", pa.int64()), ("total", pa.int64())])
@@ -73,7 +73,7 @@ def every_kind(
         query_id=query_id,
         start=claimed,
         claims_start=claimed is not None,
-        warm=WarmSettings(backend=backend),
+        state=StateSettings(backend=backend),
     )
 
 

@@ -12,7 +12,7 @@ from jobs.session import STATE_BACKEND, session_with
 from pyspark.sql import SparkSession
 
 from holdfast.backends.keyed import BackendName
-from holdfast.spark.warm_state import WarmSettings
+from holdfast.spark.local_state import StateSettings
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def state_backend(
 ) -> Iterator[BackendName]:
     """The backend of keyed state that jobs of the test have, each in turn; all that `make test` is for is seen with the first."""
     backend: BackendName = request.param
-    token = USUAL.set(WarmSettings(backend=backend))
+    token = USUAL.set(StateSettings(backend=backend))
     if {"spark", "job"} & set(request.fixturenames):
         setting = {"spark.holdfast.state.backend": backend}
         with session_with(request.getfixturevalue("spark"), setting):

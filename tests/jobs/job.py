@@ -20,8 +20,8 @@ from holdfast.spark import (
     StatefulFunction,
     StatefulOperator,
     StatefulQuery,
-    checkpointed,
     stateful,
+    stateful_query,
 )
 
 LOCAL = {
@@ -182,7 +182,7 @@ class Job:
                 rows = chained.apply(rows)
             (sink or self.write)(rows, batch_id)
 
-        return checkpointed(process, *parts)
+        return stateful_query(process, *parts)
 
     def latest(self) -> CompletedCheckpoint:
         """The newest checkpoint."""

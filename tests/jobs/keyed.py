@@ -18,19 +18,28 @@ from holdfast.common import SYSTEM_CLOCK
 from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
 from holdfast.locations.storages import JobDirectory
 from holdfast.spark import Settings, StatefulFunction
+from holdfast.spark.local_state import StateSettings
 from holdfast.spark.operators import Operator
-from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.query import (
+    CLEANER,
+    CheckpointCoordinator,
+    Continuation,
+    PendingCheckpoint,
+    Retention,
+    StoredJob,
+)
 from holdfast.spark.subtask import (
     Acknowledgement,
+    CheckpointInfo,
     JobStorage,
-    Shipment,
+    OperatorInfo,
     SubtaskRunner,
+    TaskPayload,
     decode_acknowledgements,
 )
-from holdfast.spark.warm_state import WarmSettings
 
 UID = "operator"
-USUAL = ContextVar("USUAL", default=WarmSettings(backend=STATE_BACKEND))  # noqa: B039  # frozen
+USUAL = ContextVar("USUAL", default=StateSettings(backend=STATE_BACKEND))  # noqa: B039  # frozen
 """What jobs have that are not told."""
 
 
@@ -48,7 +57,7 @@ class KeyedJob:
         claims_start: Whether it claims that.
         job_id: The job.
         query_id: Spark's id of the query.
-        warm: What may stay on the host, and where keyed state is; None for what is usual.
+        state: The backends of keyed state and the limits of task-local state; None for the usual ones.
         inline_threshold: State of at most so many bytes is no file.
     """
 
@@ -65,7 +74,7 @@ class KeyedJob:
         claims_start: bool = False,
         job_id: str = "job",
         query_id: str = QUERY,
-        warm: WarmSettings | None = None,
+        state: StateSettings | None = None,
         inline_threshold: int = 0,
     ) -> None:
         storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
@@ -84,20 +93,20 @@ class KeyedJob:
             storage=storage,
             stores=settings.stores,
             compression=None,
-            warm=warm or USUAL.get(),
+            state=state or USUAL.get(),
             clock=SYSTEM_CLOCK,
         )
         access = storage.create_checkpoint_storage(job_id)
         self._driver = CheckpointCoordinator(
-            access,
-            job_id=job_id,
-            query_id=query_id,
-            operators={UID: self._operator},
-            num_retained=2,
-            start=start,
-            directory=JobDirectory.below(directory, job_id, single_writer=False),
-            claims_start=claims_start,
-            cleaner=CLEANER,
+            StoredJob(
+                job_id=job_id,
+                access=access,
+                directory=JobDirectory.below(directory, job_id, single_writer=False),
+                savepoint=start,
+                claims_savepoint=claims_start,
+            ),
+            Continuation(query_id=query_id, operators={UID: self._operator}),
+            Retention(num_retained=2, cleaner=CLEANER),
             clock=SYSTEM_CLOCK,
         )
         last = access.completed_checkpoints()
@@ -140,24 +149,27 @@ class KeyedJob:
         output: list[dict[str, Any]] = []
         try:
             runner = SubtaskRunner(
-                uid=UID,
+                operator=OperatorInfo(
+                    uid=UID,
+                    parallelism=self._parallelism,
+                    key=key,
+                    input_schema=self._schema,
+                    output_schema=self._output,
+                ),
+                checkpoint=CheckpointInfo(
+                    checkpoint_id=pending.checkpoint_id,
+                    location_reference=pending.location.location_reference,
+                    restored_checkpoint_id=pending.restored_checkpoint_id,
+                    may_refer=pending.may_refer[UID],
+                    times=BatchTimes(*times, 0),
+                ),
                 job=self._job,
-                checkpoint_id=pending.checkpoint_id,
-                location_reference=pending.location.location_reference,
-                restored_checkpoint_id=pending.restored_checkpoint_id,
-                shipment=Shipment(
+                payload=TaskPayload(
                     cloudpickle.dumps(self.function),  # type: ignore[no-untyped-call]
                     assigned.subtasks,
                     None,
                 ),
-                parallelism=self._parallelism,
-                is_dealt=True,
-                key=key,
-                may_refer=pending.may_refer[UID],
-                input_schema=self._schema,
-                output_schema=self._output,
                 reports=Reported(reports),
-                times=BatchTimes(*times, 0),
             )
             for subtask in range(self._parallelism):
                 marks = pa.array([subtask - self._parallelism], pa.int64())

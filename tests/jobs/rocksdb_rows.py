@@ -1,9 +1,6 @@
 """Rows of numbers in tables in RocksDB, and what gets of them into checkpoints."""
 
-from collections.abc import Iterator
-
 import pyarrow as pa
-import pytest
 from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.keyed import Keys, StateTable, StateTables, TableSpec
@@ -17,13 +14,6 @@ ALL = KeyGroupRange(0, GROUPS - 1)
 HALVES = (KeyGroupRange(0, 2), KeyGroupRange(3, 7))
 KEY = pa.schema([("k", pa.int64())])
 NUMBER = TableSpec("n", "value", KEY, pa.schema([("value", pa.int64())]))
-
-
-@pytest.fixture
-def checkpoints() -> Iterator[KeyedCheckpoints]:
-    checkpoints = KeyedCheckpoints()
-    yield checkpoints
-    checkpoints.delete()
 
 
 def keys_of(numbers: range) -> Keys:

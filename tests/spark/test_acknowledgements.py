@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.locations import StoredSubtask, SubtaskStatistics
-from holdfast.spark.subtask import Acknowledgement, of_the_pass
+from holdfast.spark.subtask import Acknowledgement, reports_of_final_pass
 
 
 def did(rows_out: int) -> SubtaskStatistics:
@@ -25,7 +25,7 @@ def reports(text: str) -> list[Acknowledgement]:
 
 
 @pytest.mark.parametrize(
-    ("all_reports", "those_of_the_pass"),
+    ("all_reports", "those_reports_of_final_pass"),
     [
         ("a0 a1 a2", "a0 a1 a2"),
         ("a2 a0 a1", "a2 a0 a1"),
@@ -37,10 +37,12 @@ def reports(text: str) -> list[Acknowledgement]:
         ("a0- a1- a2- b0- b1- b2-", "b0- b1- b2-"),
     ],
 )
-def test_the_reports_of_the_one_whole_pass_count(all_reports: str, those_of_the_pass: str) -> None:
-    counted = of_the_pass(reports(all_reports), 3)
+def test_the_reports_of_the_one_whole_pass_count(
+    all_reports: str, those_reports_of_final_pass: str
+) -> None:
+    counted = reports_of_final_pass(reports(all_reports), 3)
     assert counted is not None
-    wanted = [(int(word[1]), ord(word[0])) for word in those_of_the_pass.split()]
+    wanted = [(int(word[1]), ord(word[0])) for word in those_reports_of_final_pass.split()]
     assert [(report.subtask, report.stage_id) for report in counted] == wanted
 
 
@@ -62,4 +64,4 @@ def test_the_reports_of_the_one_whole_pass_count(all_reports: str, those_of_the_
     ],
 )
 def test_without_one_whole_pass_no_report_counts(all_reports: str) -> None:
-    assert of_the_pass(reports(all_reports), 3) is None
+    assert reports_of_final_pass(reports(all_reports), 3) is None

@@ -21,7 +21,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates as agg
 from holdfast.spark import keyed
 from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregate_rows, operands_of
-from holdfast.spark.operators import Operator, Routing, settled_table
+from holdfast.spark.operators import Operator, Routing, read_table
 
 COLUMNS = {
     "i": "int",
@@ -103,7 +103,7 @@ def comparable(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = settled_table(frame, uid="test").to_pylist()
+    rows: list[dict[str, Any]] = read_table(frame, uid="test").to_pylist()
     return rows
 
 
@@ -120,10 +120,10 @@ def test_aggregates_of_all_batches_are_those_that_spark_makes_of_all_rows(
         frame = spark.createDataFrame(rows, SCHEMA)
         operands = operands_of(frame, ["k"], EVERYTHING, combine=number > 0)
         subtasks.parallelism = parallelism
-        out = subtasks.batch(settled_table(operands, uid="test"), replays=number % 2)
+        out = subtasks.batch(read_table(operands, uid="test"), replays=number % 2)
         assert len({row["k"] for row in out}) == len(out)
         held |= {row["k"]: row for row in out}
-    native = settled_table(
+    native = read_table(
         aggregate_rows(spark.createDataFrame(every, SCHEMA), ["k"], EVERYTHING), uid="test"
     )
     assert comparable([*held.values()]) == comparable(native.to_pylist())
@@ -225,7 +225,7 @@ def test_distinct_values_of_all_batches_are_counted_about(spark: SparkSession) -
             "timestamp_seconds(id) as t", "cast(null as long) as none",
         )  # fmt: skip
         operands = operands_of(frame, ["k"], distinct)
-        rows = settled_table(operands, uid="test")
+        rows = read_table(operands, uid="test")
         out = subtasks.batch(rows, batch_time=100, replays=1)
     for row in out:
         near = pytest.approx(1000, rel=0.06)
@@ -240,7 +240,7 @@ def test_distinct_values_of_all_batches_are_counted_about(spark: SparkSession) -
     read = spark.createDataFrame([(data,) for data in ours], "sketch binary").selectExpr(
         "hll_sketch_estimate(sketch) as estimate"
     )
-    counts = settled_table(read, uid="test")["estimate"].to_pylist()
+    counts = read_table(read, uid="test")["estimate"].to_pylist()
     assert counts == estimates_of_sketches(ours).to_pylist()
 
 
@@ -316,7 +316,7 @@ def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
     distinct = operands_of(decimals, [], {"distinct": agg.approx_count_distinct("d")})
     key = ("k", "s", "w", "t")
     operator = Operator(function=Aggregation(SOME), uid="o", parallelism=3, key=key)
-    dealt = Routing.of(frame, operator, 128).dealt(frame, 0).toArrow()
+    dealt = Routing.of(frame, operator, 128).repartition(frame, 0).toArrow()
     marks = dealt.select([*key, dealt.column_names[-1]])
     marks = marks.set_column(3, "t", dealt["t"].cast(pa.int64()))
     return [
@@ -389,7 +389,7 @@ def test_structs_are_compared_field_by_field_with_and_without_combining(
     for combine in (True, False):
         subtasks = KeyedSubtasks(lambda: Aggregation(aggregates), KEY)
         operands = operands_of(frame, ["k"], aggregates, combine=combine)
-        assert repr(subtasks.batch(settled_table(operands, uid="test"))) == repr(native)
+        assert repr(subtasks.batch(read_table(operands, uid="test"))) == repr(native)
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
@@ -408,7 +408,7 @@ def test_a_sum_that_spark_combines_and_does_not_fit_is_an_error(
             single = operands_of(largest, ["k"], {name: aggregate}, combine=False)
             subtasks = KeyedSubtasks(lambda: Aggregation({name: aggregate}), KEY)  # noqa: B023
             with pytest.raises(InvalidRequestError, match="a sum"):
-                subtasks.batch(settled_table(single, uid="test"))
+                subtasks.batch(read_table(single, uid="test"))
             none = operands_of(largest.where("k = 2"), ["k"], {name: aggregate})
             assert rows_of(none)[0][f"{name}{'_sum' if name == 'a' else ''}__operand"] is None
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import Settings, StatefulFunction, StatefulOperator, checkpointed
+from holdfast.spark import Settings, StatefulFunction, StatefulOperator, stateful_query
 from holdfast.spark_progress import past_of
 
 
@@ -96,7 +96,7 @@ def test_bad_setting_of_the_session_is_refused_before_the_query_starts(job: Job)
 def test_checkpoints_among_files_of_spark_are_refused(job: Job) -> None:
     job.feed(files=1)
     job.settings["spark.holdfast.checkpoint.dir"] = (job.spark_checkpoint / "state").as_uri()
-    refused(job, job.operator(Groups(70)), "InvalidRequestError", "lie in each other")
+    refused(job, job.operator(Groups(70)), "InvalidRequestError", "overlap")
 
 
 @pytest.mark.exhaustive
@@ -148,7 +148,7 @@ def test_columns_that_cannot_be_used_are_refused(job: Job) -> None:
             operator.apply(batch.select("*", F.expr("make_ym_interval(1, 2) as months")))
         operator.apply(batch)
 
-    job.run(checkpointed(process, operator))
+    job.run(stateful_query(process, operator))
     assert job.completed() == [1]
 
 
@@ -172,15 +172,18 @@ def test_rows_of_another_schema_are_refused_in_one_line(job: Job) -> None:
     ("options", "word"),
     [
         ({"uid": ""}, "uid"),
-        ({"uid": 5}, "uid is 5"),
-        ({"parallelism": 2.0}, "whole number"),
-        ({"parallelism": 0}, "parallelism is 0"),
+        ({"uid": 5}, "uid must be a non-empty string, got 5"),
+        ({"parallelism": 2.0}, "must be an integer"),
+        ({"parallelism": 0}, "parallelism must be .*, got 0"),
         ({"parallelism": 32769}, "between 1 and 32768"),
-        ({"sink": 5}, "sink 5"),
+        ({"sink": 5}, "sink must be .*, got 5"),
         ({"max_parallelism": 1}, "parallelism 2 is not between 1 and max parallelism 1"),
-        ({"max_parallelism": 0}, "max_parallelism is 0"),
-        ({"key": ["id", 5]}, "name of a column"),
-        ({"schema": pa.schema({"id": pa.int64()})}, r"'operator' is a pyarrow\.lib\.Schema; give"),
+        ({"max_parallelism": 0}, "max_parallelism must be .*, got 0"),
+        ({"key": ["id", 5]}, "names of columns"),
+        (
+            {"schema": pa.schema({"id": pa.int64()})},
+            r"'operator' must be a Spark schema.* got pyarrow\.lib\.Schema",
+        ),
         ({"broadcast": lambda session, _: session.range(1)}, "BroadcastProcessFunction"),
     ],
 )

@@ -11,7 +11,7 @@ from jobs.operators import Groups, Rules
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import StatefulOperator, checkpointed
+from holdfast.spark import StatefulOperator, stateful_query
 
 RULES = "name string, rule string"
 
@@ -55,7 +55,7 @@ def test_many_rules_are_sent_once_to_each_executor_and_not_kept(job: Job) -> Non
         assert sorted(os.listdir(temporary)) != before
 
     job.feed(files=2, rows=4)
-    job.run(checkpointed(process, operator))
+    job.run(stateful_query(process, operator))
     assert seen == [20_000] * 8
     assert sorted(os.listdir(temporary)) == before
 
@@ -69,7 +69,7 @@ def test_rules_may_come_from_the_batch_itself(job: Job) -> None:
         seen.extend(operator.apply(rows.where("id % 10 <> 3"), broadcast=rules).collect())
 
     job.feed(files=2, rows=10)
-    job.run(checkpointed(process, operator))
+    job.run(stateful_query(process, operator))
     assert {(row.id // 10, row.rule) for row in seen} == {(0, "3"), (1, "13")}
     assert len(seen) == 18
 
@@ -104,7 +104,7 @@ REFUSED: list[tuple[Callable[[StatefulOperator, DataFrame], None], str]] = [
     (without_rules, "'rules', a BroadcastProcessFunction, must be a DataFrame, not NoneType"),
     (no_frame, "must be a DataFrame, not list"),
     (a_stream, "'rules', a BroadcastProcessFunction, are a stream"),
-    (two_columns_alike, "no two alike"),
+    (two_columns_alike, "no duplicate names"),
 ]
 
 
@@ -118,7 +118,7 @@ def test_rules_that_can_not_be_are_refused(job: Job) -> None:
         for uses, words in REFUSED:
             with pytest.raises(InvalidRequestError, match=words):
                 uses(rules, rows)
-        for operator, words in ((groups, "takes no broadcast rows"), (twice, "is one more")):
+        for operator, words in ((groups, "takes no broadcast rows"), (twice, "remove it, or")):
             for frame in (5, rows):
                 with pytest.raises(InvalidRequestError, match=words):
                     operator.apply(rows, broadcast=cast("DataFrame", frame))
@@ -127,7 +127,7 @@ def test_rules_that_can_not_be_are_refused(job: Job) -> None:
         twice.apply(rows)
         groups.apply(rows)
 
-    job.run(checkpointed(process, rules, twice, groups))
+    job.run(stateful_query(process, rules, twice, groups))
     assert job.completed() == [1]
 
 

@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from holdfast.errors import StorageUnavailableError
-from holdfast.spark import CheckpointedSink, checkpointed
+from holdfast.spark import CheckpointedSink, stateful_query
 
 ALLOW = "spark.holdfast.checkpoint.allow-non-restored-state"
 
@@ -62,7 +62,7 @@ def test_a_sink_goes_on_with_what_the_last_checkpoint_holds(job: Job, of: str) -
         sink = AppliesAndNotes(job) if of == "a query" else Notes()
         assert isinstance(sink, CheckpointedSink)
         if isinstance(sink, AppliesAndNotes):
-            job.run(checkpointed(sink, sink.operator))
+            job.run(stateful_query(sink, sink.operator))
         else:
             job.run(job.operator(Groups(10), sink=sink))
         assert sink.calls == [
@@ -75,7 +75,7 @@ def test_a_sink_goes_on_with_what_the_last_checkpoint_holds(job: Job, of: str) -
     job.repeat_last_batch()
     again = AppliesAndNotes(job) if of == "a query" else Notes()
     if isinstance(again, AppliesAndNotes):
-        job.run(checkpointed(again, again.operator))
+        job.run(stateful_query(again, again.operator))
     else:
         job.run(job.operator(Groups(10), sink=again))
     assert again.calls == [("initialize", b"2"), ("complete", 2)]

@@ -16,8 +16,8 @@ from holdfast.backends.keyed import BackendName
 from holdfast.locations import CompletedCheckpoint, copy_checkpoint
 from holdfast.locations.coordination import files_of
 from holdfast.spark import take_savepoint
+from holdfast.spark.local_state import StateSettings
 from holdfast.spark.query import CLEANER
-from holdfast.spark.warm_state import WarmSettings
 
 SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
 OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
@@ -42,7 +42,7 @@ def job(
         start=start,
         claims_start=claims,
         job_id=job_id,
-        warm=WarmSettings(local_bytes=1 << 30, segment_bytes=1 << 30, backend=backend),
+        state=StateSettings(local_bytes=1 << 30, duplicate_files=True, backend=backend),
     )
 
 

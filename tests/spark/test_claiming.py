@@ -210,7 +210,7 @@ class TestOfASavepoint:
         self, memory_directory: str, savepoint: str
     ) -> None:
         write(file_system_for(savepoint), f"{savepoint}/{CLAIMED}", b"{")
-        with pytest.raises(CheckpointCorruptedError, match="who has claimed"):
+        with pytest.raises(CheckpointCorruptedError, match="record of the claim"):
             begun(claiming(memory_directory, savepoint), 0)
 
 
@@ -218,13 +218,13 @@ class TestOfACheckpointOfAnotherJob:
     def test_its_files_go_but_for_those_that_older_checkpoints_of_that_job_need(
         self, memory_directory: str, former: CheckpointCoordinator
     ) -> None:
-        older, newest = load_checkpoints(former.access)
+        older, newest = load_checkpoints(former.job.access)
         driver = claiming(memory_directory, pointer_of(former))
         run_batch(driver, 0, adds(b"new"))
         assert len(shared_files(memory_directory)) == 2
         run_batch(driver, 1, merges)
         CLEANER.wait()
-        assert load_checkpoints(former.access) == [older]
+        assert load_checkpoints(former.job.access) == [older]
         assert all(file.failure is None for file in verify(older.metadata.streams()))
         assert shared_files(memory_directory, "other") == shared_in(older.metadata)
         assert not files_below(newest.location.external_pointer)
@@ -252,7 +252,7 @@ class TestOfACheckpointOfAnotherJob:
         faults.before("publish", claims)
         with pytest.raises(CheckpointConflictError, match="taken over"):
             driver.complete(pending, late, progress(1))
-        assert load_checkpoints(driver.access) == []
+        assert load_checkpoints(driver.job.access) == []
         assert files_below(f"{faults.directory}/other/shared") == set()
 
     def test_what_came_late_stays_if_a_driver_goes_on_from_it(self, faults: Faults) -> None:
@@ -271,7 +271,7 @@ class TestOfACheckpointOfAnotherJob:
         faults.clear()
         run_batch(started, 2, nothing)
         CLEANER.wait()
-        assert [checkpoint.checkpoint_id for checkpoint in load_checkpoints(driver.access)] == [
+        assert [checkpoint.checkpoint_id for checkpoint in load_checkpoints(driver.job.access)] == [
             2,
             3,
         ]
@@ -322,7 +322,7 @@ class TestOfACheckpointOfAnotherJob:
     def test_only_the_newest_can_be_claimed(
         self, memory_directory: str, former: CheckpointCoordinator
     ) -> None:
-        older, _ = load_checkpoints(former.access)
+        older, _ = load_checkpoints(former.job.access)
         before = files_below(f"{memory_directory}/other")
         with pytest.raises(InvalidRequestError, match="not its job's newest, which is 2"):
             begun(claiming(memory_directory, older.location.external_pointer), 0)

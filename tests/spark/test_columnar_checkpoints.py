@@ -63,7 +63,7 @@ def write(driver: CheckpointCoordinator, batch_id: int, new: Totals) -> None:
 
 def stored(driver: CheckpointCoordinator) -> Totals:
     """What the last checkpoint has, as anybody reads it."""
-    pointer = load_checkpoints(driver.access)[-1].location.external_pointer
+    pointer = load_checkpoints(driver.job.access)[-1].location.external_pointer
     if not holdfast.states(pointer).num_rows:
         return {}
     table = holdfast.read_state(pointer, UID, "totals")
@@ -104,7 +104,7 @@ def test_every_checkpoint_holds_what_was_written_at_whatever_parallelism(
         CLEANER.wait()
         expected |= new
         assert stored(driver) == expected
-        retained = load_checkpoints(driver.access)
+        retained = load_checkpoints(driver.job.access)
         assert len(retained) == min(batch_id + 1, num_retained)
         assert shared_files(memory_directory) == shared_in(
             *(checkpoint.metadata for checkpoint in retained)
@@ -118,7 +118,7 @@ def test_a_checkpoint_writes_what_changed(memory_directory: str) -> None:
     before = shared_files(memory_directory)
     write(driver, 1, {7: 1})
     new = shared_files(memory_directory) - before
-    assert before <= shared_in(load_checkpoints(driver.access)[-1].metadata)
+    assert before <= shared_in(load_checkpoints(driver.job.access)[-1].metadata)
     assert len(new) == 1
     assert stored(driver) == {key: int(key == 7) for key in range(5000)}
 
@@ -128,7 +128,7 @@ def test_a_job_that_begins_with_anothers_tables_needs_nothing_of_it_afterwards(
 ) -> None:
     other = coordinator(memory_directory, job_id="other")
     write(other, 0, {key: key for key in range(300)})
-    start = load_checkpoints(other.access)[-1].location.external_pointer
+    start = load_checkpoints(other.job.access)[-1].location.external_pointer
     driver = coordinator(memory_directory, start=start, parallelism=3)
     write(driver, 0, {7: -1})
     file_system_for(memory_directory).delete_tree(f"{memory_directory}/other")

@@ -120,13 +120,13 @@ def test_a_spark_checkpoint_that_started_over_is_a_gap(ran: str) -> None:
 def test_rows_that_would_come_to_others_than_their_state_are_refused(memory_directory: str) -> None:
     run_batch(coordinator(memory_directory, key="id"), 0)
     for key, words in (
-        ("name", r"deals rows by name .* dealt them by id "),
+        ("name", r"partitions rows by name .* partitioned by id "),
         (["id", "name"], "by id, name"),
-        (None, "deals rows evenly, .* by id "),
+        (None, "partitions rows evenly, .* by id "),
     ):
         with pytest.raises(InvalidRequestError, match=words):
             coordinator(memory_directory, key=key).begin(1)
-    with pytest.raises(InvalidRequestError, match=r"list state 's'.* Go on with 2"):
+    with pytest.raises(InvalidRequestError, match=r"list state 's'.* Use parallelism 2"):
         coordinator(memory_directory, key="id", parallelism=3).begin(1)
     assert begun(coordinator(memory_directory, key="id"), 1).restored_checkpoint_id == 1
 

@@ -56,8 +56,8 @@ def test_a_checkpoint_can_have_the_state_of_the_one_before_as_it_is(memory_direc
     run_batch(driver, 0)
     for batch_id in (1, 2):
         pending = begun(driver, batch_id)
-        assert driver.can_carry_over(pending)
-        completed = driver.carry_over(pending, progress(batch_id))
+        assert driver.can_reuse_state(pending)
+        completed = driver.reuse_state(pending, progress(batch_id))
     CLEANER.wait()
     assert completed.checkpoint_id == 3
     subtasks = completed.metadata.operators["operator"].subtasks.values()
@@ -76,9 +76,9 @@ def test_state_in_files_of_a_checkpoint_goes_with_it_and_is_not_carried_over(
     driver = coordinator(memory_directory, inline_threshold=0)
     run_batch(driver, 0)
     pending = begun(driver, 1)
-    assert not driver.can_carry_over(pending)
-    with pytest.raises(InvalidRequestError, match="goes when that goes"):
-        driver.carry_over(pending, progress(1))
+    assert not driver.can_reuse_state(pending)
+    with pytest.raises(InvalidRequestError, match="is deleted with that"):
+        driver.reuse_state(pending, progress(1))
 
 
 def test_state_that_was_restored_is_not_carried_over_before_subtasks_had_it(
@@ -86,7 +86,7 @@ def test_state_that_was_restored_is_not_carried_over_before_subtasks_had_it(
 ) -> None:
     run_batch(coordinator(memory_directory, inline_threshold=100), 0)
     driver = coordinator(memory_directory, inline_threshold=100, parallelism=3)
-    assert not driver.can_carry_over(begun(driver, 1))
+    assert not driver.can_reuse_state(begun(driver, 1))
 
 
 def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
@@ -158,7 +158,7 @@ def test_a_commit_under_way_while_another_driver_starts_counts_for_that_one(
         older.complete(pending, acknowledged(pending), progress(0))
     older.abort(pending)
     # The younger one began before it was there, and meets it when it commits.
-    with pytest.raises(CheckpointConflictError, match="a former driver"):
+    with pytest.raises(CheckpointConflictError, match="an earlier driver"):
         younger.complete(started[0], acknowledged(started[0]), progress(0))
     younger.abort(started[0])
     assert coordinator(faults.inner_directory).begin(0) is None
@@ -337,7 +337,7 @@ def test_a_batch_that_was_planned_anew_is_a_gap(memory_directory: str) -> None:
     first.complete(pending, acknowledged(pending), replace(progress(0), offsets=offsets(7, "{0}")))
     for batch_id in (0, 1):
         for other in (offsets(8, "{0}"), offsets(7, "{1}")):
-            with pytest.raises(BatchGapError, match="planned its batch 0 anew"):
+            with pytest.raises(BatchGapError, match="planned its batch 0 again"):
                 coordinator(memory_directory).begin(batch_id, {0: other}.get)
         coordinator(memory_directory).begin(batch_id, {0: offsets(7, "{0}")}.get)
         coordinator(memory_directory).begin(batch_id, lambda _: None)  # Spark has deleted it
@@ -353,7 +353,7 @@ def test_an_operator_whose_key_types_were_not_stored_goes_on(memory_directory: s
     pending.key_types["operator"] = ("bigint",)
     first.complete(pending, acknowledged(pending), progress(1))
     assert begun(coordinator(memory_directory, key="id"), 2).key_types == {"operator": ("bigint",)}
-    with pytest.raises(InvalidRequestError, match="list state 's' would not be spread by key"):
+    with pytest.raises(InvalidRequestError, match="list state 's' would not be partitioned by key"):
         coordinator(memory_directory, key="id", parallelism=3).begin(2)
 
 

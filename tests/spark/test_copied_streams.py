@@ -21,7 +21,7 @@ from holdfast.locations.adapters import (
     CheckpointStreamFactory,
     FileStateHandle,
 )
-from holdfast.spark.warm_state import LocalCopies
+from holdfast.spark.local_state import LocalFiles
 from holdfast.testing import Faults
 
 BUFFER_BYTES = 16
@@ -47,7 +47,7 @@ class Disk:
         self.error: BaseException | None = None
         self.writes = 0
         self._write = os.write
-        monkeypatch.setattr("holdfast.spark.warm_state.local_stream.os.write", self.write)
+        monkeypatch.setattr("holdfast.spark.local_state.duplicating_stream.os.write", self.write)
 
     def write(self, descriptor: int, data: BytesLike) -> int:
         self.writes += 1
@@ -77,15 +77,15 @@ def beside(copies: Path, directory: str) -> CheckpointStreamFactory:
         directory, inline_threshold=0, write_buffer_bytes=BUFFER_BYTES
     )
     location = storage.create_checkpoint_storage("job").initialize_location_for_checkpoint(1)
-    local = LocalCopies(
-        directory=str(copies),
-        owner="0" * 32,
+    local = LocalFiles(
+        root=str(copies.parent),
+        operator=copies.name,
+        subtask=0,
         checkpoint_id=1,
         max_bytes=1 << 30,
-        on_read=lambda where: None,
         clock=SYSTEM_CLOCK,
     )
-    return local.beside(location)
+    return local.duplicate(location)
 
 
 @pytest.fixture

@@ -201,10 +201,10 @@ def test_an_event_time_that_is_none_is_refused(
 @pytest.mark.parametrize(
     ("function", "options", "words"),
     [
-        (TellsTimes(keeps_late_rows=True), {"event_time": "at"}, "leave event_time out"),
-        (Groups(1), {"event_time": "at"}, "leave event_time out"),
+        (TellsTimes(keeps_late_rows=True), {"event_time": "at"}, "remove event_time"),
+        (Groups(1), {"event_time": "at"}, "remove event_time"),
         (TellsTimes(), {"event_time": ""}, "must be the name of a column"),
-        (InNoTime(1), {}, "time_mode .* is 'sometimes'; it must be one of"),
+        (InNoTime(1), {}, "time_mode .* must be one of .*, got 'sometimes'"),
     ],
 )
 def test_an_operator_whose_time_cannot_be_used_is_refused(

@@ -178,7 +178,7 @@ def test_rows_that_a_sink_coalesces_are_of_their_own_subtasks(job: Job, more: bo
         ),
         pytest.param(
             lambda rows: rows.sparkSession.range(0, 4, 1, 2).union(rows.select("id")).collect(),
-            "must not put other rows in front of its own",
+            "must not put other rows before its rows",
             marks=pytest.mark.exhaustive,
             id="behind others",
         ),
@@ -200,7 +200,9 @@ def test_a_sink_that_moves_partitions_without_rows_is_declined(
 def test_rows_of_a_partition_without_any_are_declined(job: Job) -> None:
     operator = job.operator(AllKinds(), forward=True, schema=AllKinds.schema)
     job.feed(files=1, rows=20)
-    with pytest.raises(StreamingQueryException, match="yields rows where its partition has none"):
+    with pytest.raises(
+        StreamingQueryException, match="yields rows although its partition has none"
+    ):
         job.run(behind(operator, evens))
     assert job.completed() == []
 
@@ -225,7 +227,7 @@ def test_a_batch_that_turns_out_to_have_no_rows_is_completed(job: Job, paralleli
 
 
 def test_forward_is_refused_with_a_key_and_unless_it_is_true_or_false() -> None:
-    with pytest.raises(InvalidRequestError, match="give one of them up"):
+    with pytest.raises(InvalidRequestError, match="remove one of them"):
         stateful(Groups(1), uid="operator", parallelism=2, key="id", forward=True)
-    with pytest.raises(InvalidRequestError, match="forward is 1; it must be True or False"):
+    with pytest.raises(InvalidRequestError, match="forward must be True or False, got 1"):
         stateful(Groups(1), uid="operator", parallelism=2, forward=1)  # type: ignore[arg-type]

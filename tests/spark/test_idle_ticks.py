@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.functions import BatchTimes
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import checkpointed, read_state
+from holdfast.spark import read_state, stateful_query
 from holdfast.spark.event_time import IdleTicks, idle_ticks
 from holdfast.spark.query import query_run
 
@@ -191,7 +191,7 @@ def test_rows_of_sparks_own_operators_are_not_lost_in_a_batch_for_timers(
     job.feed_at(1 * S, 100 * S)
     rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
     rows = rows.groupBy("at").count().selectExpr("count as id", "at")  # come with the watermark
-    query = checkpointed(process, operator, idle_ticks=idle_ticks)
+    query = stateful_query(process, operator, idle_ticks=idle_ticks)
     job.start(query, rows=rows, availableNow=True).awaitTermination()
     assert counted == {0: 0, 1: 1}
 
@@ -231,8 +231,8 @@ def test_queries_do_not_share_what_asks(
     query = other.start(operator, rows=rows, availableNow=True)
     with pytest.raises(StreamingQueryException, match="idle_ticks serve one query"):
         query.awaitTermination()
-    with pytest.raises(InvalidRequestError, match=r"give them to checkpointed\(\.\.\.\) instead"):
-        checkpointed(timers, job.part(TellsTimes(), "part", idle_ticks=idle_ticks))
+    with pytest.raises(InvalidRequestError, match=r"pass them to stateful_query\(\.\.\.\) instead"):
+        stateful_query(timers, job.part(TellsTimes(), "part", idle_ticks=idle_ticks))
 
 
 def test_the_watermark_and_the_columns_stay_as_they_are(job: Job) -> None:

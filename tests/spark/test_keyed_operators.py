@@ -52,7 +52,7 @@ def copies(job: Job) -> list[Path]:
     return [
         file
         for directory in directories
-        for file in (Path(directory) / "holdfast" / "segments").glob("*/*")
+        for file in (Path(directory) / "holdfast").glob("*/*")
         if len(file.name) == 32
     ]
 

@@ -179,7 +179,7 @@ def test_a_batch_that_spark_has_planned_anew_is_a_gap_and_not_skipped(job: Job) 
         for file in (job.spark_checkpoint / log).glob(".*1*"):
             file.unlink()
     job.feed(files=1, rows=20)  # with other files, batch 1 is another batch
-    with pytest.raises(StreamingQueryException, match=r"BatchGapError.* planned its batch 1 anew"):
+    with pytest.raises(StreamingQueryException, match=r"BatchGapError.* planned its batch 1 again"):
         job.run(job.operator(Groups(7)))
     assert job.completed() == [2]
 

@@ -20,9 +20,10 @@ from holdfast.locations.adapters import (
     CheckpointStreamFactory,
     FileStateHandle,
 )
-from holdfast.spark.warm_state import LocalCopies, local_directory, owner_of
+from holdfast.spark.local_state import LocalFiles, digest_of, local_directory
 from holdfast.testing import ManualClock
 
+OPERATOR = "0" * 32
 BIG = bytes(range(256)) * (9 << 12)  # more than may be held back, no whole number of blocks
 
 
@@ -38,21 +39,21 @@ def a_factory(directory: str) -> CheckpointStreamFactory:
 
 
 class Host:
-    """A host's copies, as tasks use them, and where they found what they read."""
+    """A host's copies, as tasks use them, and the sources of the files that they read."""
 
-    def __init__(self, directory: Path, max_bytes: int = 1 << 30) -> None:
-        self.directory = directory
+    def __init__(self, root: Path, max_bytes: int = 1 << 30) -> None:
+        self.directory = root / OPERATOR
         self.max_bytes = max_bytes
         self.found: list[str] = []
         self.clock = ManualClock()
 
-    def copies(self, checkpoint_id: int = 1, owner: str = "0") -> LocalCopies:
-        return LocalCopies(
-            directory=str(self.directory),
-            owner=owner,
+    def copies(self, checkpoint_id: int = 1, subtask: int = 0) -> LocalFiles:
+        return LocalFiles(
+            root=str(self.directory.parent),
+            operator=OPERATOR,
+            subtask=subtask,
             checkpoint_id=checkpoint_id,
             max_bytes=self.max_bytes,
-            on_read=self.found.append,
             clock=self.clock,
         )
 
@@ -61,17 +62,34 @@ class Host:
         factory: CheckpointStreamFactory,
         data: bytes,
         checkpoint_id: int = 1,
-        owner: str = "0",
+        subtask: int = 0,
     ) -> FileStateHandle:
-        beside = self.copies(checkpoint_id, owner).beside(factory)
-        handle = written(beside, data)
+        """Write the state of a task."""
+        handle = written(self.copies(checkpoint_id, subtask).duplicate(factory), data)
         assert isinstance(handle, FileStateHandle)
         return handle
 
-    def read(self, handle: FileStateHandle, checkpoint_id: int = 2, owner: str = "0") -> bytes:
-        behind = self.copies(checkpoint_id, owner).behind(handle)
-        with behind.open_input_stream() as stream:
+    def run(
+        self,
+        factory: CheckpointStreamFactory,
+        data: bytes,
+        checkpoint_id: int = 1,
+        subtask: int = 0,
+        restored: FileStateHandle | None = None,
+    ) -> FileStateHandle:
+        """Run a task that writes state, from its start to its end."""
+        handle = self.write(factory, data, checkpoint_id, subtask)
+        names = {digest_of(file) for file in (restored, handle) if file is not None}
+        self.copies(checkpoint_id, subtask).finish(names)
+        return handle
+
+    def read(self, handle: FileStateHandle, checkpoint_id: int = 2, subtask: int = 0) -> bytes:
+        local = self.copies(checkpoint_id, subtask).read_through(handle, self.found.append)
+        with local.open_input_stream() as stream:
             return stream.read()
+
+    def has(self, handle: FileStateHandle) -> bool:
+        return os.path.exists(self.copies().path(handle))
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.directory)) if self.directory.exists() else []
@@ -112,7 +130,7 @@ def test_what_was_written_here_is_read_from_disk(
 def test_a_copy_is_mapped_not_read(host: Host, factory: CheckpointStreamFactory) -> None:
     handle = host.write(factory, BIG)
     before = pa.total_allocated_bytes()
-    stream = host.copies().behind(handle).open_input_stream()
+    stream = host.copies().read_through(handle, host.found.append).open_input_stream()
     assert isinstance(stream, pa.BufferReader)
     assert stream.read_buffer().to_pybytes() == BIG
     assert pa.total_allocated_bytes() == before
@@ -125,25 +143,25 @@ def test_what_was_read_from_storage_is_found_on_disk_next_time(
     assert isinstance(handle, FileStateHandle)
     assert host.read(handle) == BIG
     handle.discard_state()
-    assert host.read(handle, owner="1") == BIG  # another subtask, too
+    assert host.read(handle, subtask=1) == BIG  # another subtask, too
     assert host.found == ["storage", "local"]
 
 
 def test_what_travels_in_its_handle_leaves_no_file(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
-    assert isinstance(written(host.copies().beside(factory), b"small"), ByteStreamStateHandle)
-    assert written(host.copies().beside(factory), b"") is None
+    assert isinstance(written(host.copies().duplicate(factory), b"small"), ByteStreamStateHandle)
+    assert written(host.copies().duplicate(factory), b"") is None
     assert host.names() == []
     inline = ByteStreamStateHandle(b"small")
-    assert host.copies().behind(inline) is inline
+    assert host.copies().read_through(inline, host.found.append) is inline
 
 
 def test_state_that_is_given_up_leaves_no_copy(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
     scope = CheckpointedStateScope.EXCLUSIVE
-    with host.copies().beside(factory).create_checkpoint_state_output_stream(scope) as stream:
+    with host.copies().duplicate(factory).create_checkpoint_state_output_stream(scope) as stream:
         stream.write(BIG)
     assert host.names() == []
 
@@ -204,7 +222,7 @@ def test_a_file_of_the_same_name_and_size_but_other_bytes_is_another_one(
     other = written(a_factory(f"file://{tmp_path}/elsewhere"), BIG[::-1])
     assert isinstance(other, FileStateHandle)
     renamed = FileStateHandle(handle.uri, other.size, other.checksum)
-    assert host.copies().paths(renamed) == []
+    assert not host.has(renamed)
     assert host.read(handle) == BIG
 
 
@@ -214,6 +232,7 @@ def test_a_directory_that_was_deleted_underneath_is_made_again(
     handle = host.write(factory, BIG)
     host.only.unlink()
     host.directory.rmdir()
+    host.directory.parent.rmdir()
     assert host.read(handle) == BIG
     assert host.read(handle) == BIG
     assert host.found == ["storage", "local"]
@@ -223,7 +242,7 @@ def test_a_copy_that_is_deleted_while_it_is_read_stays_readable(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
     handle = host.write(factory, BIG)
-    stream = host.copies().behind(handle).open_input_stream()
+    stream = host.copies().read_through(handle, host.found.append).open_input_stream()
     host.only.unlink()
     assert stream.read() == BIG
 
@@ -235,7 +254,7 @@ def test_without_room_for_copies_state_is_written_and_read_all_the_same(
     host = Host(tmp_path / "gone" / "holdfast")
     if where == "a file in its place":
         (tmp_path / "gone").mkdir()
-        host.directory.touch()
+        host.directory.parent.touch()
     handle = host.write(factory, BIG)
     assert host.read(handle) == BIG
     assert host.found == ["storage"]
@@ -247,7 +266,7 @@ def test_a_full_disk_costs_the_copy_only(
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("holdfast.spark.warm_state.local_stream.os.write", full)
+    monkeypatch.setattr("holdfast.spark.local_state.duplicating_stream.os.write", full)
     handle = host.write(factory, BIG)
     assert host.names() == []
     assert host.read(handle) == BIG
@@ -258,20 +277,21 @@ def test_a_full_disk_costs_the_copy_only(
 def test_copies_of_the_last_two_checkpoints_stay(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
-    handles = [host.write(factory, BIG, checkpoint_id=number) for number in range(1, 6)]
-    of_another = host.write(factory, BIG, checkpoint_id=1, owner="1")
-    for handle in (*handles, of_another):
-        handle.discard_state()
-    are_kept = [bool(host.copies().paths(handle)) for handle in handles]
-    assert are_kept == [False, False, False, True, True]
-    assert host.read(of_another) == BIG
+    other = host.run(factory, BIG, subtask=1)
+    handles: list[FileStateHandle] = []
+    for number in range(1, 6):
+        restored = handles[-1] if handles else None
+        handles.append(host.run(factory, BIG, checkpoint_id=number, restored=restored))
+    assert list(map(host.has, handles)) == [False, False, False, True, True]
+    assert host.has(other)
 
 
 def test_an_attempt_for_an_older_checkpoint_deletes_copies_but_nothing_wrong_is_read(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
-    newest = host.write(factory, BIG, checkpoint_id=9)
-    host.write(factory, BIG[::-1], checkpoint_id=4)  # a zombie
+    newest = host.run(factory, BIG, checkpoint_id=9)
+    host.run(factory, BIG[::-1], checkpoint_id=4)  # a zombie
+    assert not host.has(newest)
     assert host.read(newest, checkpoint_id=10) == BIG
 
 
@@ -281,11 +301,10 @@ def test_the_oldest_go_where_there_are_too_many(
     host.max_bytes = 3 * len(BIG)
     handles = []
     for number in range(5):
-        handles.append(host.write(factory, BIG, owner=str(number)))
-        newest = max(host.directory.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        os.utime(newest, (1_700_000_000 + number,) * 2)
-    are_kept = [bool(host.copies().paths(handle)) for handle in handles]
-    assert are_kept == [False, False, True, True, True]
+        handles.append(host.run(factory, BIG, subtask=number))
+        now_s = host.clock.now_ms() / 1000 + number
+        os.utime(host.directory / f"{number}.1", (now_s, now_s))
+    assert list(map(host.has, handles)) == [False, False, True, True, True]
 
 
 def test_a_state_that_is_larger_than_the_limit_has_no_copy(
@@ -306,10 +325,10 @@ def test_what_a_killed_task_has_left_is_deleted(
     (left,) = host.names()
     os.utime(host.directory / left, (host.clock.now_ms() / 1000,) * 2)
     host.clock.advance(3600)
-    host.write(factory, BIG)
+    host.run(factory, BIG)
     assert left in host.names(), "it may still be written"
     host.clock.advance(1)
-    host.write(factory, BIG)
+    host.run(factory, BIG)
     assert left not in host.names()
     killed.close()
 
@@ -323,11 +342,11 @@ def test_two_that_keep_the_same_copy_do_not_harm_each_other(
 
     def read(number: int) -> bytes:
         barrier.wait()
-        return host.read(handle, owner=str(number % 2))
+        return host.read(handle, subtask=number % 2)
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(read, range(8))) == {BIG}
-    assert len(host.names()) <= 2
+    assert host.names() == [digest_of(handle)]
 
 
 def test_a_forgotten_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -> None:
@@ -376,17 +395,21 @@ class Machine(RuleBasedStateMachine):
     @rule(
         target=handles,
         fill=st.binary(min_size=1, max_size=3),
-        owner=st.sampled_from("01"),
+        subtask=st.integers(0, 1),
         checkpoint_id=st.integers(1, 5),
+        ends=st.booleans(),
     )
-    def write(self, fill: bytes, owner: str, checkpoint_id: int) -> tuple[FileStateHandle, bytes]:
+    def write(
+        self, fill: bytes, subtask: int, checkpoint_id: int, *, ends: bool
+    ) -> tuple[FileStateHandle, bytes]:
         data = fill * (1 << 20)
-        return self.host.write(self.factory, data, checkpoint_id, owner), data
+        task = self.host.run if ends else self.host.write
+        return task(self.factory, data, checkpoint_id, subtask), data
 
-    @rule(state=handles, owner=st.sampled_from("01"), checkpoint_id=st.integers(1, 6))
-    def read(self, state: tuple[FileStateHandle, bytes], owner: str, checkpoint_id: int) -> None:
+    @rule(state=handles, subtask=st.integers(0, 1), checkpoint_id=st.integers(1, 6))
+    def read(self, state: tuple[FileStateHandle, bytes], subtask: int, checkpoint_id: int) -> None:
         handle, data = state
-        assert self.host.read(handle, checkpoint_id, owner) == data
+        assert self.host.read(handle, checkpoint_id, subtask) == data
 
     @rule(number=st.integers(0, 5), damage=st.sampled_from([flip, os.unlink]))
     def damage(self, number: int, damage: Callable[[Path], object]) -> None:
@@ -412,6 +435,6 @@ def test_any_order_of_tasks_and_damage(tmp_path: Path) -> None:
     case().runTest()
 
 
-def test_owners_differ_in_every_part_of_their_name() -> None:
+def test_digests_differ_in_every_part_of_a_value() -> None:
     names = [("job", "uid", 0), ("job", "uid", 1), ("job2", "uid", 0), ("jo", "buid", 0)]
-    assert len({owner_of(*name) for name in names}) == len(names)
+    assert len(set(map(digest_of, names))) == len(names)

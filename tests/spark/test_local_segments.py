@@ -16,9 +16,9 @@ from holdfast.backends.keyed.columnar.segment_store import SegmentStore
 from holdfast.backends.keyed.segments import Segment
 from holdfast.backends.keyed.segments import segment as segment_module
 from holdfast.backends.keyed.segments import trailer as trailer_module
-from holdfast.backends.keyed.segments.trailer import Trailer
+from holdfast.backends.keyed.segments.trailer import FRAME, Trailer
 from holdfast.locations.adapters import FileStateHandle
-from holdfast.spark.warm_state import LocalSegments, WarmSettings
+from holdfast.spark.local_state import LocalFiles, StateSettings
 from holdfast.testing import ManualClock
 
 SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
@@ -30,14 +30,14 @@ LARGE = 1 << 30
 class Host:
     """A host that runs all subtasks of a job, whose state is large enough to lie in files.
 
-    Each task is a new process to warm state, unless there is memory of workers.
+    Tasks find nothing in memory, as in new processes, unless there is memory of workers.
     """
 
     def __init__(self, storage: str, local: Path, max_bytes: int = LARGE) -> None:
         self.storage = storage
         self.local = local
         self.max_bytes = max_bytes
-        self.copies_bytes = LARGE
+        self.duplicate_files = True
         self.worker_bytes = 0
         self.backend: BackendName = "columnar"
         self.start()
@@ -51,9 +51,9 @@ class Host:
             schema=SCHEMA,
             output=OUTPUT,
             parallelism=parallelism,
-            warm=WarmSettings(
-                local_bytes=self.copies_bytes,
-                segment_bytes=self.max_bytes,
+            state=StateSettings(
+                local_bytes=self.max_bytes,
+                duplicate_files=self.duplicate_files,
                 worker_bytes=self.worker_bytes,
                 backend=self.backend,
             ),
@@ -66,7 +66,11 @@ class Host:
         assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(keys, self.rounds)
 
     def copies(self) -> set[Path]:
-        return {path for path in self.local.glob("holdfast/segments/*/*") if is_segment(path)}
+        return {path for path in self.files() if path.read_bytes()[-8:] == FRAME.magic}
+
+    def files(self) -> set[Path]:
+        """The copies of state files and of segments."""
+        return {path for path in self.local.glob("holdfast/*/*") if len(path.name) == 32}
 
     def names(self) -> set[str]:
         """The segments in files that the last checkpoint leads to."""
@@ -77,10 +81,6 @@ class Host:
             for name, stream in subtask.shared_streams().items()
             if isinstance(stream, FileStateHandle) and stream in streams
         }
-
-
-def is_segment(path: Path) -> bool:
-    return len(path.name) == 32
 
 
 @pytest.fixture
@@ -110,16 +110,16 @@ def test_a_segment_is_fetched_once_by_a_host_that_lacks_it(host: Host) -> None:
     assert host.job.sources == {"local"}  # all three share what two have left
 
 
-@pytest.mark.parametrize("copies_bytes", [0, LARGE])
-def test_state_is_local_where_all_but_the_list_of_its_segments_is(
-    host: Host, copies_bytes: int
+@pytest.mark.parametrize("duplicate_files", [False, True])
+def test_source_of_state_without_a_local_manifest_is_local(
+    host: Host, *, duplicate_files: bool
 ) -> None:
-    host.copies_bytes = copies_bytes  # 0 as by default where storage is a local disk
+    host.duplicate_files = duplicate_files  # False by default if storage is a local disk
     host.start()
     host.run()
-    lists = list(host.local.glob("holdfast/*.*"))
-    assert bool(lists) == (copies_bytes > 0)
-    for path in lists:
+    manifests = host.files() - host.copies()
+    assert bool(manifests) == duplicate_files
+    for path in manifests:
         path.unlink()
     host.run()
     assert host.job.sources == {"local"}
@@ -159,15 +159,14 @@ def test_copies_go_when_no_subtask_needs_them_any_more(host: Host) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped")
 def test_no_worker_keeps_room_on_disk_that_deleted_copies_had(host: Host) -> None:
     host.worker_bytes = LARGE
+    host.duplicate_files = False
     host.start()
     gc.disable()
     try:
         for _ in range(8):
             host.run()
         maps = Path("/proc/self/maps").read_text().splitlines()
-        mapped = {
-            line.split()[-1] for line in maps if str(host.local) in line and "segments" in line
-        }
+        mapped = {line.split()[-1] for line in maps if str(host.local) in line}
     finally:
         gc.enable()
     assert mapped
@@ -213,7 +212,7 @@ def test_there_are_no_more_copies_than_are_allowed_and_without_them_it_works(hos
     host.start()
     for _ in range(5):
         host.run()
-        assert sum(path.stat().st_size for path in host.copies()) <= host.max_bytes
+        assert sum(path.stat().st_size for path in host.files()) <= host.max_bytes
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
@@ -223,7 +222,7 @@ def test_files_of_a_database_count_for_what_is_allowed(host: Host, parallelism: 
     host.start(parallelism)
     for _ in range(3):
         host.run()
-        assert sum(path.stat().st_size for path in host.copies()) <= host.max_bytes
+        assert sum(path.stat().st_size for path in host.files()) <= host.max_bytes
 
 
 def test_what_storage_has_as_the_same_file_takes_no_room(host: Host, tmp_path: Path) -> None:
@@ -232,14 +231,14 @@ def test_what_storage_has_as_the_same_file_takes_no_room(host: Host, tmp_path: P
     for number, path in enumerate(host.copies()):
         os.link(path, tmp_path / str(number))
     segments = local_segments(host)
-    segments.keep(host.names())
+    segments.finish(host.names())
     assert {path.name for path in host.copies()} == host.names()
 
 
-def local_segments(host: Host, clock: ManualClock | None = None) -> LocalSegments:
+def local_segments(host: Host, clock: ManualClock | None = None) -> LocalFiles:
     """The copies as a task of subtask 0 uses them."""
     (directory,) = {path.parent for path in host.copies()}
-    return LocalSegments(
+    return LocalFiles(
         root=str(directory.parent),
         operator=directory.name,
         subtask=0,
@@ -263,7 +262,7 @@ def test_what_tasks_left_that_were_killed_is_deleted_when_it_is_old(host: Host) 
         os.utime(left[name], (now_s - 100_000,) * 2)
     for name in ("1" * 32, "b.inprogress", "8.1"):
         os.utime(left[name], (now_s,) * 2)
-    segments.keep(host.names())
+    segments.finish(host.names())
     assert [path.exists() for path in left.values()] == [False, True] * 3
     host.run()
 
@@ -272,7 +271,7 @@ def test_a_directory_in_use_is_not_taken_for_dead(host: Host) -> None:
     host.run()
     directory = host.local / "holdfast"
     os.utime(directory, (0, 0))
-    local_segments(host).keep(host.names())
+    local_segments(host).finish(host.names())
     assert directory.stat().st_mtime > 0
 
 

@@ -1,9 +1,9 @@
-"""Directories that must not lie in each other."""
+"""Directories that must not overlap."""
 
 import pytest
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.checkpoint_location import check_apart
+from holdfast.spark.checkpoint_location import check_disjoint
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from holdfast.spark.checkpoint_location import check_apart
 def test_what_lies_in_the_other_is_refused_however_it_is_spelled(
     location: str, directory: str
 ) -> None:
-    with pytest.raises(InvalidRequestError, match="name a checkpoint directory beside it"):
-        check_apart(location, directory, "job")
+    with pytest.raises(InvalidRequestError, match="outside of the checkpointLocation"):
+        check_disjoint(location, directory, "job")
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_what_lies_in_the_other_is_refused_however_it_is_spelled(
     ],
 )
 def test_what_lies_beside_is_not(location: str, directory: str | None) -> None:
-    check_apart(location, directory, "job")
+    check_disjoint(location, directory, "job")

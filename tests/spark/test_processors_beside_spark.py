@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import holdfast
 from holdfast.locations import latest_checkpoint
-from holdfast.spark import checkpointed, keyed
+from holdfast.spark import keyed, stateful_query
 
 _BATCHES = 6
 _ATTEMPTS = 3
@@ -157,7 +157,7 @@ def test_a_processor_sees_and_keeps_what_it_does_on_spark_through_restarts(
                 def take(rows: DataFrame, _: int) -> None:
                     seen.extend(row.out for row in operator.apply(rows).collect())
 
-                return ours.rows.writeStream.foreachBatch(checkpointed(take, operator))
+                return ours.rows.writeStream.foreachBatch(stateful_query(take, operator))
 
             expected, watermark = native.run(batch, of_spark)
             assert ours.run(batch, of_ours) == (expected, watermark)

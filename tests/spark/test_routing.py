@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import StatefulOperator, checkpointed
+from holdfast.spark import StatefulOperator, stateful_query
 
 # Nulls, a few keys that come again and again, and one that is new each time.
 ROWS = "id", "nullif(id % 7, 3) as k", "if(id % 5 = 0, null, name) as `a name`"
@@ -120,7 +120,9 @@ def test_rows_that_would_come_to_others_than_their_state_are_refused(job: Job) -
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7), key="id"))
     job.feed(files=1, rows=20)
-    refused(job, job.operator(Groups(7), key="name"), r"deals rows by name .* dealt them by id ")
+    refused(
+        job, job.operator(Groups(7), key="name"), r"partitions rows by name .* partitioned by id "
+    )
     job.run(job.operator(Groups(7), key="id"))
     assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
 
@@ -153,12 +155,12 @@ def test_raw_partitions_of_an_operator_with_keys_are_not_spread_evenly(job: Job)
 
 
 NO_KEYS = {
-    "missing": r"no column \['missing'\], which is of its key; they have",
+    "missing": r"lack columns \['missing'\] of its key; they have",
     "map": r"column 'map' of the key of operator 'map' has type map<bigint,string>",
     "nested": r"column 'nested' .* has type struct<",
-    "K": r"no column \['K'\]",
+    "K": r"lack columns \['K'\]",
     "collated": r"has type string collate UNICODE_CI: strings that are equal",
-    "point": r"has type struct<p:geometry\(0\)>, for which Spark has no hash",
+    "point": r"has type struct<p:geometry\(0\)>, which Spark can't hash",
 }
 
 
@@ -181,5 +183,5 @@ def test_columns_that_can_be_no_key_are_refused_by_name(job: Job) -> None:
         raise OSError("as planned")
 
     with pytest.raises(StreamingQueryException, match="as planned"):
-        job.run(checkpointed(process, *operators.values()))
+        job.run(stateful_query(process, *operators.values()))
     assert job.completed() == []

@@ -41,7 +41,7 @@ from holdfast.spark.checkpoint_location import (
     Moves,
     batch_at,
     newest_committed,
-    rewritten,
+    rewrite_paths,
     tree,
 )
 from holdfast.spark.savepoints import restore as restoring
@@ -525,7 +525,7 @@ def test_paths_of_schemas_have_a_scheme_that_spark_has(location: str, old: str, 
         return f'v2\n{{"stateStoreInfo":[{{"stateSchemaFilePaths":{schemas}}}]}}'.encode()
 
     path = "state/0/_metadata/v2/0"
-    changed = rewritten(path, text(old), checkpoint_location=location, moves=Moves({}))
+    changed = rewrite_paths(path, text(old), checkpoint_location=location, moves=Moves({}))
     assert changed == text(new)
 
 

@@ -297,7 +297,7 @@ def test_a_roll_back_that_an_older_version_has_begun_is_finished(stopped: str) -
 def test_checkpoints_of_operators_are_not_restored_among_files_of_spark(
     savepoint: str, fork: str, inside: str
 ) -> None:
-    with pytest.raises(InvalidRequestError, match="lie in each other"):
+    with pytest.raises(InvalidRequestError, match="overlap"):
         restore_savepoint(savepoint, fork, checkpoint_dir=f"{fork}{inside}")
     assert all_files(fork) == {}
 
@@ -306,7 +306,7 @@ def test_files_of_spark_are_not_restored_into_a_jobs_directory(
     savepoint: str, directory: str
 ) -> None:
     jobs = f"{directory}/jobs"
-    with pytest.raises(InvalidRequestError, match="lie in each other"):
+    with pytest.raises(InvalidRequestError, match="overlap"):
         restore_savepoint(savepoint, f"{jobs}/one/shared", checkpoint_dir=jobs, job_id="one")
     assert all_files(jobs) == {}
     restore_savepoint(savepoint, f"{jobs}/spark", checkpoint_dir=jobs, job_id="one")

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import Sink, StatefulOperator, checkpointed
+from holdfast.spark import Sink, StatefulOperator, stateful_query
 
 ALLOW = "spark.holdfast.checkpoint.allow-non-restored-state"
 
@@ -80,7 +80,7 @@ def test_persisted_rows_go_to_two_operators_and_the_sink(job: Job) -> None:
         odd_rows = odd.apply(rows.where("id % 2 = 1"))
         job.write(odd_rows.union(even.apply(rows.where("id % 2 = 0"))), batch_id)
 
-    job.run(checkpointed(process, shared, odd, even))
+    job.run(stateful_query(process, shared, odd, even))
     check_every_row_is_there_once(job, "shared", "odd", "even")
     assert sum(counted) == len(job.ids_fed) - len(job.ids_held("shared"))
     assert count_of_kept_rows(job.spark) == 0
@@ -97,7 +97,7 @@ def test_what_nobody_reads_is_run_by_the_coordinator(job: Job) -> None:
         nothing.apply(rows.limit(0))
         job.write(read.apply(rows), batch_id)
 
-    job.run(checkpointed(process, read, unread, behind, nothing))
+    job.run(stateful_query(process, read, unread, behind, nothing))
     assert job.completed() == [2]
     check_every_row_is_there_once(job, "read")
     assert len(job.ids_held("unread")) == len(job.ids_held("read"))
@@ -169,7 +169,7 @@ def test_a_function_that_uses_operators_in_the_wrong_way_makes_no_checkpoint(
     job.feed(files=1, rows=1000)
     first, second = job.part(Groups(1), "one"), job.part(Groups(1), "two")
     with pytest.raises(StreamingQueryException, match=DECLINED[uses]):
-        job.run(checkpointed(lambda rows, _: uses(first, second, rows), first, second))
+        job.run(stateful_query(lambda rows, _: uses(first, second, rows), first, second))
     assert job.completed() == []
 
 
@@ -179,7 +179,9 @@ def test_an_operator_is_applied_once_in_a_batch_and_to_rows_that_can_be_read(job
 
     def process(rows: DataFrame, batch_id: int) -> None:
         for operator in (untold, other):
-            with pytest.raises(InvalidRequestError, match="pass this very one to checkpointed"):
+            with pytest.raises(
+                InvalidRequestError, match="pass the same object also to stateful_query"
+            ):
                 operator.apply(rows)
         with pytest.raises(InvalidRequestError, match=r"call its apply\("):
             told(rows, batch_id)
@@ -191,22 +193,22 @@ def test_an_operator_is_applied_once_in_a_batch_and_to_rows_that_can_be_read(job
         with pytest.raises(InvalidRequestError, match="'told' is applied twice"):
             told.apply(rows)
 
-    job.run(checkpointed(process, told))
+    job.run(stateful_query(process, told))
     assert job.completed() == [1]
 
 
 def test_bad_arguments_of_checkpointed_are_refused_at_once(spark: SparkSession, job: Job) -> None:
     operator = job.part(Groups(1), "one")
     with pytest.raises(InvalidRequestError, match="two operators have the uid 'one'"):
-        checkpointed(job.write, operator, job.part(Groups(2), "one"))
+        stateful_query(job.write, operator, job.part(Groups(2), "one"))
     with pytest.raises(InvalidRequestError, match="'operator' has a sink"):
-        checkpointed(job.write, job.operator(Groups(1)))
+        stateful_query(job.write, job.operator(Groups(1)))
     with pytest.raises(InvalidRequestError, match="no operator was given"):
-        checkpointed(job.write)
-    with pytest.raises(InvalidRequestError, match="Groups is no operator"):
-        checkpointed(job.write, cast("StatefulOperator", Groups(1)))
-    with pytest.raises(InvalidRequestError, match="can't be called"):
-        checkpointed(cast("Sink", 5), operator)
+        stateful_query(job.write)
+    with pytest.raises(InvalidRequestError, match="Groups is not an operator"):
+        stateful_query(job.write, cast("StatefulOperator", Groups(1)))
+    with pytest.raises(InvalidRequestError, match="must be a function of rows"):
+        stateful_query(cast("Sink", 5), operator)
     with pytest.raises(InvalidRequestError, match="outside of a micro-batch"):
         operator.apply(spark.range(1))
 
@@ -289,7 +291,7 @@ def test_the_function_of_a_query_and_its_operators_are_told_of_checkpoints(job: 
     function = GroupsToldOnDriver(70)
     operator = job.part(function, "operator")
     process = Process(operator)
-    query = checkpointed(process, operator)
+    query = stateful_query(process, operator)
     job.run(query)
     job.feed(files=2)
     with pytest.raises(StreamingQueryException, match="as planned"):

@@ -60,7 +60,7 @@ def state_of(checkpoint: CompletedCheckpoint) -> list[dict[str, bytes]]:
 
 
 def kept_by(driver: CheckpointCoordinator) -> list[CompletedCheckpoint]:
-    return load_checkpoints(driver.access)
+    return load_checkpoints(driver.job.access)
 
 
 def sweep_all(directory: str) -> set[str]:
@@ -137,7 +137,7 @@ class TestAJobThatGoesOn:
 def coordinated_again(directory: str) -> CheckpointCoordinator:
     """A new driver of the job, which goes on from its last checkpoint."""
     driver = coordinator(directory)
-    last = load_checkpoints(driver.access)[-1]
+    last = load_checkpoints(driver.job.access)[-1]
     begun(driver, last.checkpoint_id)
     return driver
 

@@ -11,8 +11,8 @@ from jobs.keyed_operators import Totals
 
 from holdfast.backends.keyed import BackendName, RocksDBSettings
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.local_state import StateSettings
 from holdfast.spark.settings import Settings
-from holdfast.spark.warm_state import WarmSettings
 
 SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
 OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
@@ -43,9 +43,9 @@ def test_a_job_goes_on_with_another_backend_and_parallelism(
                 schema=SCHEMA,
                 output=OUTPUT,
                 parallelism=parallelism,
-                warm=WarmSettings(
+                state=StateSettings(
                     local_bytes=1 << 30,
-                    segment_bytes=1 << 30,
+                    duplicate_files=True,
                     backend=backend,
                     backends=tuple(backends.items()),
                 ),
@@ -77,25 +77,25 @@ def test_a_task_that_fails_leaves_no_database_on_the_host(
         Fails(),
         schema=SCHEMA,
         output=OUTPUT,
-        warm=WarmSettings(segment_bytes=1 << 30, backend="rocksdb"),
+        state=StateSettings(local_bytes=1 << 30, backend="rocksdb"),
     )
     with pytest.raises(ValueError, match="it fails"):
         job.run([{"key": key, "id": key} for key in KEYS])
     # Not even while somebody has the error, and all that led to it, still.
-    assert list(local.rglob("segments/*"))
+    assert list(local.rglob("holdfast/*"))
     assert not list(local.rglob("*.rocksdb"))
 
 
 def test_backends_are_set_for_the_job_and_for_operators_by_uid() -> None:
     key = "spark.holdfast.state.backend"
     memory = {"spark.holdfast.state.backend.rocksdb.memory": "64m"}
-    assert Settings.parse({}).warm.backend == "columnar"
-    warm = Settings.parse({key: " RocksDB "} | memory).warm
-    assert (warm.backend, warm.backends) == ("rocksdb", ())
-    assert warm.rocksdb == RocksDBSettings(memory_bytes=64 << 20, processes=None)
-    warm = Settings.parse({key: "hashmap, a=b=rocksdb, c = columnar"}).warm
-    assert warm.backend == "heap"
-    assert warm.backends == (("a=b", "rocksdb"), ("c", "columnar"))
+    assert Settings.parse({}).state.backend == "columnar"
+    state = Settings.parse({key: " RocksDB "} | memory).state
+    assert (state.backend, state.backends) == ("rocksdb", ())
+    assert state.rocksdb == RocksDBSettings(memory_bytes=64 << 20, processes=None)
+    state = Settings.parse({key: "hashmap, a=b=rocksdb, c = columnar"}).state
+    assert state.backend == "heap"
+    assert state.backends == (("a=b", "rocksdb"), ("c", "columnar"))
     for wrong in ("", "forst", "=heap", "heap,", "a="):
         with pytest.raises(InvalidRequestError, match=r"state\.backend"):
             Settings.parse({key: wrong})
@@ -127,7 +127,7 @@ def test_the_tasks_of_an_executor_share_rocksdbs_memory(
     spark: dict[str, str], tasks: int | None
 ) -> None:
     memory = {"spark.holdfast.state.backend.rocksdb.memory": "64m"}
-    settings = Settings.parse(spark | memory).warm.rocksdb
+    settings = Settings.parse(spark | memory).state.rocksdb
     assert settings.processes == tasks
     assert settings.share_bytes == (64 << 20) // (tasks or os.cpu_count() or 1)
 
@@ -150,7 +150,7 @@ def test_rocksdb_is_set_by_the_names_of_flink() -> None:
         "metrics": "true",
     }
     prefix = "spark.holdfast.state.backend.rocksdb."
-    parsed = Settings.parse({prefix + key: text for key, text in settings.items()}).warm.rocksdb
+    parsed = Settings.parse({prefix + key: text for key, text in settings.items()}).state.rocksdb
     assert parsed == RocksDBSettings(
         memory_bytes=64 << 20,
         processes=None,
@@ -190,7 +190,7 @@ def test_what_rocksdb_says_of_itself_is_in_the_statistics_if_that_is_asked_for(
             schema=SCHEMA,
             output=OUTPUT,
             parallelism=1,
-            warm=WarmSettings(
+            state=StateSettings(
                 backend="rocksdb", rocksdb=RocksDBSettings(processes=4, has_metrics=has_metrics)
             ),
         )

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import aggregates, checkpointed, keyed, windows
+from holdfast.spark import aggregates, keyed, stateful_query, windows
 from holdfast.spark.by_key import KeyedRows
 
 S = 1_000_000
@@ -101,7 +101,9 @@ def test_rows_that_are_late_for_their_windows_are_counted(by: str, job: Job) -> 
     def process(batch: DataFrame, _: int) -> None:
         operator.apply(batch).collect()
 
-    query = checkpointed(process, operator)  # no batch for timers, whose figures would be the last
+    query = stateful_query(
+        process, operator
+    )  # no batch for timers, whose figures would be the last
     job.start(query, stream(job), availableNow=True).awaitTermination()
     subtasks = job.latest().metadata.operators["sums"].subtasks.values()
     assert sum(each.statistics.rows_late for each in subtasks if each.statistics) == 2
@@ -126,7 +128,7 @@ def test_the_operators_of_two_outputs_share_a_query(job: Job) -> None:
         for name, operator in (("counts", counts), ("sums", sums)):
             seen[name] = sorted(tuple(row) for row in operator.apply(batch).collect())
 
-    job.start(checkpointed(process, counts, sums), rows, availableNow=True).awaitTermination()
+    job.start(stateful_query(process, counts, sums), rows, availableNow=True).awaitTermination()
     assert seen == {"counts": [(0, 2), (1, 2), (2, 2)], "sums": [(0, 3), (1, 5), (2, 7)]}
 
 
@@ -147,6 +149,15 @@ def test_a_stream_is_written_by_foreach_batch_alone(
     writer = by_key(job).agg(n=aggregates.count()).writeStream
     with pytest.raises(InvalidRequestError, match="needs foreachBatch"):
         write(writer)
+
+
+def test_wrong_setting_of_the_session_is_refused_at_start(job: Job) -> None:
+    writer = by_key(job).agg(n=aggregates.count()).writeStream.foreachBatch(print)
+    with session_with(job.spark, {"spark.holdfast.checkpoint.num-retained": "0"}):
+        with pytest.raises(
+            InvalidRequestError, match=r"num-retained' must be a number, at least 1"
+        ):
+            writer.start()
 
 
 def test_rows_that_are_kept_are_read_in_several_actions(job: Job) -> None:

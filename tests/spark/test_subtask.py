@@ -11,9 +11,11 @@ from holdfast.errors import CheckpointDeclinedError, CheckpointError, InvalidReq
 from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.spark import Settings, StatefulFunction
 from holdfast.spark.subtask import (
+    CheckpointInfo,
     JobStorage,
-    Shipment,
+    OperatorInfo,
     SubtaskRunner,
+    TaskPayload,
     decode_acknowledgements,
 )
 from holdfast.testing import ManualClock
@@ -50,25 +52,26 @@ def run(
     settings = Settings.parse({"spark.holdfast.checkpoint.dir": "file:///nowhere"})
     reported = Reported()
     runner = SubtaskRunner(
-        uid="operator",
+        operator=OperatorInfo(
+            uid="operator",
+            parallelism=1,
+            key=None,
+            input_schema=Job.arrow_schema,
+            output_schema=Job.arrow_schema,
+        ),
+        checkpoint=CheckpointInfo(
+            checkpoint_id=1,
+            location_reference=access.initialize_location_for_checkpoint(1).location_reference,
+        ),
         job=JobStorage(
             job_id="job",
             storage=storage,
             stores=settings.stores,
             compression=settings.compression,
-            warm=settings.warm,
+            state=settings.state,
             clock=clock,
         ),
-        checkpoint_id=1,
-        location_reference=access.initialize_location_for_checkpoint(1).location_reference,
-        restored_checkpoint_id=None,
-        shipment=Shipment(cloudpickle.dumps(function), (StoredSubtask(),), None),  # type: ignore[no-untyped-call]
-        parallelism=1,
-        is_dealt=True,
-        key=None,
-        may_refer=True,
-        input_schema=Job.arrow_schema,
-        output_schema=Job.arrow_schema,
+        payload=TaskPayload(cloudpickle.dumps(function), (StoredSubtask(),), None),  # type: ignore[no-untyped-call]
         reports=reported,
     )
     rows = pa.record_batch(

@@ -90,7 +90,7 @@ def test_a_new_query_begins_with_what_was_written(
         rows = run_all_kinds(job, parallelism, rows=0)
     assert sorted(element for row in rows for element in row.list) == sorted([*range(10), 0, 1, 2])
     assert [row.rules for row in rows] == [["limit=10"]] * parallelism
-    assert f"doesn't begin with {pointer}" in caplog.text
+    assert f"ignores savepoint {pointer}" in caplog.text
 
 
 @pytest.mark.exhaustive
@@ -129,7 +129,7 @@ def test_an_operator_with_keys_begins_where_its_keys_are(spark: SparkSession, jo
     job.settings[PATH] = pointer
     job.feed(files=1, rows=3)
     schema = Job.schema + TellsOfItself.added
-    with pytest.raises(StreamingQueryException, match="deals rows evenly"):
+    with pytest.raises(StreamingQueryException, match="partitions rows evenly"):
         job.run(job.operator(TellsOfItself(), schema=schema))
     job.run(job.operator(TellsOfItself(), schema=schema, key="name"))
     stored = job.latest().metadata.operators["operator"]

@@ -9,6 +9,7 @@ from holdfast.backends.keyed.columnar.columnar_table import ColumnarTable
 from holdfast.backends.keyed.columnar.compaction import Compaction, NewSegment
 from holdfast.backends.keyed.columnar.policy import MergePolicy
 from holdfast.backends.keyed.columnar.segment_store import SegmentStore, Workspace
+from holdfast.backends.keyed.compatibility import check_same_spec
 from holdfast.backends.keyed.segments import (
     Manifest,
     Section,
@@ -87,8 +88,7 @@ class ColumnarStateTables:
         self._store = SegmentStore(directory, self._workspace, streams)
         self._tables: dict[str, ColumnarTable] = {}
         self._now_ms = 0
-        # Snapshots may be written in another thread.
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # snapshots can be written in another thread
         self._written: dict[int, Mapping[str, StreamStateHandle]] = {}  # by checkpoint
         self._confirmed: Mapping[str, StreamStateHandle] = streams if may_refer else {}
         self._confirmed_id = 0
@@ -103,11 +103,7 @@ class ColumnarStateTables:
     ) -> ColumnarTable:
         table = self._tables.get(spec.name)
         if table is not None:
-            if not table.spec.equals(spec):
-                message = (
-                    f"state {spec.name!r} was requested as {table.spec} before, and now as {spec}"
-                )
-                raise InvalidRequestError(message)
+            check_same_spec(table.spec, spec)
             return table
         manifest = self._restored.get(spec.name)
         if manifest is None:

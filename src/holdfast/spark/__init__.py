@@ -13,7 +13,7 @@ from holdfast.spark.operators import (
     Sink,
     StatefulFunction,
 )
-from holdfast.spark.query import StatefulOperator, StatefulQuery, checkpointed, stateful
+from holdfast.spark.query import StatefulOperator, StatefulQuery, stateful, stateful_query
 from holdfast.spark.savepoints import (
     NewOperator,
     RestoredQuery,
@@ -49,7 +49,6 @@ __all__ = [
     "StatefulOperator",
     "StatefulQuery",
     "application_id",
-    "checkpointed",
     "configure",
     "copy_savepoint",
     "import_spark_state",
@@ -63,6 +62,7 @@ __all__ = [
     "settings_table",
     "spark_initial_state",
     "stateful",
+    "stateful_query",
     "stop_with_savepoint",
     "subtask_of_key",
     "take_savepoint",

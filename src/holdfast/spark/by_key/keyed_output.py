@@ -32,7 +32,7 @@ class KeyedOutput:
 
     @cached_property
     def operator(self) -> StatefulOperator:
-        """The operator without the stream, for `checkpointed`, where it is applied to rows of batches.
+        """The operator without the stream, for `stateful_query`, where it is applied to rows of batches.
 
         If it has timers, `IdleTicks` runs batches for them.
         """

@@ -1,58 +1,64 @@
-"""Spark's own directory of a query: its logs parsed, its files selected, the link to our checkpoints.
+"""Spark's checkpoint directory of a query: its logs decoded, its files selected, the link to our checkpoints.
 
-Start with `file_names`, which draws the directory. `logs`, `metadata_file`, `link`, `application` and `zips` are about one
-kind of file each, `batches` reads where the query is. `selection` says which files count for a batch; of
-sources and states `source_logs` and `state_selection` know that. `rewriting` fits paths in files to another
-place. `small_files` and `trees` do what I/O there is. `savepoints/` calls all of it, `query/` leaves the link.
+Start with `file_names`, which draws the directory. `logs` reads the logs of batches, `selection` decides which files
+belong to a batch, `marker_files` is about the files at the top, and `paths` rewrites paths for another location.
+`files` does the I/O. `savepoints/` calls all of it, `query/` writes the link.
 """
 
-from holdfast.spark.checkpoint_location.application import (
-    APPLICATION_FILE,
-    decode_application,
-    encode_application,
-)
-from holdfast.spark.checkpoint_location.batches import (
-    batch_at,
-    inferred_settings,
-    newest_batch,
-    newest_committed,
-)
 from holdfast.spark.checkpoint_location.file_names import (
     is_hidden,
-    is_unique,
-    numbers,
+    is_immutable,
+    logged_batches,
     state_files,
 )
-from holdfast.spark.checkpoint_location.link import (
-    LINK_FILE,
-    Link,
-    encode_link,
-    has_link,
-    read_link,
+from holdfast.spark.checkpoint_location.files import (
+    delete,
+    names_in,
+    opener,
+    read,
+    read_json,
+    read_json_in,
+    read_text,
+    replace,
+    tree,
+    write,
+    write_stream,
+    zip_parts,
 )
 from holdfast.spark.checkpoint_location.logs import (
     PROVIDER_CLASS,
     SHUFFLE_PARTITIONS,
     STATE_STORE,
     LoggedBatch,
+    batch_at,
     decode_offsets,
+    inferred_settings,
+    newest_batch,
+    newest_committed,
 )
-from holdfast.spark.checkpoint_location.metadata_file import METADATA, query_id_of, with_query_id
-from holdfast.spark.checkpoint_location.places import check_apart, is_within
-from holdfast.spark.checkpoint_location.rewriting import Moves, for_spark, has_paths, rewritten
-from holdfast.spark.checkpoint_location.selection import UNFINISHED_FILE, beyond, select
-from holdfast.spark.checkpoint_location.small_files import (
-    delete,
-    names_in,
-    read,
-    read_json,
-    read_json_in,
-    read_text,
-    replace,
-    write,
+from holdfast.spark.checkpoint_location.marker_files import (
+    APPLICATION_FILE,
+    LINK_FILE,
+    METADATA,
+    UNFINISHED_FILE,
+    Link,
+    decode_application,
+    encode_application,
+    encode_link,
+    has_link,
+    query_id_of,
+    read_link,
+    with_query_id,
 )
-from holdfast.spark.checkpoint_location.trees import materialised, opened, tree
-from holdfast.spark.checkpoint_location.zips import parts_of
+from holdfast.spark.checkpoint_location.paths import (
+    Moves,
+    check_disjoint,
+    has_paths,
+    is_within,
+    rewrite_paths,
+    spark_uri,
+)
+from holdfast.spark.checkpoint_location.selection import files_after, select
 
 __all__ = [
     "APPLICATION_FILE",
@@ -66,27 +72,24 @@ __all__ = [
     "LoggedBatch",
     "Moves",
     "batch_at",
-    "beyond",
-    "check_apart",
+    "check_disjoint",
     "decode_application",
     "decode_offsets",
     "delete",
     "encode_application",
     "encode_link",
-    "for_spark",
+    "files_after",
     "has_link",
     "has_paths",
     "inferred_settings",
     "is_hidden",
-    "is_unique",
+    "is_immutable",
     "is_within",
-    "materialised",
+    "logged_batches",
     "names_in",
     "newest_batch",
     "newest_committed",
-    "numbers",
-    "opened",
-    "parts_of",
+    "opener",
     "query_id_of",
     "read",
     "read_json",
@@ -94,10 +97,13 @@ __all__ = [
     "read_link",
     "read_text",
     "replace",
-    "rewritten",
+    "rewrite_paths",
     "select",
+    "spark_uri",
     "state_files",
     "tree",
     "with_query_id",
     "write",
+    "write_stream",
+    "zip_parts",
 ]

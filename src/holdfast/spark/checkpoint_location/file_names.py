@@ -1,16 +1,16 @@
-"""How files of a checkpointLocation are called, and what their names say. Pure.
+"""Names of the files of a checkpointLocation. Pure.
 
-    offsets/N, commits/N                     two of each: Spark wants the one before too
-    sources/<source>/<k>, <k>.compact        what the source has seen, up to the batch's offset
-    sources/<source>/offsets/<k>             the same, of Iceberg
-    state/<operator>/_metadata/…             what the operator is; v2/<batch> from that batch on
+    offsets/N, commits/N                     two of each: Spark also reads the one before
+    sources/<source>/<k>, <k>.compact        files that the source has seen, up to the batch's offset
+    sources/<source>/offsets/<k>             the same, for Iceberg
+    state/<operator>/_metadata/…             properties of the operator; v2/<batch> from that batch on
     state/<operator>/_stateSchema/…/<batch>_…
     state/<operator>/<partition>/[<store>/]<version>[_<id>].delta|snapshot|zip|changelog[.crc]
-                                             version N + 1 is the state behind batch N
-    state/<operator>/<partition>/[<store>/]SSTs/…    parts of the zips, which name them
+                                             version N + 1 is the state after batch N
+    state/<operator>/<partition>/[<store>/]SSTs/…    parts of the zips, which refer to them
 
-Names that begin with a dot are Hadoop's side files, and files in the making; `…_$folder$` stands
-for a directory in S3.
+Names that begin with a dot are Hadoop's side files, and files in progress; `…_$folder$` represents
+a directory in S3.
 """
 
 import re
@@ -30,21 +30,21 @@ _SCHEMA_BATCH = re.compile(r"state/[^/]+/_stateSchema/.*?([0-9]+)_[^/]*")
 _PARTITION = re.compile(r"state/(?P<operator>[^/]+)/(?P<partition>[0-9]+)(?:/(?P<rest>.*))?")
 _PART = re.compile(r"state/[^/]+/[0-9]+/(?:[^/]+/)?(?:SSTs|logs)/[^/]+")
 _INITIAL_OFFSET = "offsets/"
-_UNIQUE = re.compile(
+_IMMUTABLE = re.compile(
     r"state/.*(?:/SSTs/[^/]+\.sst|/_stateSchema/.*|/[0-9]+_[0-9a-f-]{36}\.[a-z.]+)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """A file of one version of a store's state, by its name.
+    """The name of a file that contains one version of a store's state.
 
     Attributes:
         path: The file, relative to the checkpointLocation.
         version: The version of the state.
-        state_id: Tells attempts at a version apart; None in format 1, which has no ids.
+        state_id: Id of the attempt at the version; None in format 1, which has no ids.
         kind: `delta` or `changelog` for changes, `snapshot` or `zip` for a whole state.
-        is_checksum: Whether the file only holds the checksum of such a file.
+        is_checksum: Whether the file is only the checksum of such a file.
     """
 
     path: str
@@ -69,39 +69,39 @@ class PartitionPath(NamedTuple):
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a file is a side file, or a file in the making."""
+    """Return whether a file is a side file or a file in progress."""
     name = path.rpartition("/")[2]
     return name.startswith(".") or name.endswith("_$folder$")
 
 
-def is_unique(path: str) -> bool:
-    """Whether a file of that name never gets another content."""
-    return _UNIQUE.fullmatch(path) is not None
+def is_immutable(path: str) -> bool:
+    """Return whether a file of that name never gets another content."""
+    return _IMMUTABLE.fullmatch(path) is not None
 
 
 def is_part_of_zip(path: str) -> bool:
-    """Whether a file holds data of a zip beside it, which names the file."""
+    """Return whether a file contains data of a zip next to it, which refers to the file."""
     return _PART.fullmatch(path) is not None
 
 
 def is_compact(path: str) -> bool:
-    """Whether an entry of a source's log also has all entries before it."""
+    """Return whether an entry of a source's log also contains all entries before it."""
     return path.endswith(".compact")
 
 
-def numbers(paths: Iterable[str], log: str) -> list[int]:
-    """The entries of a log, `offsets` or `commits`, in order."""
+def logged_batches(paths: Iterable[str], log: str) -> list[int]:
+    """Return the batches that have entries in a log, `offsets` or `commits`, in order."""
     return sorted(number for path in paths if (number := log_entry(path, log)) is not None)
 
 
 def log_entry(path: str, log: str) -> int | None:
-    """The batch of an entry of a log, `offsets` or `commits`; None for any other file."""
+    """Return the batch of an entry of a log, `offsets` or `commits`; None for any other file."""
     directory, _, name = path.partition("/")
     return int(name) if directory == log and _NUMBER.fullmatch(name) else None
 
 
 def source_entry(path: str) -> int | None:
-    """Number of an entry of a source's log; None for any other file."""
+    """Return the number of an entry of a source's log; None for any other file."""
     _, _, rest = path.removeprefix("sources/").partition("/")
     rest = rest.removeprefix(_INITIAL_OFFSET)
     match = _NUMBER.fullmatch(rest) or _COMPACT.fullmatch(rest)
@@ -109,7 +109,7 @@ def source_entry(path: str) -> int | None:
 
 
 def partition_path(path: str) -> PartitionPath | None:
-    """The parts of a path at or below the directory of a partition; None for any other path."""
+    """Split a path at or below the directory of a partition; None for any other path."""
     match = _PARTITION.fullmatch(path)
     if match is None:
         return None
@@ -117,7 +117,7 @@ def partition_path(path: str) -> PartitionPath | None:
 
 
 def state_file(path: str) -> StateFile | None:
-    """The partition and version that the name of a state file says; None for any other file."""
+    """Parse the name of a state file; None for any other file."""
     match = _VERSION.fullmatch(path.rpartition("/")[2])
     if match is None or _PARTITION.fullmatch(path) is None:
         return None
@@ -127,7 +127,7 @@ def state_file(path: str) -> StateFile | None:
 
 
 def state_files(paths: Iterable[str]) -> dict[str, list[StateFile]]:
-    """All files of versions of state, by the directory of their store."""
+    """Return all files of versions of state, by the directory of their store."""
     by_store: dict[str, list[StateFile]] = defaultdict(list)
     for path in paths:
         file = None if is_hidden(path) else state_file(path)
@@ -136,7 +136,7 @@ def state_files(paths: Iterable[str]) -> dict[str, list[StateFile]]:
     return by_store
 
 
-def batch_that_wrote(path: str) -> int | None:
-    """The batch that has written something about an operator, where the name says it."""
+def writing_batch(path: str) -> int | None:
+    """Return the batch that wrote a file about an operator, if the name contains it."""
     match = _OPERATOR_BATCH.fullmatch(path) or _SCHEMA_BATCH.fullmatch(path)
     return int(match[1]) if match else None

@@ -1,51 +1,54 @@
-"""Reads Spark's own logs of a batch. Pure: texts in, values out.
+"""Spark's logs of a query: decoded, and searched for the batch that the query has reached.
 
     offsets/<batch>    v1
                        {"batchTimestampMs":…,"conf":{"spark.sql.shuffle.partitions":"2",…},…}
-                       {"logOffset":3}      a line for each place that a source has in the plan
+                       {"logOffset":3}      a line for each position of a source in the plan
                        …
     commits/<batch>    v1, or v2 with
                        {"stateUniqueIds":{"<operator>":[["<id of a store's state>",…],…]},…}
                                             a list for each partition
 
-In version 2 of `offsets` there is a line `<name>:<offset>` for each source; a source without a name has its
-last place in the plan instead.
+Version 2 of `offsets` has a line `<name>:<offset>` for each source; a source without a name has its last
+position in the plan instead.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from holdfast.common import json_decoder
-from holdfast.errors import CheckpointCorruptedError
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
+from holdfast.spark.checkpoint_location.file_names import logged_batches, state_file
+from holdfast.spark.checkpoint_location.files import names_in, read_text
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 STATE_STORE = "spark.sql.streaming.stateStore."
-"""How names of settings for Spark's own state begin."""
+"""The prefix of settings for Spark's own state."""
 PROVIDER_CLASS = f"{STATE_STORE}providerClass"
 
-_PLACE = re.compile("[0-9]{1,3}")
+_POSITION = re.compile("[0-9]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
 class LogOffset:
-    """How far the log of a source of files counts.
+    """The last entry of a file source's log that belongs to a batch.
 
-    A directory below `sources` has the number of its source, a line of `offsets` the number of a place in
-    the plan. A source that a plan has twice has two places, so that sources behind it have other numbers
-    than their directories.
+    A directory below `sources` has the number of its source, a line of `offsets` the number of a position in
+    the plan. A source that occurs twice in a plan has two positions, so that the numbers of later sources
+    differ from those of their directories.
 
     Attributes:
-        least: The last entry that counts for sure; -1 if it may be no such log.
-        last: The last that may count.
-        is_certain: Whether there is such a source for sure, and it is a log of files.
+        min_last: The last entry that certainly belongs to the batch; -1 if it is uncertain that this is a log.
+        max_last: The last entry that may belong to the batch.
+        is_certain: Whether the source certainly exists and has a log of files.
     """
 
-    least: int
-    last: int
+    min_last: int
+    max_last: int
     is_certain: bool
 
 
@@ -54,26 +57,26 @@ class Offsets:
     """An entry of the offset log.
 
     Attributes:
-        pinned: Settings that the checkpoint was begun with, and keeps.
-        log_offsets: For each source that is, or may be, a log of files, how far that counts; by
-            the name of its directory below `sources`.
-        begun_ms: When the batch was begun, milliseconds since 1970 UTC; None if it doesn't say.
+        pinned: Settings that the query had when it was started first, and keeps.
+        log_offsets: The last entry of each source that has, or may have, a log of files; by the name of its
+            directory below `sources`.
+        start_ms: Start of the batch, milliseconds since 1970 UTC; None if it is not recorded.
     """
 
     pinned: dict[str, str] = field(default_factory=dict)
     log_offsets: dict[str, LogOffset] = field(default_factory=dict)
-    begun_ms: int | None = None
+    start_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedBatch:
-    """A batch that the stream has come to, as Spark's logs have it.
+    """A batch in Spark's logs.
 
     Attributes:
         batch_id: The number of the batch.
-        is_committed: Whether Spark has noted that it is done.
-        offsets: Spark's entry of the offset log.
-        state_ids: Looks up which ids of a version of the state count; none in format 1.
+        is_committed: Whether the commit log contains it.
+        offsets: Its entry of the offset log.
+        state_ids: Returns the ids of the committed files of a version of the state; none in format 1.
     """
 
     batch_id: int
@@ -83,37 +86,95 @@ class LoggedBatch:
 
     @property
     def version(self) -> int:
-        """Version of the state that Spark goes on from."""
-        # A batch that is not committed Spark does again, from the state before it.
+        """The version of the state from which Spark resumes."""
+        # Spark repeats a batch that is not committed, from the state before it.
         return self.batch_id + self.is_committed
 
 
-def decode_offsets(text: str, *, uri: str) -> Offsets:
-    """Read an entry of the offset log.
+def newest_committed(checkpoint_location: str) -> int | None:
+    """Return the last batch in the commit log; None if there is no such batch."""
+    return _newest(checkpoint_location, "commits")
+
+
+def newest_batch(checkpoint_location: str) -> int | None:
+    """Return the last batch in the offset log; None if there is no such batch."""
+    return _newest(checkpoint_location, "offsets")
+
+
+def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) -> LoggedBatch:
+    """Read the entries of a batch from Spark's logs.
+
+    Args:
+        checkpoint_location: The directory of the logs.
+        paths: All files there.
+        batch_id: The batch.
 
     Raises:
-        CheckpointCorruptedError: The text is something else.
+        CheckpointNotFoundError: The logs no longer contain the batch, or not yet.
+        CheckpointCorruptedError: An entry can't be read.
+    """
+    uri = f"{checkpoint_location}/offsets/{batch_id}"
+    if f"offsets/{batch_id}" not in paths:
+        raise CheckpointNotFoundError(f"Spark's logs don't have batch {batch_id}", uri)
+    committed = logged_batches(paths, "commits")
+
+    @cache  # many stores ask for the same version, and most versions are not needed
+    def state_ids(version: int) -> frozenset[str]:
+        if version - 1 not in committed:
+            return frozenset()
+        entry = f"{checkpoint_location}/commits/{version - 1}"
+        return decode_state_ids(read_text(entry), uri=entry)
+
+    return LoggedBatch(
+        batch_id=batch_id,
+        is_committed=batch_id in committed,
+        offsets=decode_offsets(read_text(uri), uri=uri),
+        state_ids=state_ids,
+    )
+
+
+def inferred_settings(paths: Collection[str]) -> dict[str, str]:
+    """Infer settings from names of files that Spark doesn't store itself."""
+    files = [file for path in paths if (file := state_file(path)) is not None]
+    settings = {}
+    if any(file.state_id for file in files):
+        settings[f"{STATE_STORE}checkpointFormatVersion"] = "2"
+    if any(file.kind == "changelog" for file in files):
+        settings[f"{STATE_STORE}rocksdb.changelogCheckpointing.enabled"] = "true"
+    return settings
+
+
+def _newest(checkpoint_location: str, log: str) -> int | None:
+    names = names_in(f"{checkpoint_location}/{log}")
+    return max(logged_batches((f"{log}/{name}" for name in names), log), default=None)
+
+
+def decode_offsets(text: str, *, uri: str) -> Offsets:
+    """Decode an entry of the offset log.
+
+    Raises:
+        CheckpointCorruptedError: The text is not such an entry.
     """
     version, _, body = text.partition("\n")
     first, *lines = body.split("\n")
-    head = _json(first, uri)
+    head = _decode(first, uri)
     pinned = head.get("conf", {})
-    begun_ms = head.get("batchTimestampMs")
+    start_ms = head.get("batchTimestampMs")
     return Offsets(
         {str(key): str(value) for key, value in pinned.items()},
-        _named(lines) if version == "v2" else _numbered(lines),
-        begun_ms if isinstance(begun_ms, int) else None,
+        _decode_names(lines) if version == "v2" else _decode_positions(lines),
+        start_ms if isinstance(start_ms, int) else None,
     )
 
 
 def decode_state_ids(text: str, *, uri: str) -> frozenset[str]:
-    """Ids of the state that a batch has left, in an entry of the commit log; none in format 1.
+    """Decode the ids of the state files of a batch in an entry of the commit log; none in format 1.
 
     Raises:
-        CheckpointCorruptedError: The text is something else.
+        CheckpointCorruptedError: The text is not such an entry.
     """
     _, _, body = text.partition("\n")
-    operators = (_json(body, uri).get("stateUniqueIds") or {}).values()
+    operators = (_decode(body, uri).get("stateUniqueIds") or {}).values()
     return frozenset(
         str(state_id)
         for partitions in operators
@@ -123,46 +184,46 @@ def decode_state_ids(text: str, *, uri: str) -> frozenset[str]:
     )
 
 
-def _numbered(lines: list[str]) -> dict[str, LogOffset]:
-    """How far logs of files count, by the directory of the source; a line for every place."""
+def _decode_positions(lines: list[str]) -> dict[str, LogOffset]:
+    """Decode one line for each position in the plan; the result is by the directory of the source."""
     lasts = [_log_offset(line) for line in lines]
-    # Lines of the same source are equal, so the lines before each are of at least so many sources.
+    # Lines of the same source are equal: the number of different lines is a lower bound of that of sources.
     sources = [len(set(lines[:at])) for at in range(len(lines) + 1)]
     offsets = {}
     for number in range(len(lines)):
         possible = [lasts[at] for at in range(number, len(lines)) if sources[at] <= number]
-        offsets[str(number)] = _counted(possible, is_there=number < sources[-1])
+        offsets[str(number)] = _combine(possible, exists=number < sources[-1])
     return {name: offset for name, offset in offsets.items() if offset is not None}
 
 
-def _named(lines: list[str]) -> dict[str, LogOffset]:
-    """How far logs of files count, where a source has one line: its name, or last place, and offset."""
+def _decode_names(lines: list[str]) -> dict[str, LogOffset]:
+    """Decode one line for each source, with its name, or its last position, and its offset."""
     lasts = {name: _log_offset(rest) for name, _, rest in (line.partition(":") for line in lines)}
-    places = {int(name): last for name, last in lasts.items() if _PLACE.fullmatch(name)}
-    offsets = {name: _counted([last], is_there=True) for name, last in lasts.items()}
-    if sorted(places) != list(range(len(places))):  # some are twice, or have no offset yet
-        for number in range(max(places) + 1):
-            behind = [last for place, last in places.items() if place >= number]
-            offsets[str(number)] = _counted([None, *behind], is_there=False)
+    positions = {int(name): last for name, last in lasts.items() if _POSITION.fullmatch(name)}
+    offsets = {name: _combine([last], exists=True) for name, last in lasts.items()}
+    if sorted(positions) != list(range(len(positions))):  # some occur twice, or have no offset yet
+        for number in range(max(positions) + 1):
+            possible = [last for position, last in positions.items() if position >= number]
+            offsets[str(number)] = _combine([None, *possible], exists=False)
     return {name: offset for name, offset in offsets.items() if offset is not None}
 
 
-def _counted(possible: list[int | None], *, is_there: bool) -> LogOffset | None:
-    """How far the log of a directory counts; None if it can't hold a log of files.
+def _combine(possible: list[int | None], *, exists: bool) -> LogOffset | None:
+    """Combine the possible offsets of a directory; None if the directory can't contain a log of files.
 
     Args:
-        possible: The offsets that the directory's source can have; None for any that is no log's.
-        is_there: Whether the plan has a source with this directory for sure.
+        possible: The offsets that the directory's source can have; None for one that is not of a log of files.
+        exists: Whether the plan certainly has a source with this directory.
     """
     lasts = [last for last in possible if last is not None]
     if not lasts:
         return None
     is_log = len(lasts) == len(possible)
-    return LogOffset(min(lasts) if is_log else -1, max(lasts), is_log and is_there)
+    return LogOffset(min(lasts) if is_log else -1, max(lasts), is_log and exists)
 
 
 class _FileOffset(msgspec.Struct, forbid_unknown_fields=True):
-    """The offset of a source that is a log of files."""
+    """The offset of a source that has a log of files."""
 
     logOffset: int  # noqa: N815  # Spark's name
 
@@ -172,14 +233,14 @@ _ENTRY = json_decoder(dict[str, Any])
 
 
 def _log_offset(line: str) -> int | None:
-    """How far a line says that a log of files counts; None if the source has offsets of another kind."""
+    """Decode the offset of a log of files; None if the source has other offsets."""
     try:
         return _FILE_OFFSET.decode(line).logOffset
     except msgspec.MsgspecError:
-        return None  # Kafka has topics by name, other sources need not even be JSON
+        return None  # Kafka's has topics by name; other sources' need not even be JSON
 
 
-def _json(line: str, uri: str) -> dict[str, Any]:
+def _decode(line: str, uri: str) -> dict[str, Any]:
     try:
         return _ENTRY.decode(line)
     except msgspec.MsgspecError as error:

@@ -1,12 +1,14 @@
-"""The ways to Spark: a classic session of this process, or Spark Connect.
+"""Access to Spark from a batch: through a classic session of this process, or through Spark Connect.
 
-`engine` says what differs; `classic` and `connect` do it; `choice` picks the engine of a session for `query/`,
-which makes all calls. Start with `engine`.
+`engine` has the interface, which `classic` and `connect` implement; `query/` makes all calls. Start with `engine`.
 """
 
-from holdfast.spark.engines.choice import engine_of
-from holdfast.spark.engines.engine import Engine, Jobs, RunningQuery, guard_against_other_plans
-from holdfast.spark.engines.stopping import error_of_task
+from pyspark.sql import SparkSession
+
+from holdfast.common import Clock
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.engines.batch_errors import error_of_task
+from holdfast.spark.engines.engine import Engine, Jobs, RunningQuery, pin_planner_settings
 
 __all__ = [
     "Engine",
@@ -14,5 +16,28 @@ __all__ = [
     "RunningQuery",
     "engine_of",
     "error_of_task",
-    "guard_against_other_plans",
+    "pin_planner_settings",
 ]
+
+
+def engine_of(session: SparkSession, client_session: SparkSession | None, clock: Clock) -> Engine:
+    """Return the engine for a batch.
+
+    Args:
+        session: The session of the batch's rows.
+        client_session: With Spark Connect the client's session, which knows the query.
+        clock: Measures how long Spark's listeners are waited for.
+
+    Raises:
+        InvalidRequestError: The caller is not Spark.
+    """
+    # Each engine imports modules of PySpark that an installation for the other may lack.
+    if hasattr(session, "_jsparkSession"):
+        from holdfast.spark.engines.classic import ClassicEngine  # noqa: PLC0415
+
+        return ClassicEngine(session, clock)
+    if client_session is None:
+        raise InvalidRequestError("stateful(...) runs only as the function of foreachBatch")
+    from holdfast.spark.engines.connect import ConnectEngine  # noqa: PLC0415
+
+    return ConnectEngine(client_session, session)

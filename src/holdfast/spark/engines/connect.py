@@ -1,4 +1,4 @@
-"""Queries of Spark Connect: their batches run in a Python process beside the server."""
+"""Queries of Spark Connect: their batches run in a Python process next to the server."""
 
 import io
 import json
@@ -17,17 +17,17 @@ from holdfast.locations.file_systems import retry_deadline
 from holdfast.spark.checkpoint_location import read_text, replace
 from holdfast.spark.engines.engine import RunningQuery
 from holdfast.spark.settings import PREFIX, Settings, Stores
-from holdfast.spark.subtask import Shipment
+from holdfast.spark.subtask import TaskPayload
 
-MOST_BYTES_WITH_THE_FUNCTION = 16 << 20
-"""The most bytes that are sent to tasks with their function; a few times as many take a server down."""
+_MAX_PAYLOAD_BYTES = 16 << 20
+"""A few times this size makes a server fail."""
 
 _PROBE_DEADLINE_S = 10.0
 
-_BLACKENED = "spark.sql.redaction.string.regex"
-_HIDES_OPTIONS = "spark.sql.redaction.options.regex"
-_NOTHING = "(?!)"
-_MARK = "*********(redacted)"
+_REDACTED_STRINGS = "spark.sql.redaction.string.regex"
+_REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
+_NO_MATCH = "(?!)"
+_REDACTION = "*********(redacted)"
 
 _SINK = re.compile(
     r"ForeachBatchSink, (?P<query_id>[0-9a-f-]{36}), \[(?P<options>.*)\], \w+, \d+$", re.MULTILINE
@@ -37,7 +37,7 @@ _DEFAULT_LOCATION = "spark.sql.streaming.checkpointLocation"
 
 
 class _StreamingQuery(Protocol):
-    """The part of PySpark's class that is used; each kind of session has a class of its own."""
+    """The part of PySpark's class that is used; classic and Connect sessions have different classes."""
 
     @property
     def id(self) -> str: ...
@@ -53,21 +53,21 @@ class _StreamingQuery(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _OwnQuery:
-    """Values that stay the same over a run of a query.
+    """Values that stay the same during a run of a query.
 
     Attributes:
         query_id: Spark's id of the query.
         run_id: Spark's id of the run.
         location: Spark's checkpoint directory.
-        name: The query's name; empty if it has none.
-        is_ours: Whether Holdfast's own file systems reach that; to read it by Spark takes a job.
+        name: The query's name; empty if it has no name.
+        is_reachable: Whether Holdfast's file systems can read that directory; reading it with Spark takes a job.
     """
 
     query_id: str
     run_id: str
     location: str
     name: str
-    is_ours: bool
+    is_reachable: bool
 
 
 @dataclass(slots=True)
@@ -75,11 +75,11 @@ class ConnectEngine:
     """An `Engine` in the process that Spark starts for a run of a query.
 
     Args:
-        home: The session that the client has started the query in.
-        session: The query's own copy of it, in which batches come.
+        client_session: The session in which the client started the query.
+        session: The query's copy of it, which its batches use.
     """
 
-    home: SparkSession
+    client_session: SparkSession
     session: SparkSession
     _known: _OwnQuery | None = field(default=None, init=False)
 
@@ -98,7 +98,7 @@ class ConnectEngine:
     def read(self, query: RunningQuery, name: str) -> str | None:
         uri = f"{query.checkpoint_location}/{name}"
         try:
-            if self._query().is_ours:
+            if self._query().is_reachable:
                 return read_text(uri)
             return _read_by_spark(self.session, uri)[0]
         except CheckpointNotFoundError:
@@ -108,9 +108,9 @@ class ConnectEngine:
                 return None
             raise
 
-    def leave(self, query: RunningQuery, name: str, text: str) -> None:
-        # Spark itself can write no single file here.
-        if self._query().is_ours:
+    def write(self, query: RunningQuery, name: str, text: str) -> None:
+        # Spark can't write a single file here.
+        if self._query().is_reachable:
             replace(f"{query.checkpoint_location}/{name}", text.encode())
 
     def check(self, settings: Settings) -> None:
@@ -123,78 +123,77 @@ class ConnectEngine:
 
     def needs_rows(self, query: RunningQuery) -> bool:
         del query
-        return True  # to find out takes longer than to run a batch once more now and then
+        return True  # finding out takes longer than repeating a batch occasionally
 
     def is_empty(self, rows: DataFrame) -> bool:
-        return (
-            rows.count() == 0
-        )  # all of it is computed; nobody tells how many partitions there are
+        # Computes all rows: the number of partitions is unknown here.
+        return rows.count() == 0
 
     def reports(self) -> None:
         """Spark Connect has no accumulators."""
 
     @contextmanager
-    def shipped(self, shipment: Shipment, *, uid: str) -> Iterator[Shipment]:
-        if shipment.size > MOST_BYTES_WITH_THE_FUNCTION:
+    def send(self, payload: TaskPayload, *, uid: str) -> Iterator[TaskPayload]:
+        if payload.size > _MAX_PAYLOAD_BYTES:
             message = (
-                f"operator {uid!r} has {shipment.size} bytes of function, broadcast rows, and state "
-                f"that is kept in metadata; with Spark Connect {MOST_BYTES_WITH_THE_FUNCTION} can be "
-                f"brought to its subtasks. Set {PREFIX}state.inline-threshold lower, and "
-                f"{PREFIX}checkpoint.storage to filesystem, before the state grows that large"
+                f"operator {uid!r} has {payload.size} bytes of function, broadcast rows and state "
+                f"stored in metadata; with Spark Connect they must be <= {_MAX_PAYLOAD_BYTES} bytes. "
+                f"Set {PREFIX}state.inline-threshold lower, and {PREFIX}checkpoint.storage to "
+                "filesystem, before the state grows that large"
             )
             raise InvalidRequestError(message)
-        yield shipment
+        yield payload
 
-    def stopped(self, query: RunningQuery, error: BaseException) -> None:
+    def stop_error(self, query: RunningQuery, error: BaseException) -> None:
         """The server doesn't wait for the process of a stopped query, and ends it."""
 
     def jobs(self, run_id: str) -> None:
-        del run_id  # Spark Connect tells of no jobs
+        del run_id  # Spark Connect does not report jobs
 
     def _query(self) -> _OwnQuery:
         if self._known is None:
-            self._known = self._looked_up()
+            self._known = self._look_up()
         return self._known
 
-    def _looked_up(self) -> _OwnQuery:
+    def _look_up(self) -> _OwnQuery:
         query = self._own_query()
-        for location in _locations(self.home, self.session, query):
+        for location in _candidate_locations(self.client_session, self.session, query):
             try:
                 text, uri = _read_by_spark(self.session, f"{location}/metadata")
                 metadata = json.loads(text)
             except (PySparkException, ValueError):
-                continue  # nothing of Spark's is there
+                continue  # not a checkpointLocation
             if metadata["id"] == query.id:
                 root = uri.removesuffix("/metadata")
                 name = query.name or ""
                 return _OwnQuery(query.id, query.runId, root, name, self._reaches(root, text))
         message = (
-            f"can't tell where Spark keeps its progress of query {query.id}; give the query the "
-            "option checkpointLocation"
+            f"the checkpointLocation of query {query.id} is unknown; start the query with the option "
+            "checkpointLocation"
         )
         raise InvalidRequestError(message)
 
     def _own_query(self) -> _StreamingQuery:
-        """The query of the client's session whose batch this is.
+        """Find the query of the client's session that this batch belongs to.
 
-        Nothing that Spark hands over says which it is. But the session of the batch belongs to that query
-        alone: a setting of the session that blackens an id in plans shows in the plan of that query.
+        Spark does not pass its id. But the session of the batch belongs only to that query: a setting of the session
+        that redacts an id in plans is visible in the plan of that query.
         """
-        running: list[_StreamingQuery] = list(self.home.streams.active)
+        running: list[_StreamingQuery] = list(self.client_session.streams.active)
         if len(running) > 1:
-            running = [query for query in running if self._blackens(query)]
+            running = [query for query in running if self._is_redacted(query)]
         if len(running) != 1:
-            message = f"can't tell which of the session's {len(running)} queries this batch is of"
+            message = f"unknown to which of the session's {len(running)} queries this batch belongs"
             raise InvalidRequestError(message)
         return running[0]
 
-    def _blackens(self, query: _StreamingQuery) -> bool:
-        with _setting(self.session, _BLACKENED, re.escape(query.id)):
+    def _is_redacted(self, query: _StreamingQuery) -> bool:
+        with _setting(self.session, _REDACTED_STRINGS, re.escape(query.id)):
             plan = _plan(query)
-        return _MARK in plan and query.id not in plan
+        return _REDACTION in plan and query.id not in plan
 
     def _reaches(self, root: str, metadata: str) -> bool:
-        """Whether Holdfast's own file systems read the same metadata as Spark."""
+        """Return whether Holdfast's file systems read the same metadata as Spark."""
         try:
             Stores.parse(self.session.conf.getAll, root).use()
             with retry_deadline(_PROBE_DEADLINE_S):
@@ -203,32 +202,34 @@ class ConnectEngine:
             return False
 
 
-def _locations(home: SparkSession, session: SparkSession, query: _StreamingQuery) -> Iterator[str]:
-    """Where Spark's checkpoint directory may be, as the user wrote it."""
+def _candidate_locations(
+    client_session: SparkSession, session: SparkSession, query: _StreamingQuery
+) -> Iterator[str]:
+    """Yield possible checkpoint directories of a query, as the user wrote them."""
     options = _sink_options(query)
-    if _MARK in options:
-        # Paths with "url" in them are blackened by default, by the session that explains.
-        with _setting(home, _HIDES_OPTIONS, _NOTHING):
+    if _REDACTION in options:
+        # Options with "url" in them are redacted by default, by the session that explains.
+        with _setting(client_session, _REDACTED_OPTIONS, _NO_MATCH):
             options = _sink_options(query)
-    given = _LOCATION.search(options)
-    if given:
-        # Options stand behind each other with nothing that sets them off from a path's own commas.
-        for end in re.finditer(r", [^,=]+=|$", given["rest"]):
-            yield given["rest"][: end.start()]
+    match = _LOCATION.search(options)
+    if match:
+        # The separator of options may also occur in a path.
+        for end in re.finditer(r", [^,=]+=|$", match["rest"]):
+            yield match["rest"][: end.start()]
     directory = session.conf.get(_DEFAULT_LOCATION, None)
     if directory and query.name:
         yield f"{directory}/{query.name}"
 
 
 def _sink_options(query: _StreamingQuery) -> str:
-    """The options that the query was started with, as far as the plan shows them."""
+    """Return the options that the query was started with, as far as the plan shows them."""
     sinks = _SINK.finditer(_plan(query))
     return next((sink["options"] for sink in sinks if sink["query_id"] == query.id), "")
 
 
 @contextmanager
 def _setting(session: SparkSession, key: str, value: str) -> Iterator[None]:
-    """A setting of the session for the block."""
+    """Change a setting of the session for the block."""
     before = session.conf.get(key, None)
     session.conf.set(key, value)
     try:
@@ -247,7 +248,7 @@ def _plan(query: _StreamingQuery) -> str:
 
 
 def _read_by_spark(session: SparkSession, path: str) -> tuple[str, str]:
-    """A small file by the file system that Spark itself uses for it, and its full URI."""
+    """Read a small file with Spark; returns the text and the full URI."""
     escaped = re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
     frame = session.read.text(escaped, wholetext=True)
     ((text, uri),) = frame.selectExpr("value", "_metadata.file_path").collect()

@@ -1,4 +1,4 @@
-"""The differences between a classic Spark session and one of Spark Connect."""
+"""The interface to Spark of a query with state."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.spark.settings import Settings
-from holdfast.spark.subtask import Reports, Shipment
+from holdfast.spark.subtask import Reports, TaskPayload
 
-if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
+if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
     from pyspark.core.broadcast import Broadcast
 
 _SHUFFLE_CHECKSUMS = (
@@ -17,18 +17,18 @@ _SHUFFLE_CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
 )
 _EXCLUDED_RULES = "spark.sql.adaptive.optimizer.excludedRules"
-_LEAVES_OUT_JOINED_ROWS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+_EMPTY_JOIN_RULE = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 
 
 @dataclass(frozen=True, slots=True)
 class RunningQuery:
-    """The streaming query in whose `foreachBatch` this thread is.
+    """The streaming query whose `foreachBatch` runs in this thread.
 
     Attributes:
         query_id: Stays the same for the life of Spark's checkpointLocation.
         run_id: New at each start of the query.
-        checkpoint_location: Spark's own checkpoint directory for the query.
-        name: The name that the query was given; empty if it has none.
+        checkpoint_location: Spark's checkpoint directory of the query.
+        name: The name of the query; empty if it has no name.
         execution: The query in Spark's JVM; None with Spark Connect.
     """
 
@@ -40,36 +40,36 @@ class RunningQuery:
 
 
 class Jobs(Protocol):
-    """The jobs that a run of a query starts, told by Spark's listeners."""
+    """The Spark jobs of a run of a query, as reported by Spark's listeners."""
 
     def ids(self) -> frozenset[int]:
-        """Ids of all jobs so far, as far as Spark remembers them."""
+        """Return the ids of all jobs that Spark remembers."""
         ...
 
-    def are_all(self) -> bool:
-        """Whether all jobs that this thread starts are still among them: the sink may have left the group."""
+    def includes_new_jobs(self) -> bool:
+        """Return whether jobs that this thread starts are still among them: the sink may have left the job group."""
         ...
 
-    def come_from(self, rows: DataFrame, uid: str) -> bool:
-        """Whether the rows are computed from the output of that operator."""
+    def depends_on(self, rows: DataFrame, uid: str) -> bool:
+        """Return whether rows are computed from the output of that operator."""
         ...
 
     def partitions(self, rows: DataFrame) -> int | None:
-        """In how many partitions rows are; None if that isn't known before they are computed."""
+        """Return the number of partitions of rows; None if it isn't known before they are computed."""
         ...
 
-    def failed(self, known: frozenset[int]) -> list[bool]:
-        """Whether each job that is not `known` has failed, in the order in which they were begun.
+    def failures(self, known: frozenset[int]) -> list[bool]:
+        """Return for each job that is not `known` whether it failed, in the order of their starts.
 
-        Waits until all of them are over: Spark leaves a job running that it needs no more.
+        Waits until all of them have ended: Spark lets a job run that is no longer needed.
 
-        Raises `CheckpointDeclinedError` if the listeners are too far behind to tell.
+        Raises `CheckpointDeclinedError` if the listeners are too slow.
         """
         ...
 
 
 class Engine(Protocol):
-    """A query's way to Spark, in the process that runs its batches.
+    """Access to Spark, in the process that runs a query's batches.
 
     Attributes:
         session: The session of the batch.
@@ -79,84 +79,82 @@ class Engine(Protocol):
     def session(self) -> SparkSession: ...
 
     def running_query(self) -> RunningQuery:
-        """The query. Raises `InvalidRequestError` if it can't be told, as outside of `foreachBatch`."""
+        """Return the query. Raises `InvalidRequestError` if it is unknown, as outside of `foreachBatch`."""
         ...
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
-        """Spark's offset log entry of a batch, its text as in its file; None if there is none."""
+        """Return Spark's offset log entry of a batch, the text of its file; None if it does not exist."""
         ...
 
     def read(self, query: RunningQuery, name: str) -> str | None:
-        """Read a small file of Spark's checkpoint directory; None if there is none."""
+        """Read a small file of Spark's checkpoint directory; None if it does not exist."""
         ...
 
-    def leave(self, query: RunningQuery, name: str, text: str) -> None:
-        """Write a small file of that name into Spark's checkpoint directory."""
+    def write(self, query: RunningQuery, name: str, text: str) -> None:
+        """Write a small file into Spark's checkpoint directory, if that is possible here."""
         ...
 
     def check(self, settings: Settings) -> None:
-        """Raises `InvalidRequestError` for settings that can't be used here."""
+        """Raise `InvalidRequestError` for settings that can't be used here."""
         ...
 
     def needs_rows(self, query: RunningQuery) -> bool:
-        """Whether Spark itself may need the rows of each batch that it commits.
+        """Return whether Spark may need the rows of each batch that it commits.
 
-        It does for the state of its own aggregations and joins, and for its watermark, which it
-        moves on by the rows that were read.
+        It needs them for the state of its aggregations and joins, and for its watermark, which follows the rows
+        that were read.
         """
         ...
 
     def is_empty(self, rows: DataFrame) -> bool:
-        """Whether a batch for which sources had nothing new has no rows, from Spark's own operators either.
+        """Return whether a batch without new input has no rows, also from Spark's stateful operators.
 
-        If it has none, what Spark itself keeps of the batch was computed.
+        If it has no rows, the state of Spark's operators for the batch was computed.
         """
         ...
 
     def reports(self) -> Reports | None:
-        """New `Reports` for an operator; None where there are no `jobs` to tell whose reports they are."""
+        """Return new `Reports` for an operator; None without `jobs`: reports can't be validated then."""
         ...
 
-    def shipped(
-        self, shipment: Shipment, *, uid: str
-    ) -> "AbstractContextManager[Shipment | Broadcast[Shipment]]":
-        """Bring what tasks of an operator need to them, for the block.
+    def send(
+        self, payload: TaskPayload, *, uid: str
+    ) -> "AbstractContextManager[TaskPayload | Broadcast[TaskPayload]]":
+        """Make the payload of an operator available to its tasks, for the block.
 
         Raises `InvalidRequestError` if it is too large.
         """
         ...
 
-    def stopped(self, query: RunningQuery, error: BaseException) -> Exception | None:
-        """The error to raise in place of one that comes of the query having been stopped.
+    def stop_error(self, query: RunningQuery, error: BaseException) -> Exception | None:
+        """Return the error to raise instead of one that was caused by stopping the query.
 
-        None if the query has not been stopped, or the error has another reason.
+        None if the query has not been stopped, or the error has another cause.
         """
         ...
 
     def jobs(self, run_id: str) -> Jobs | None:
-        """The jobs of a run, or None if nobody tells of them.
+        """Return the jobs of a run, or None if Spark does not report them.
 
-        With them the sink computes the output, and is watched as it does. Without them the output
-        is computed when an operator is applied, and kept for the sink.
+        With jobs the sink computes the output, and is monitored. Without them the output is computed when an operator
+        is applied, and kept for the sink.
         """
         ...
 
 
-def guard_against_other_plans(session: SparkSession) -> None:
-    """Let Spark repeat rows as they were, and read all rows of operators that a sink's plan reads.
+def pin_planner_settings(session: SparkSession) -> None:
+    """Set what operators need from Spark's planner: stable rows, and all rows of the operators in a sink's plan.
 
-    Which subtask a row goes to depends on the order of rows: Spark is to notice when a part of a
-    shuffle that it repeats comes out differently; it then repeats the whole stage. Spark 4.3 does so
-    by default, 4.1 only when told.
+    The subtask of a row can depend on the order of rows. With these checksums Spark notices that a retried part of a
+    shuffle has other rows, and then retries the whole stage. Spark 4.3 does so by default, 4.1 only if it is set.
 
-    Where a join turns out to have no rows on one side, adaptive execution goes on without the
-    other, and leaves its tasks running. Operators would be in the midst of a pass whose rows
-    nobody takes; but they have to run in every batch.
+    If one side of a join has no rows, adaptive execution continues without the other side, and lets its tasks run.
+    Operators there would be in the middle of a pass whose rows are dropped; but they have to run in every batch.
 
-    The session is the query's own copy: no other query sees the change.
+    The session is the query's own copy, so that other queries don't see the change.
     """
     for key in _SHUFFLE_CHECKSUMS:
         session.conf.set(key, "true")
     excluded = session.conf.get(_EXCLUDED_RULES, None)
-    rules = [excluded, _LEAVES_OUT_JOINED_ROWS] if excluded else [_LEAVES_OUT_JOINED_ROWS]
+    rules = [excluded, _EMPTY_JOIN_RULE] if excluded else [_EMPTY_JOIN_RULE]
     session.conf.set(_EXCLUDED_RULES, ",".join(rules))

@@ -32,7 +32,7 @@ _ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 class IdleTicks:
     """Batches of a query when timers are due and its sources have no new rows.
 
-    Pass the query's rows through `add_to`, from its first batch on, and give the same object to `checkpointed` or
+    Pass the query's rows through `add_to`, from its first batch on, and give the same object to `stateful_query` or
     `stateful`, which then requests batches after each batch. An object serves one query.
 
     Attributes:

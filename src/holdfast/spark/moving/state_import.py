@@ -18,16 +18,16 @@ from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
-from holdfast.spark.checkpoint_location import for_spark
+from holdfast.spark.checkpoint_location import spark_uri
 from holdfast.spark.moving.spark_state import SparkState, describe
 from holdfast.spark.processors import (
     NOTES,
     TIME_MODES,
     Declaration,
     notes_of,
-    state_of,
+    open_state,
+    open_timers,
     struct_type,
-    timers_of,
 )
 from holdfast.spark.savepoints import NewOperator, StateRewrite
 
@@ -117,7 +117,7 @@ class SparkStateImport:
         session = SparkSession.getActiveSession()
         if session is None:
             raise InvalidRequestError("reading Spark's state needs an active Spark session")
-        location = for_spark(query.stored.checkpoint_location)
+        location = spark_uri(query.stored.checkpoint_location)
         state = SparkState.of(session, location, query.batch.batch_id, ttl_ms)
         operator = NewOperator(parallelism, max_parallelism, tuple(state.key.names))
         return cls(query=query, state=state, uid=uid, operator=operator.without_state())
@@ -184,12 +184,12 @@ class SparkStateImport:
         backend = KeyedStateBackend(state_tables, key, groups)
         tables = []
         for variable in state.variables:
-            state_of(backend, variable)
+            open_state(backend, variable)
             spec = backend.specs()[variable.name]
             rows = rows_of_variable(spec, variable, state.rows(variable))
             tables.append((spec, StateRows(rows)))
         if state.has_timers:
-            timers = timers_of(backend, cast("Any", state.time_mode))
+            timers = open_timers(backend, cast("Any", state.time_mode))
             assert timers is not None
             spec = backend.specs()[timers.name]
             tables.append((spec, StateRows(rows_of_timers(spec, state.timers()))))

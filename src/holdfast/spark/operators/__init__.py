@@ -1,46 +1,50 @@
-"""The parts that users make queries of: functions with state, and sinks; and how rows get to subtasks.
+"""Operators as users declare them, functions and sinks with state, and the routing of rows to subtasks.
 
-`functions` and `sinks` are what users implement, an `Operator` puts them together; `routing`
-deals its rows. `query/` runs them, `subtask/` runs the function. Start with `functions`.
+Users implement the classes of `functions` and `keyed_process_function`, and sinks; an `Operator` combines them, and
+`routing` routes its rows. `query/` runs operators, `subtask/` runs their functions. Start with `functions`.
 """
 
 from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.operators.key_loop import KeyLoop, Order, TimeDomain, inverse
 from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
-from holdfast.spark.operators.operator import Broadcast, Operator, Sink, check_can_be_called
+from holdfast.spark.operators.operator import (
+    Broadcast,
+    CheckpointedSink,
+    Operator,
+    Sink,
+    check_callable,
+    checkpointed_sinks,
+    snapshot_sinks,
+    unused_sink_states,
+)
 from holdfast.spark.operators.output_rows import OutputRows, Row
 from holdfast.spark.operators.routing import (
     Routing,
     arrow_schema,
     is_collated,
     read_table,
-    settled_table,
-)
-from holdfast.spark.operators.sinks import (
-    CheckpointedSink,
-    checkpointed_sinks,
-    initialize_sinks,
-    sinks_left_behind,
-    snapshot_sinks,
 )
 
 __all__ = [
     "Broadcast",
     "BroadcastProcessFunction",
     "CheckpointedSink",
+    "KeyLoop",
     "KeyedProcessFunction",
     "Operator",
+    "Order",
     "OutputRows",
     "Routing",
     "Row",
     "Sink",
     "StatefulFunction",
+    "TimeDomain",
     "arrow_schema",
-    "check_can_be_called",
+    "check_callable",
     "checkpointed_sinks",
-    "initialize_sinks",
+    "inverse",
     "is_collated",
     "read_table",
-    "settled_table",
-    "sinks_left_behind",
     "snapshot_sinks",
+    "unused_sink_states",
 ]

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from holdfast.backends.functions import CheckpointedFunction
 
-# Classes of the started script travel by value. By this object a dataclass knows fields without a default;
-# with a copy of the object, all fields would look as if they had a default.
+# Classes of the main script are pickled by value. A dataclass marks fields without a default with this object;
+# with a copy of the object, all fields would seem to have a default.
 copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
@@ -19,12 +19,12 @@ class StatefulFunction(CheckpointedFunction):
     """An operator with state. One fresh copy runs in each subtask for each micro-batch.
 
     Attributes:
-        time_mode: The time by which the function's timers fire, so that Spark has to plan batches without rows:
+        time_mode: The time that fires the function's timers. Spark has to plan batches without rows for them:
             `none` without timers, `processing` for the time of batches, `event` for the watermark. In
             event time the function gets no late rows.
-        keeps_late_rows: Whether the function gets late rows in event time, too, and recognises them by
+        keeps_late_rows: Whether the function gets late rows in event time, too, and compares times with
             `context.times.late_watermark` itself.
-        late_rows: How many rows of the batch the function has dropped itself, because they were late.
+        late_rows: Number of late rows of the batch that the function has dropped itself.
     """
 
     time_mode: Literal["none", "processing", "event"] = "none"
@@ -39,7 +39,7 @@ class StatefulFunction(CheckpointedFunction):
         The checkpoint holds the state as it is when this method returns.
 
         Args:
-            batches: The rows, as `context.input_schema` says; none, some or many batches.
+            batches: The rows, with the schema `context.input_schema`; there may be no batch, one or many.
 
         Yields:
             Batches of the output schema, which is the schema of the input unless `stateful` was given another.
@@ -47,9 +47,9 @@ class StatefulFunction(CheckpointedFunction):
 
 
 class BroadcastProcessFunction(StatefulFunction):
-    """An operator that also sees a second, small stream, of which every subtask gets all rows.
+    """An operator with a second, small stream, whose rows all go to every subtask.
 
-    Use it for rules that change while the job runs. All subtasks must do the same with these rows,
+    Use it for rules that change while the job runs. All subtasks must process these rows in the same way,
     so that a broadcast state is the same in all of them.
 
     Source:
@@ -58,7 +58,7 @@ class BroadcastProcessFunction(StatefulFunction):
 
     @abstractmethod
     def process_broadcast(self, rows: pa.Table) -> None:
-        """Process the rows of one micro-batch that go to every subtask; called before `process`.
+        """Process the broadcast rows of one micro-batch; called before `process`.
 
         Args:
             rows: The rows, with the columns of `context.broadcast_schema`; may be empty.

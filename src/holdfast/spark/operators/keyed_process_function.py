@@ -1,39 +1,45 @@
 """An operator that is called key by key, with timers."""
 
 from abc import abstractmethod
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import gather
+from holdfast.backends.arrow import gather, take_rows
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import TimerService
+from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators.functions import StatefulFunction
+from holdfast.spark.operators.key_loop import KeyLoop, TimeDomain
 from holdfast.spark.operators.output_rows import OutputRows, Row
-from holdfast.spark.operators.turns_of_keys import TimeDomain, TurnsOfKeys
 
 
 class KeyedProcessFunction(StatefulFunction):
-    """An operator that is called once for each key of a micro-batch, and for each timer whose time has come.
+    """An operator that is called once for each key of a micro-batch, and for each timer that is due.
 
     `open` gets the states; in `process_key` and `on_timer` they have the values of the current key. These two
-    methods return output rows, which are read before the next key has its turn: None for no rows, else tuples in
+    methods return output rows, which are read before the next call: None for no rows, else tuples in
     the order of the output's columns, mappings by name, or rows of Arrow. The output has the columns of the
     input unless `stateful` was given another schema.
 
     A timer belongs to a key and a time: registered twice, it fires once. Timers need a `time_mode`: with
-    `processing` there are timers of processing time, with `event` timers of both kinds. They fire when all
-    keys with rows have had their turn: those of event time up to the watermark, then those of processing
-    time up to the time of the batch, ascending. A timer that is registered while others fire has its turn in
-    the next batch, however early its time. A timer that is due fires, even if it is deleted meanwhile.
+    `processing` there are timers of processing time, with `event` timers of both domains. They fire after the
+    calls for all keys with rows: first timers of event time up to the watermark, then timers of processing
+    time up to the time of the batch, both ascending. A timer that is registered while others fire waits for
+    the next batch, even if it is due. A timer that is due fires, even if it is deleted in the meantime.
 
     Source:
         Flink, KeyedProcessFunction. Timers fire as those of Spark's StatefulProcessor do.
     """
 
     _context: FunctionInitializationContext
-    _turns: TurnsOfKeys
+    _loop: KeyLoop
+    _timers: dict[TimeDomain, TimerService]
 
     def open(self, context: FunctionInitializationContext) -> None:
         """Get the states, from `context.keyed_state_store`; called before any data."""
@@ -43,53 +49,53 @@ class KeyedProcessFunction(StatefulFunction):
         """Process the rows of a key; called once for each key of the batch.
 
         Args:
-            key: The key's values as a named tuple, also where it has one column. Keys come in an order of
-                their own, which is the same for the same rows.
-            rows: All rows of the key in this batch, in the order in which they came, with all columns of the input.
+            key: The key's values as a named tuple, even if it has one column. The order of keys is arbitrary,
+                but the same for the same rows.
+            rows: All rows of the key in this batch, in the order of arrival, with all columns of the input.
         """
 
     def on_timer(self, key: Any, time_ms: int, domain: TimeDomain) -> Iterable[Row] | None:
-        """Called when a timer fires; its key may have no rows in the batch, and no state.
+        """Process a timer that fires; its key may have no rows in the batch, and no state.
 
         Args:
             key: The key's values, as in `process_key`.
-            time_ms: The time that the timer was registered for, milliseconds since 1970.
-            domain: Whether the timer fires by event time or processing time.
+            time_ms: The time of the timer, milliseconds since 1970.
+            domain: `event` or `processing`.
         """
 
     @final
     def register_event_time_timer(self, time_ms: int) -> None:
-        """Let `on_timer` be called for the current key once the watermark is at this time.
+        """Register a timer of the current key, which fires once the watermark has reached the time.
 
         Args:
             time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
 
         Raises:
-            InvalidRequestError: `time_mode` is not `event`, or the time is no whole number.
+            InvalidRequestError: `time_mode` is not `event`, or the time is not an integer.
         """
-        self._turns.register("event", time_ms)
+        self._service("event").register(time_ms)
 
     @final
     def register_processing_time_timer(self, time_ms: int) -> None:
-        """Let `on_timer` be called for the current key in the first batch of this time or a later one.
+        """Register a timer of the current key, which fires in the first batch of this time or a later one.
 
         Args:
             time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
 
         Raises:
-            InvalidRequestError: `time_mode` is `none`, or the time is no whole number.
+            InvalidRequestError: `time_mode` is `none`, or the time is not an integer.
         """
-        self._turns.register("processing", time_ms)
+        self._service("processing").register(time_ms)
 
     @final
     def delete_event_time_timer(self, time_ms: int) -> None:
-        """Delete a timer of the current key, if there is one. Raises what registering it does."""
-        self._turns.delete("event", time_ms)
+        """Delete a timer of the current key, if it exists. Raises the same as its registration."""
+        self._service("event").delete(time_ms)
 
     @final
     def delete_processing_time_timer(self, time_ms: int) -> None:
-        """Delete a timer of the current key, if there is one. Raises what registering it does."""
-        self._turns.delete("processing", time_ms)
+        """Delete a timer of the current key, if it exists. Raises the same as its registration."""
+        self._service("processing").delete(time_ms)
 
     @final
     def initialize_state(self, context: FunctionInitializationContext) -> None:
@@ -100,7 +106,9 @@ class KeyedProcessFunction(StatefulFunction):
         if self.time_mode != "none":
             timers["processing"] = states.processing_time_timers()
         self._context = context
-        self._turns = TurnsOfKeys(states, timers)
+        self._timers = timers
+        key: Any = namedtuple("Key", states.key.names, rename=True)  # type: ignore[misc]  # noqa: PYI024  # known at run time
+        self._loop = KeyLoop(states, timers, pa.Array.to_pylist, key._make)
         self.open(context)
 
     @final
@@ -110,20 +118,60 @@ class KeyedProcessFunction(StatefulFunction):
         for returned in self._results(list(gather(batches))):
             if returned is not None:
                 output.add(returned)
-                if output.are_enough:
+                if output.is_full:
                     yield from output.take()
-        self._turns.end()
+        self._loop.end()
         yield from output.take()
 
     def _results(self, parts: Sequence[pa.RecordBatch]) -> Iterator[Iterable[Row] | None]:
-        """The results of the calls: one for each key with rows, then one for each timer that is due."""
-        context, turns = self._context, self._turns
+        """Yield the results of the calls: for each key with rows, then for each timer that fires."""
+        context, loop = self._context, self._loop
         if parts:
-            for key, rows in turns.of_rows(parts):
+            keys = context.keyed_state_store.keys(pa.Table.from_batches(parts))
+            bounds = np.append(keys.rows.starts, len(keys.rows.order))
+            rows_by_key = _rows_by_key(parts, keys.rows.order, bounds)
+            for key, rows in zip(loop.keys(keys), rows_by_key, strict=True):
                 yield self.process_key(key, rows)
         until_ms: dict[TimeDomain, int] = {
             "event": context.watermark,
             "processing": context.batch_time,
         }
-        for key, time_ms, domain in turns.of_timers(until_ms):
+        for key, time_ms, domain in loop.timers(until_ms):
             yield self.on_timer(key, time_ms, domain)
+
+    def _service(self, domain: TimeDomain) -> TimerService:
+        service = self._timers.get(domain)
+        if service is None:
+            message = (
+                f"timers of {domain} time need time_mode {domain!r} in the function's class, so that "
+                "batches run when they are due"
+            )
+            raise InvalidRequestError(message)
+        return service
+
+
+def _rows_by_key(
+    parts: Sequence[pa.RecordBatch], order: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of each key.
+
+    Args:
+        parts: The rows of the batch.
+        order: Their positions, by key.
+        bounds: The start of each key's rows in `order`, and the end of the last one's.
+    """
+    start, end = int(bounds[0]), int(bounds[-1])
+    batches = list(take_rows(parts, order[start:end]))
+    if len(batches) == 1:
+        for first, last in pairwise((bounds - start).tolist()):
+            yield batches[0].slice(first, last - first)
+    elif len(bounds) == 2:
+        message = (
+            f"a key has {end - start} rows in a micro-batch with more text, bytes or lists than the 2 GiB that a "
+            "record batch holds; let sources give less at once, such as by maxFilesPerTrigger or maxOffsetsPerTrigger"
+        )
+        raise InvalidRequestError(message)
+    else:
+        middle = len(bounds) // 2
+        yield from _rows_by_key(parts, order, bounds[: middle + 1])
+        yield from _rows_by_key(parts, order, bounds[middle:])

@@ -1,7 +1,8 @@
-"""An operator as the user describes it, checked."""
+"""An operator as the user declares it, and sinks with state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -15,20 +16,60 @@ from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
 
 TIME_MODES = ("none", "processing", "event")
 
+SINK = "sink"
+"""The name of the state of a query's function in a checkpoint; the state of an operator's sink is `sink/<uid>`."""
+
 Sink = Callable[[DataFrame, int], object]
-"""Called with an operator's output rows and the batch id; writes the rows somewhere."""
+"""Writes an operator's output rows; called with them and the batch id."""
 
 Broadcast = Callable[[SparkSession, int], DataFrame]
-"""Called with the session of a batch and its id; returns the rows that every subtask is to see."""
+"""Returns the broadcast rows of a batch; called with the session of the batch and its id."""
+
+
+@runtime_checkable
+class CheckpointedSink(Protocol):
+    """A sink with its own state, stored in each checkpoint; all calls are on the driver.
+
+    Use it for sinks that can't replace the output of a batch, and commit in two phases instead. The calls in a run
+    of the query are `initialize_state` once, then for each batch the sink itself, `snapshot_state` and, if the sink
+    is also a `CheckpointListener`, the outcome of the checkpoint. A listener is first notified that the checkpoint
+    exists from which the run resumes. If a run ends with an error, the next run starts with `initialize_state`
+    again. Output for a checkpoint is valid exactly if the state in a completed checkpoint refers to it.
+
+    An instance serves a single query.
+
+    Source:
+        Flink, TwoPhaseCommitSinkFunction, whose transactions in doubt are in the sink's state.
+    """
+
+    def __call__(self, rows: DataFrame, batch_id: int, /) -> object:
+        """Write a batch in such a way that it can still be undone; checkpoint `batch_id + 1` completes it."""
+        ...
+
+    def initialize_state(self, state: bytes | None, /) -> None:
+        """Start a run; an error fails the batch.
+
+        Args:
+            state: The value that `snapshot_state` returned for the checkpoint from which the run resumes; None
+                without a checkpoint, or if it has no state of this sink.
+        """
+        ...
+
+    def snapshot_state(self, checkpoint_id: int, /) -> bytes:
+        """Return the sink's state for the checkpoint. The batch is written, the checkpoint not yet.
+
+        The state is stored in `_metadata`, so it should be small. An error fails the batch.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """An operator as the user describes it to `stateful`, whose documentation explains the attributes.
+    """An operator as the user declares it to `stateful`, which explains the attributes.
 
     Attributes:
-        prepare: Called with rows, gives a function that changes the rows of batches with the same schema before
-            they are dealt to subtasks; None for no change.
+        prepare: Returns a function that changes the rows of batches with the same schema before they are
+            routed to subtasks; None for no change.
         begin: Changes the rows of the operator's first batch, after `prepare`; None for no change.
 
     Raises:
@@ -52,15 +93,15 @@ class Operator:
     def __post_init__(self) -> None:
         self._check_function()
         if self.sink is not None:
-            check_can_be_called("sink", self.sink)
+            check_callable("sink", self.sink)
         if not isinstance(self.uid, str) or not self.uid:
-            raise InvalidRequestError(f"uid is {self.uid!r}; it must be a string that is not empty")
+            raise InvalidRequestError(f"uid must be a non-empty string, got {self.uid!r}")
         for name in ("parallelism", "max_parallelism"):
             self._check_number(name)
         OperatorSettings(self.parallelism, self.max_parallelism)
         for name in ("persist", "forward"):
             if type(getattr(self, name)) is not bool:
-                message = f"{name} is {getattr(self, name)!r}; it must be True or False"
+                message = f"{name} must be True or False, got {getattr(self, name)!r}"
                 raise InvalidRequestError(message)
         self._check_key()
         self._check_schema()
@@ -78,7 +119,7 @@ class Operator:
             raise InvalidRequestError(message)
         if not isinstance(self.function, StatefulFunction):
             name = type(self.function).__name__
-            message = f"{name} is no StatefulFunction; derive the operator from it"
+            message = f"{name} is not a StatefulFunction; derive the operator from StatefulFunction"
             if isinstance(self.function, StatefulProcessor):
                 message = f"{name} is a StatefulProcessor; run it by keyed(…).transformWithState or …InPandas"
             raise InvalidRequestError(message)
@@ -87,28 +128,27 @@ class Operator:
         mode = self.function.time_mode
         if mode not in TIME_MODES:
             message = (
-                f"time_mode of operator {self.uid!r} is {mode!r}; it must be one of {TIME_MODES}"
+                f"time_mode of operator {self.uid!r} must be one of {TIME_MODES}, got {mode!r}"
             )
             raise InvalidRequestError(message)
         if self.event_time is None:
             return
         if not isinstance(self.event_time, str) or not self.event_time:
-            message = f"event_time is {self.event_time!r}; it must be the name of a column"
+            message = f"event_time must be the name of a column, got {self.event_time!r}"
             raise InvalidRequestError(message)
         if not self.drops_late_rows:
             message = (
-                f"operator {self.uid!r} is given event_time, by which late rows are dropped, and doesn't "
-                "want them dropped: its function is not in event time, or keeps late rows; leave "
-                "event_time out"
+                f"operator {self.uid!r} has event_time, the column to drop late rows, but its function is "
+                "not in event time, or keeps late rows; remove event_time"
             )
             raise InvalidRequestError(message)
 
     def _check_key(self) -> None:
         if not all(isinstance(column, str) and column for column in self.key):
-            message = f"key is {self.key!r}; it must be the name of a column, or several of them"
+            message = f"key must be names of columns, got {self.key!r}"
             raise InvalidRequestError(message)
         if len(set(self.key)) < len(self.key):
-            message = f"key is {self.key!r}, with a column twice; name each column once"
+            message = f"key must name each column once, got {self.key!r}"
             raise InvalidRequestError(message)
         if isinstance(self.function, KeyedProcessFunction) and not self.key:
             message = (
@@ -118,8 +158,8 @@ class Operator:
             raise InvalidRequestError(message)
         if self.forward and self.key:
             message = (
-                f"operator {self.uid!r} has a key, by which rows are dealt, and forward=True, which "
-                "leaves them where they are; give one of them up"
+                f"operator {self.uid!r} has a key, which routes rows to subtasks, and forward=True, which "
+                "leaves rows in their partitions; remove one of them"
             )
             raise InvalidRequestError(message)
 
@@ -127,8 +167,8 @@ class Operator:
         if self.schema is not None and not isinstance(self.schema, StructType | str):
             kind = type(self.schema)
             message = (
-                f"schema of operator {self.uid!r} is a {kind.__module__}.{kind.__qualname__}; give "
-                "Spark's, such as 'id long, name string'"
+                f"schema of operator {self.uid!r} must be a Spark schema, such as 'id long, name string', "
+                f"got {kind.__module__}.{kind.__qualname__}"
             )
             raise InvalidRequestError(message)
 
@@ -137,40 +177,38 @@ class Operator:
         if number is None and name == "max_parallelism":
             return
         if type(number) is not int or not 1 <= number <= MAX_PARALLELISM:
-            message = (
-                f"{name} is {number!r}; it must be a whole number between 1 and {MAX_PARALLELISM}"
-            )
+            message = f"{name} must be an integer between 1 and {MAX_PARALLELISM}, got {number!r}"
             raise InvalidRequestError(message)
 
     @property
     def settings(self) -> OperatorSettings:
-        """How many subtasks and key groups the operator has."""
+        """The number of subtasks and key groups."""
         return OperatorSettings(self.parallelism, self.max_parallelism)
 
     def is_like(self, other: "Operator") -> bool:
-        """Whether both are the same operator, maybe different copies of it: Spark Connect pickles them."""
+        """Return whether both are the same operator, or copies of it: Spark Connect pickles operators."""
         return _traits(self) == _traits(other)
 
     @property
     def takes_broadcast(self) -> bool:
-        """Whether the operator's subtasks see a second, small stream."""
+        """True if the operator has a second, small stream."""
         return isinstance(self.function, BroadcastProcessFunction)
 
     @property
     def drops_late_rows(self) -> bool:
-        """Whether rows that are late don't come to the function."""
+        """True if late rows are dropped before the function."""
         return self.function.time_mode == "event" and not self.function.keeps_late_rows
 
     @property
     def key_hash(self) -> str:
-        """The name of the function that takes keys to key groups; empty if rows have no key."""
+        """The name of the hash function for key groups; empty without a key."""
         return KEY_HASH if self.key else ""
 
 
-def check_can_be_called(what: str, function: object) -> None:
-    """Refuse an object that is no function of rows and a batch id. Raises `InvalidRequestError`."""
+def check_callable(name: str, function: object) -> None:
+    """Refuse an argument that can't be called. Raises `InvalidRequestError`."""
     if not callable(function):
-        message = f"{what} {function!r} can't be called; it takes rows and a batch id"
+        message = f"{name} must be a function of rows and a batch id, got {function!r}"
         raise InvalidRequestError(message)
 
 
@@ -186,3 +224,34 @@ def _traits(operator: Operator) -> tuple[object, ...]:
         operator.forward,
         operator.event_time,
     )
+
+
+def checkpointed_sinks(
+    process: Sink | None, operators: Mapping[str, Operator]
+) -> dict[str, CheckpointedSink]:
+    """Return the sinks of a query that have state, by the name of that state."""
+    named: dict[str, Sink | None] = {SINK: process}
+    named |= {f"{SINK}/{uid}": operator.sink for uid, operator in operators.items()}
+    return {name: sink for name, sink in named.items() if isinstance(sink, CheckpointedSink)}
+
+
+def snapshot_sinks(sinks: Mapping[str, CheckpointedSink], checkpoint_id: int) -> dict[str, bytes]:
+    """Return the states of all sinks, by name.
+
+    Raises:
+        InvalidRequestError: A state isn't bytes.
+    """
+    states = {name: sink.snapshot_state(checkpoint_id) for name, sink in sinks.items()}
+    for name, state in states.items():
+        if not isinstance(state, bytes):
+            sink = type(sinks[name]).__name__
+            message = f"snapshot_state of {sink} must return bytes, got {type(state).__name__}"
+            raise InvalidRequestError(message)
+    return states
+
+
+def unused_sink_states(
+    states: Mapping[str, bytes], sinks: Mapping[str, CheckpointedSink]
+) -> list[str]:
+    """Return the names of the states in a checkpoint that belong to no sink."""
+    return sorted(name for name in states.keys() - sinks.keys() if name.partition("/")[0] == SINK)

@@ -1,4 +1,4 @@
-"""How rows get to the subtasks."""
+"""Routing of rows to subtasks, and rows of Spark in Arrow."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -15,34 +15,34 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
 
-# A bigint, for rows are likely to have others of that type: Spark's JVM writes rows with three kinds
-# of columns into Arrow more slowly than those with two.
+# A bigint, because rows are likely to have more columns of that type: Spark's JVM writes rows with three different
+# types to Arrow more slowly than rows with two.
 _SUBTASK = "__holdfast_subtask"
 _RESERVED = "__holdfast_"
 
-_MOST_NUMBERS = 2**31 - 1
+_MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How batches of one schema get to subtasks. Made once: every step costs calls to the JVM.
+    """The routing of rows with one schema to subtasks. Made once: every step costs calls of the JVM.
 
-    Columns are made of functions, not of texts: Spark would parse these in each batch.
+    Columns are built from functions, because Spark would parse SQL text in each batch.
 
-    Each subtask gets a partition of rows, with a last column that marks whose a row is. Rows of subtask i
-    have i. A row without data has i - parallelism: it is there because Spark runs nothing at all over a
-    partition that its optimizers know to be empty, but a subtask has state to carry on. A row that is late has
-    i - 2 * parallelism: the subtask drops it, for there it can be counted without a job of its own.
+    Each subtask gets a partition of rows, whose last column is the mark. Rows of subtask i have the mark i. A row
+    without data has i - parallelism: it exists because Spark runs no task over a partition that its optimizer knows
+    to be empty, but each subtask has to write its state to the checkpoint. A late row has i - 2 * parallelism: the
+    subtask drops and counts it, which takes no separate job.
 
     Attributes:
         parallelism: Number of subtasks.
-        subtask: Computes the subtask that a row belongs to.
-        partition: Computes from its mark the partition that a row goes to.
-        key: The key's columns in Arrow; no column if rows are dealt evenly.
-        key_types: Spark's types of these.
-        input_schema: The rows in Arrow, without the mark.
+        subtask: Computes the subtask of a row.
+        partition: Computes the partition of a row from its mark.
+        key: The key's columns in Arrow; no column if rows are distributed evenly.
+        key_types: Spark's types of these columns.
+        input_schema: The schema of the rows in Arrow, without the mark.
         marks: The rows without data.
-        late_rows: Says which rows are late; None if none are.
+        late_rows: Detects late rows; None if late rows are kept.
     """
 
     parallelism: int
@@ -56,7 +56,7 @@ class Routing:
 
     @classmethod
     def of(cls, rows: DataFrame, operator: Operator, max_parallelism: int) -> Self:
-        """The routing of all rows that have the schema of these.
+        """Return the routing of all rows that have the schema of these rows.
 
         Raises:
             InvalidRequestError: The rows lack a column of the key, or have columns that can't be used.
@@ -66,20 +66,20 @@ class Routing:
         missing = [column for column in operator.key if column not in rows.columns]
         if missing:
             message = (
-                f"rows of operator {operator.uid!r} have no column {missing}, which is of its key; "
+                f"rows of operator {operator.uid!r} lack columns {missing} of its key; "
                 f"they have {rows.columns}"
             )
             raise InvalidRequestError(message)
-        # Numbers begin anew, at a multiple of 2**33, in each partition: its id spreads their first rows.
+        # Numbers start at a multiple of 2**33 in each partition: adding its id distributes their first rows.
         number = F.monotonically_increasing_id() + F.spark_partition_id()
-        subtask = number.bitwiseAND(_MOST_NUMBERS) % parallelism
+        subtask = number.bitwiseAND(_MAX_INT32) % parallelism
         key = pa.schema([input_schema.field(column) for column in operator.key])
         if operator.key:
-            # Key groups as in Flink; the hash is Spark's own, for it is computed in the JVM.
-            key_group = F.pmod(_hashed(rows, operator), F.lit(max_parallelism))
+            # Key groups as in Flink, with Spark's hash, which is computed in the JVM.
+            key_group = F.pmod(_hash_key(rows, operator), F.lit(max_parallelism))
             quotient = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
             subtask = quotient.cast("bigint")  # Spark has a setting for its type
-            _check_has_state(key, uid=operator.uid)
+            _check_key(key, uid=operator.uid)
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
         mark = (F.col("id") - parallelism).alias(_SUBTASK)
         marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
@@ -99,30 +99,30 @@ class Routing:
             ),
         )
 
-    def marked(self, rows: DataFrame, late_watermark: int) -> DataFrame:
-        """The rows where they are, each marked with its partition as its subtask."""
-        return self._marked(rows, F.spark_partition_id().cast("bigint"), late_watermark)
+    def mark(self, rows: DataFrame, late_watermark: int) -> DataFrame:
+        """Mark rows with their partitions as their subtasks, and leave them there."""
+        return self._mark(rows, F.spark_partition_id().cast("bigint"), late_watermark)
 
-    def dealt(self, rows: DataFrame, late_watermark: int) -> DataFrame:
-        """The rows and the marks, where they belong."""
+    def repartition(self, rows: DataFrame, late_watermark: int) -> DataFrame:
+        """Move rows, and the rows without data, to the partitions of their subtasks."""
         return (
-            self._marked(rows, self.subtask, late_watermark)
+            self._mark(rows, self.subtask, late_watermark)
             .union(self.marks)
             .repartitionById(self.parallelism, self.partition)
         )
 
-    def _marked(self, rows: DataFrame, subtask: Column, late_watermark: int) -> DataFrame:
+    def _mark(self, rows: DataFrame, subtask: Column, late_watermark: int) -> DataFrame:
         if self.late_rows is not None:
             late = self.late_rows.before(late_watermark).cast("bigint")
             subtask -= late * (2 * self.parallelism)
         return rows.withColumn(_SUBTASK, subtask)
 
 
-def _hashed(rows: DataFrame, operator: Operator) -> Column:
-    """The hash of a row's key; not in SQL, which may take a quoted name for a regular expression.
+def _hash_key(rows: DataFrame, operator: Operator) -> Column:
+    """Return the hash of a row's key; without SQL, where a quoted name may be a regular expression.
 
     Raises:
-        InvalidRequestError: Spark has no hash for a column of it.
+        InvalidRequestError: Spark can't hash a column of the key.
     """
     for column in operator.key:
         data_type = rows.schema[column].dataType
@@ -130,15 +130,15 @@ def _hashed(rows: DataFrame, operator: Operator) -> Column:
         if is_collated(data_type):
             message = (
                 f"column {column!r} of the key of operator {operator.uid!r} has type {kind}: strings "
-                "that are equal to it have different hashes; use a column of plain strings that "
-                "are alike, such as upper(...) of it, cast to string"
+                "that are equal by this collation have different hashes; use a normalized column of plain "
+                "strings, such as upper(...) of it, cast to string"
             )
             raise InvalidRequestError(message)
         message = (
-            f"column {column!r} of the key of operator {operator.uid!r} has type {kind}, for which Spark "
-            "has no hash; use columns without maps, variants and geometries, such as a string made of it"
+            f"column {column!r} of the key of operator {operator.uid!r} has type {kind}, which Spark can't "
+            "hash; use columns without maps, variants and geometries, such as a string made from it"
         )
-        # Spark sees it too late: in the optimizer.
+        # Spark detects it too late, in the optimizer.
         if "geometry(" in kind or "geography(" in kind:
             raise InvalidRequestError(message)
         try:
@@ -148,38 +148,38 @@ def _hashed(rows: DataFrame, operator: Operator) -> Column:
     return F.hash(*(F.col(f"`{column}`") for column in operator.key))
 
 
-def is_collated(kind: DataType) -> bool:
-    """Whether strings of the type, or in it, are compared by a collation, which Arrow has not: state compares bytes."""
-    return " collate " in kind.simpleString()
+def is_collated(type: DataType) -> bool:
+    """Return whether the type has strings with a collation. Arrow has no collations, and state compares bytes."""
+    return " collate " in type.simpleString()
 
 
-def _check_has_state(key: pa.Schema, *, uid: str) -> None:
-    """Refuse keys that state can't be looked up by. Raises `InvalidRequestError`."""
+def _check_key(key: pa.Schema, *, uid: str) -> None:
+    """Refuse keys with types that keyed state does not support. Raises `InvalidRequestError`."""
     for field in key:
         try:
             check_key_type(field.type)
         except InvalidRequestError as error:
             message = (
-                f"column {field.name!r} of the key of operator {uid!r} has the Arrow type {field.type}, by "
-                f"which no state can be kept ({error.args[0]}); cast it to another type, such as a string"
+                f"column {field.name!r} of the key of operator {uid!r} has the Arrow type {field.type}, which "
+                f"keyed state does not support ({error.args[0]}); cast it to another type, such as a string"
             )
             raise InvalidRequestError(message) from None
 
 
-def settled_table(frame: DataFrame, *, uid: str) -> pa.Table:
-    """All rows of a small frame, in `arrow_schema`.
+def read_table(frame: DataFrame, *, uid: str | None = None) -> pa.Table:
+    """Read all rows of a small frame in `arrow_schema`.
+
+    Args:
+        frame: The frame.
+        uid: The operator whose rows these are, to check names of columns; None for no check.
 
     Raises:
-        InvalidRequestError: Its columns can't be used.
+        InvalidRequestError: A name of a column can't be used.
     """
-    _check_columns(frame.columns, uid=uid)
-    return read_table(frame)
-
-
-def read_table(frame: DataFrame) -> pa.Table:
-    """All rows of a small frame in Arrow, whatever the session's settings for Arrow are."""
+    if uid is not None:
+        _check_columns(frame.columns, uid=uid)
     table = frame.toArrow()
-    schema = _settled_schema(table.schema)
+    schema = _normalize_schema(table.schema)
     columns = [
         conform_column(column, field.type)
         for column, field in zip(table.columns, schema, strict=True)
@@ -188,32 +188,33 @@ def read_table(frame: DataFrame) -> pa.Table:
 
 
 def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
-    """How the frame's rows look in Arrow, whatever the session's settings for Arrow are.
+    """Return the schema of a frame's rows in Arrow, independent of the session's settings for Arrow.
 
-    Columns and all that is inside of them may be null, whatever Spark infers from this query; timestamps in UTC, strings and bytes of the 32-bit kinds: else state
-    would depend on `spark.sql.session.timeZone` and `spark.sql.execution.arrow.useLargeVarTypes`.
+    Columns and values inside of them are nullable, whatever Spark infers from this query. Timestamps are in UTC, strings
+    and binary have 32-bit offsets: otherwise state would depend on `spark.sql.session.timeZone` and
+    `spark.sql.execution.arrow.useLargeVarTypes`.
 
     Raises:
         InvalidRequestError: There are no columns, or their names can't be used.
     """
     _check_columns(frame.columns, uid=uid)
     try:
-        # Not by the frame itself, which could run an operator that the frame comes from.
+        # Not with the frame itself, which could run an operator that the frame is computed from.
         schema = frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema
     except PySparkException as error:
         message = (
-            f"rows of operator {uid!r} have a column of a type that Arrow has not ({error}); cast it "
+            f"rows of operator {uid!r} have a column type that Arrow does not support ({error}); cast it "
             "to another type"
         )
         raise InvalidRequestError(message) from error
-    return _settled_schema(schema)
+    return _normalize_schema(schema)
 
 
 def _check_columns(names: list[str], *, uid: str) -> None:
     repeated = {
         name for name in names if [other.lower() for other in names].count(name.lower()) > 1
     }
-    # mapInArrow looks columns up by their names as if they were expressions.
+    # mapInArrow parses names of columns as expressions.
     unusable = {
         name
         for name in names
@@ -221,20 +222,23 @@ def _check_columns(names: list[str], *, uid: str) -> None:
     }
     if not names or repeated or unusable:
         message = (
-            f"rows of operator {uid!r} have columns {names}; there must be at least one, and no two "
-            f"alike, no dot, backtick or bare * in a name, and none that begins with {_RESERVED}"
+            f"rows of operator {uid!r} have columns {names}; there must be at least one column, no "
+            f"duplicate names, no dot, backtick or bare * in a name, and no name starting with {_RESERVED}"
         )
         raise InvalidRequestError(message)
 
 
-def _settled_schema(schema: pa.Schema) -> pa.Schema:
+def _normalize_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema(
-        [(column.name, mapped_type(column.type, _settled, may_be_null=True)) for column in schema]
+        [
+            (column.name, mapped_type(column.type, _normalize_type, may_be_null=True))
+            for column in schema
+        ]
     )
 
 
-def _settled(type: pa.DataType) -> pa.DataType:
-    """The type without what depends on the session's settings; what is inside of it is not looked at."""
+def _normalize_type(type: pa.DataType) -> pa.DataType:
+    """Return a type that does not depend on the session's settings; nested types are not changed."""
     if pa.types.is_timestamp(type) and type.tz is not None:
         return pa.timestamp(type.unit, "UTC")
     if pa.types.is_large_string(type):

@@ -1,32 +1,40 @@
 """A query on the driver: every micro-batch becomes a checkpoint.
 
-`stateful_query` has the function that Spark calls. It hands each batch to the `query_run`, which makes a
-`batch_run` of it: that applies the operators and lets the sink run. The `coordinator` begins and commits the
-checkpoint; `continuation` says whether it may go on from the last. Start with `stateful_query`.
+`queries` has the functions that Spark calls. They pass each batch to a `query_run`, which makes a `batch_run` of it:
+that applies the operators (`operator_run`) and lets the sink run. The `coordinator` begins and commits the checkpoint.
+For that `takeover` claims the job, and `continuation` decides whether it can continue from its last checkpoint. Start
+with `queries`.
 """
 
 from holdfast.spark.query.batch_run import current_batch
-from holdfast.spark.query.cleaning import CLEANER
-from holdfast.spark.query.coordinator import CheckpointCoordinator
-from holdfast.spark.query.held_checkpoints import retained
-from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
-from holdfast.spark.query.stateful_query import (
+from holdfast.spark.query.checkpoints import (
+    CLEANER,
+    PendingCheckpoint,
+    pin_checkpoints,
+    writer_version,
+)
+from holdfast.spark.query.continuation import Continuation
+from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
+from holdfast.spark.query.queries import (
     StatefulOperator,
     StatefulQuery,
-    checkpointed,
     stateful,
+    stateful_query,
 )
-from holdfast.spark.query.writing_program import writer
+from holdfast.spark.query.takeover import StoredJob
 
 __all__ = [
     "CLEANER",
     "CheckpointCoordinator",
+    "Continuation",
     "PendingCheckpoint",
+    "Retention",
     "StatefulOperator",
     "StatefulQuery",
-    "checkpointed",
+    "StoredJob",
     "current_batch",
-    "retained",
+    "pin_checkpoints",
     "stateful",
-    "writer",
+    "stateful_query",
+    "writer_version",
 ]

@@ -1,8 +1,9 @@
-"""The checkpoint coordinator: decides what to do with a batch, commits its checkpoint, cleans up."""
+"""The checkpoint coordinator: begins, completes and aborts the checkpoint of each batch."""
 
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
@@ -11,46 +12,30 @@ from holdfast.common import Clock, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
-    ClaimedCheckpoints,
     CompletedCheckpointStore,
-    check_claimable,
-    check_not_claimed,
-    check_not_revoked,
-    claim_checkpoint,
     complete_checkpoint,
-    load_latest_checkpoint,
     outlives_checkpoint,
     owns_shared_files,
-    withdraw_claim,
     without_placeholders,
 )
 from holdfast.locations.file_systems import retry_deadline
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, SubtaskStatistics
-from holdfast.locations.storages import (
-    CheckpointStorageAccess,
-    CompletedCheckpoint,
-    JobDirectory,
-    JobOwnership,
-    load_checkpoint,
-    resolve_pointer,
+from holdfast.locations.storages import CompletedCheckpoint, JobOwnership, load_checkpoint
+from holdfast.spark.query.checkpoints import (
+    FAILED_ATTEMPTS,
+    FailedAttempts,
+    PendingCheckpoint,
+    failure_reason,
+    has_pinned_checkpoints,
+    writer_version,
 )
-from holdfast.spark.operators import CheckpointedSink, Operator
-from holdfast.spark.query.continuation import Continuation, check_same_rows, was_completed
-from holdfast.spark.query.given_up_attempts import GIVEN_UP, GivenUpAttempts, reason_of
-from holdfast.spark.query.held_checkpoints import is_retained
-from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
-from holdfast.spark.query.restored_state import (
-    assigned_operators,
-    known_key_types,
-    progress_behind,
-)
-from holdfast.spark.query.writing_program import writer
-from holdfast.spark.subtask import Acknowledgement, operator_state
+from holdfast.spark.query.continuation import Continuation, restored_progress, was_completed
+from holdfast.spark.query.takeover import OwnedJob, StoredJob
+from holdfast.spark.subtask import Acknowledgement, combine_acknowledgements
 from holdfast.spark_progress import (
     SPARK,
     GivenUpAttempt,
     SparkProgress,
-    all_streams,
     carried_history,
     figures_of,
 )
@@ -61,129 +46,94 @@ COMMIT_DEADLINE_S = 60.0
 ABORT_DEADLINE_S = 10.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """The rules that delete files of a job.
+
+    Attributes:
+        num_retained: Number of completed checkpoints that are kept.
+        cleaner: Deletes the others in the background.
+        sweep: Deletes the files that crashes have left; runs in the background once the job is claimed.
+    """
+
+    num_retained: int
+    cleaner: CheckpointsCleaner
+    sweep: Callable[[], object] | None = None
+
+
 class CheckpointCoordinator:
     """Drives the checkpoints of one run of a query, on the driver.
 
-    With the first batch it claims the job, and looks up in storage which checkpoints the job has; after
-    that it goes by its own commits. A driver that had the job before learns at its next batch or commit,
-    at the latest, that it has lost the job.
-
-    Attributes:
-        access: The job's storage.
+    With the first batch it claims the job and reads its checkpoints from storage; later it knows them from its own
+    commits. A driver that had the job before detects at its next batch or commit that it has lost the job.
 
     Args:
-        access: The job's storage.
-        job_id: The job.
-        query_id: Spark's id of the query; the stored checkpoints must be of this query.
-        operators: The query's operators by uid.
-        sinks: The query's sinks with a state of their own, by the name of that state.
-        num_retained: Number of completed checkpoints that are kept.
-        allow_non_restored_state: Whether state of operators that the query no longer has may be
-            left behind.
-        start: Savepoint whose operators' state the query begins with if it has no checkpoint.
-        directory: The job's directory; None if it has none.
-        claims_start: Whether the savepoint becomes the job's own, which then refers to files of it, and deletes
-            it once it needs none of them. That takes a directory.
-        sweep: Deletes what crashes have left; called in the background once the job is claimed.
-        cleaner: Deletes checkpoints that are not kept, and runs `sweep`.
-        clock: Says when checkpoints were completed, and how long they took.
-        given_up: Attempts that no checkpoint has told of yet.
+        job: The job.
+        continuation: The query.
+        retention: The rules that delete files of the job.
+        clock: Measures the duration of checkpoints, and dates them.
+        failed_attempts: Attempts that no checkpoint has recorded yet.
     """
 
     def __init__(
         self,
-        access: CheckpointStorageAccess,
+        job: StoredJob,
+        continuation: Continuation,
+        retention: Retention,
         *,
-        job_id: str,
-        query_id: str,
-        operators: Mapping[str, Operator],
-        sinks: Mapping[str, CheckpointedSink] = MappingProxyType({}),
-        num_retained: int,
-        allow_non_restored_state: bool = False,
-        start: str | None = None,
-        directory: JobDirectory | None = None,
-        claims_start: bool = False,
-        sweep: Callable[[], object] | None = None,
-        cleaner: CheckpointsCleaner,
         clock: Clock,
-        given_up: GivenUpAttempts = GIVEN_UP,
+        failed_attempts: FailedAttempts = FAILED_ATTEMPTS,
     ) -> None:
-        self.access = access
-        self._job_id = job_id
-        self._operators = operators
-        self._continuation = Continuation(
-            query_id=query_id,
-            operators=operators,
-            sinks=sinks,
-            allow_non_restored_state=allow_non_restored_state,
-        )
-        self._is_ours = False  # the last checkpoint: this run has completed it
-        self._num_retained = num_retained
-        self._start = start
-        self._directory = directory
-        self._claims_start = claims_start
-        self._claims = ClaimedCheckpoints(directory.uri if directory is not None else "")
-        self._savepoint: CompletedCheckpoint | None = None  # what it begins with
-        self._ownership: JobOwnership | None = None
-        self._store = CompletedCheckpointStore(num_retained, cleaner)
-        self._sweep = sweep
-        self._cleaner = cleaner
+        self.job = job
+        self._continuation = continuation
+        self._retention = retention
         self._clock = clock
-        self._given_up = given_up
-        access.initialize_base_locations_for_checkpoint()
+        self._failed_attempts = failed_attempts
+        self._owned: OwnedJob | None = None
+        self._store = CompletedCheckpointStore(retention.num_retained, retention.cleaner)
+        self._has_completed = False  # a checkpoint in this run
+        job.access.initialize_base_locations_for_checkpoint()
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The checkpoint that the job is at; None before the first checkpoint, and before `begin`."""
+        """The job's last checkpoint; None before the first checkpoint, and before `begin`."""
         return self._store.latest
 
     def begin(
         self, batch_id: int, offsets_of: Callable[[int], str | None] = lambda _: None
     ) -> PendingCheckpoint | None:
-        """Begin the checkpoint of a batch.
+        """Begin the checkpoint of a batch. The first call claims the job.
 
         Args:
-            batch_id: The batch that Spark hands over.
-            offsets_of: Returns Spark's offset log entry of a batch, or None if there is none.
+            batch_id: The batch that Spark runs.
+            offsets_of: Returns Spark's offset log entry of a batch, or None if it does not exist.
 
         Returns:
-            None if the last checkpoint completed this batch already: Spark repeats it because it was
-            stopped before it had noted that itself. The batch has to be skipped.
+            None if the last checkpoint already completed this batch: Spark repeats it because it was
+            stopped before it had committed the batch itself. The batch has to be skipped.
 
         Raises:
+            InvalidRequestError: The query can't continue from the job's last checkpoint, or its savepoint.
             BatchGapError: The batch neither follows the last checkpoint nor repeats it, or Spark has
                 other rows in the batch of that checkpoint.
             CheckpointConflictError: Another driver has claimed the job.
         """
-        started_s = self._clock.monotonic_s()
-        if self._ownership is None:
-            # Not before it is sure that this query can go on: it stops the one that runs the job.
-            last = load_latest_checkpoint(self.access)
-            if last is not None:
-                self._continuation.check(last)
-                check_not_claimed([last.location])
-            was_completed(batch_id, last, job_id=self._job_id)
-            if last is not None:
-                check_same_rows(last, offsets_of)
-            elif self._start is not None:
-                self._savepoint = load_checkpoint(resolve_pointer(self._start))
-                self._continuation.check_start(self._savepoint)
-                if self._claims_start and self._directory is not None:
-                    check_claimable(self._savepoint, all_streams(self._savepoint), self._directory)
-            # For its errors; the state is assigned once the job is ours.
-            assigned_operators(self._operators, last or self._savepoint, is_ours=self._is_ours)
-            self._take_over()
+        start_s = self._clock.monotonic_s()
+        if self._owned is None:
+            owned = self._take_over(batch_id, offsets_of)
         else:
-            self._ownership.check()
+            owned = self._owned
+            owned.ownership.check()
         last = self.latest
-        if was_completed(batch_id, last, job_id=self._job_id):
+        if was_completed(batch_id, last, job_id=self.job.job_id):
             _log.info("batch %d was completed before; it is skipped", batch_id)
             return None
-        restored = last or self._savepoint
-        # From the batch, not counted: two drivers on one job meet at the same file then.
+        restored = last or owned.savepoint
+        # Derived from the batch, so that two drivers of a job write the same file.
         checkpoint_id = batch_id + 1
-        location = self.access.initialize_location_for_checkpoint(checkpoint_id)
-        assigned = assigned_operators(self._operators, restored, is_ours=self._is_ours)
+        location = self.job.access.initialize_location_for_checkpoint(checkpoint_id)
+        job_directory = uripath.parent(location.external_pointer)
+        assigned = self._continuation.assign(restored, is_own=self._has_completed)
         return PendingCheckpoint(
             checkpoint_id=checkpoint_id,
             batch_id=batch_id,
@@ -192,64 +142,14 @@ class CheckpointCoordinator:
             assigned=assigned,
             new=frozenset(assigned.keys() - (restored.metadata.operators if restored else {})),
             may_refer={
-                uid: owns_shared_files(
-                    operator.subtasks,
-                    uripath.parent(location.external_pointer),
-                    claimed=self._claims.files,
-                )
+                uid: owns_shared_files(operator.subtasks, job_directory, claimed=owned.claims.files)
                 for uid, operator in assigned.items()
             },
-            key_types=known_key_types(self._operators, restored),
-            progress=progress_behind(restored),
+            key_types=self._continuation.key_types(restored),
+            progress=restored_progress(restored),
             commit_token=uuid.uuid4().hex,
-            started_s=started_s,
+            start_s=start_s,
         )
-
-    def _take_over(self) -> None:
-        """Claim the job, and go on from the checkpoints that it has at that moment."""
-        ownership = self.access.claim_job()
-        completed = list(ownership.completed.values())
-        if completed:
-            self._continuation.check(completed[-1])
-            check_not_claimed(checkpoint.location for checkpoint in completed)
-            check_not_revoked(completed[-1])
-            if self._directory is not None:
-                self._claims = ClaimedCheckpoints.restore(
-                    self._directory.uri, completed[-1], all_streams
-                )
-            _log.info(
-                "job %s goes on from checkpoint %d at %s",
-                self._job_id,
-                completed[-1].checkpoint_id,
-                completed[-1].location.external_pointer,
-            )
-            if self._start is not None:
-                _log.info("it has that checkpoint, and so doesn't begin with %s", self._start)
-        elif self._savepoint is not None:
-            _log.info(
-                "job %s begins with the state of its operators in %s",
-                self._job_id,
-                self._savepoint.location.external_pointer,
-            )
-            if self._directory is not None:
-                self._claims = self._claims_at_start(self._savepoint, self._directory, ownership)
-        self._ownership = ownership
-        self._store = CompletedCheckpointStore(
-            self._num_retained, self._cleaner, completed, self._claims
-        )
-        if self._sweep is not None:
-            self._cleaner.run(self._sweep, f"orphaned files of job {self._job_id}")
-
-    def _claims_at_start(
-        self, savepoint: CompletedCheckpoint, directory: JobDirectory, ownership: JobOwnership
-    ) -> ClaimedCheckpoints:
-        """Claim the savepoint that the job begins with; or let go of it, if it was claimed at a start before."""
-        if not self._claims_start:
-            withdraw_claim(savepoint.location.external_pointer, directory.uri)
-            return self._claims
-        streams = all_streams(savepoint)
-        claim = claim_checkpoint(savepoint, streams, directory, ownership, clock=self._clock)
-        return ClaimedCheckpoints(directory.uri, [claim], all_streams)
 
     def complete(
         self,
@@ -258,25 +158,25 @@ class CheckpointCoordinator:
         progress: SparkProgress,
         sink_states: Mapping[str, bytes] = MappingProxyType({}),
     ) -> CompletedCheckpoint:
-        """Commit: publish the metadata, then let the oldest checkpoints go.
+        """Commit a checkpoint: publish the metadata, then delete the oldest checkpoints.
 
         Args:
-            pending: What `begin` gave.
+            pending: The result of `begin`.
             acknowledgements: The reports of all subtasks, by the operator's uid.
-            progress: Spark's side.
-            sink_states: The states of sinks for the checkpoint, by name.
+            progress: Spark's progress.
+            sink_states: The states of sinks, by name.
 
         Raises:
-            CheckpointDeclinedError: A subtask has reported twice, or not at all, or refers to what it
-                was not restored from.
+            CheckpointDeclinedError: A subtask has reported twice, or not at all, or refers to files from which
+                it was not restored.
             CheckpointConflictError: Another driver has committed the checkpoint, or claimed the job.
-            OutcomeUnknownError: The store did not say whether it was committed; nothing may be deleted.
+            OutcomeUnknownError: It is unknown whether it was committed; nothing may be deleted.
             StorageUnavailableError: The checkpoint was not committed.
         """
         operators = {
             uid: without_placeholders(
                 uid,
-                operator_state(
+                combine_acknowledgements(
                     operator,
                     acknowledgements[uid],
                     max_parallelism=pending.assigned[uid].max_parallelism,
@@ -285,40 +185,79 @@ class CheckpointCoordinator:
                 pending.assigned[uid].subtasks,
                 may_refer=pending.may_refer[uid],
             )
-            for uid, operator in self._operators.items()
+            for uid, operator in self._continuation.operators.items()
         }
         return self._publish(pending, operators, progress, sink_states)
 
-    def can_carry_over(self, pending: PendingCheckpoint) -> bool:
-        """Whether a checkpoint may have the state of the one before as it is, without a subtask that reports it.
+    def can_reuse_state(self, pending: PendingCheckpoint) -> bool:
+        """Return whether a checkpoint can have the state of the last one, without reports of subtasks.
 
-        State that this run has restored may have been spread anew; and files in the directory of a checkpoint
-        are deleted with it.
+        It can't if the state may have to be redistributed, because another run has completed the last checkpoint, or
+        if files of the state are deleted together with the last checkpoint.
         """
         last = self.latest
-        if last is None or not self._is_ours:
+        if last is None or self._owned is None or not self._has_completed:
             return False
         job_directory = uripath.parent(pending.location.external_pointer)
-        states = (last.metadata.operators[uid] for uid in self._operators)
-        claimed = self._claims.files
+        states = (last.metadata.operators[uid] for uid in self._continuation.operators)
+        claimed = self._owned.claims.files
         return all(outlives_checkpoint(state, job_directory, claimed=claimed) for state in states)
 
-    def carry_over(
+    def reuse_state(
         self, pending: PendingCheckpoint, progress: SparkProgress
     ) -> CompletedCheckpoint:
-        """Commit a checkpoint with the state of the one before; `can_carry_over` says whether that is possible.
+        """Commit a checkpoint with the state of the last one.
 
         Raises:
-            InvalidRequestError: `can_carry_over` is false.
+            InvalidRequestError: `can_reuse_state` is false.
             CheckpointConflictError: As for `complete`, and so the next two.
             OutcomeUnknownError: As there.
             StorageUnavailableError: As there.
         """
         last = self.latest
-        if last is None or not self.can_carry_over(pending):
-            raise InvalidRequestError("the state of the last checkpoint goes when that goes")
-        operators = {uid: _without_work(last.metadata.operators[uid]) for uid in self._operators}
+        if last is None or not self.can_reuse_state(pending):
+            raise InvalidRequestError("the state of the last checkpoint is deleted with that")
+        operators = {
+            uid: _without_work(last.metadata.operators[uid]) for uid in self._continuation.operators
+        }
         return self._publish(pending, operators, progress, {})
+
+    def abort(self, pending: PendingCheckpoint, error: BaseException | None = None) -> bool:
+        """Abort a checkpoint and delete the files that were written for it. Never raises.
+
+        Args:
+            pending: The result of `begin`.
+            error: The reason, which the next checkpoint of the job records; None to record nothing.
+
+        Returns:
+            Whether it is certain that the checkpoint does not exist.
+        """
+        is_certain = False
+        try:
+            with retry_deadline(ABORT_DEADLINE_S):
+                if self._exists(pending):
+                    return False
+                is_certain = True
+                if error is not None:
+                    self._record_failure(pending, error)
+                _log.info(
+                    "checkpoint %d of job %s is aborted", pending.checkpoint_id, self.job.job_id
+                )
+                pending.location.dispose_on_failure()
+        except Exception:  # noqa: BLE001  # the user has to see the error that caused the abort
+            _log.warning("could not clean up after a checkpoint", exc_info=True)
+        return is_certain
+
+    def _take_over(self, batch_id: int, offsets_of: Callable[[int], str | None]) -> OwnedJob:
+        owned = self.job.take_over(self._continuation, batch_id, offsets_of, self._clock)
+        self._owned = owned
+        self._store = CompletedCheckpointStore(
+            self._retention.num_retained, self._retention.cleaner, owned.completed, owned.claims
+        )
+        if self._retention.sweep is not None:
+            name = f"orphaned files of job {self.job.job_id}"
+            self._retention.cleaner.run(self._retention.sweep, name)
+        return owned
 
     def _publish(
         self,
@@ -327,32 +266,32 @@ class CheckpointCoordinator:
         progress: SparkProgress,
         sink_states: Mapping[str, bytes],
     ) -> CompletedCheckpoint:
-        ownership = self._ownership
-        if ownership is None:
+        owned = self._owned
+        if owned is None:
             raise InvalidRequestError("no checkpoint was begun")
         job_directory = uripath.parent(pending.location.external_pointer)
-        attempts = self._given_up.of(job_directory)
+        attempts = self._failed_attempts.get(job_directory)
         metadata = CheckpointMetadata(
-            job_id=self._job_id,
+            job_id=self.job.job_id,
             checkpoint_id=pending.checkpoint_id,
             commit_token=pending.commit_token,
             created_ms=self._clock.now_ms(),
-            duration_ms=1000 * (self._clock.monotonic_s() - pending.started_s),
-            writer=writer(),
+            duration_ms=self._duration_ms(pending),
+            writer=writer_version(),
             operators=operators,
             coordinator_states={
                 SPARK: msgspec.msgpack.encode(progress),
                 **carried_history(self.latest, attempts),
                 **sink_states,
             },
-            epoch=ownership.epoch,
-            claimed=self._claims.claimed,
+            epoch=owned.ownership.epoch,
+            claimed=owned.claims.claimed,
         )
         with retry_deadline(COMMIT_DEADLINE_S):
-            completed = self._commit(pending, metadata, ownership)
-        self._given_up.forget(job_directory, attempts)
-        self._store.add(completed, subsume=not is_retained(self._job_id))
-        self._is_ours = True
+            completed = self._commit(pending, metadata, owned.ownership)
+        self._failed_attempts.remove(job_directory, attempts)
+        self._store.add(completed, subsume=not has_pinned_checkpoints(self.job.job_id))
+        self._has_completed = True
         _log_completed(completed, pending.batch_id)
         return completed
 
@@ -362,60 +301,37 @@ class CheckpointCoordinator:
         try:
             return complete_checkpoint(pending.location, metadata, ownership)
         except CheckpointConflictError as error:
-            ownership.check()  # says so itself if another driver owns the job
+            ownership.check()  # raises another error if another driver owns the job
             message = (
-                f"a former driver of this job has completed checkpoint {pending.checkpoint_id} "
-                "while this one was working at it; start the query again, and it goes on from there"
+                f"an earlier driver of this job has completed checkpoint {pending.checkpoint_id} "
+                "concurrently; start the query again, and it resumes from there"
             )
             raise CheckpointConflictError(message, error.location, kind="exists") from error
 
-    def abort(self, pending: PendingCheckpoint, error: BaseException | None = None) -> bool:
-        """Give a checkpoint up and delete what was written for it. Never raises.
-
-        Args:
-            pending: What `begin` gave.
-            error: The reason, which the next checkpoint of the job records; None if there is none to record.
-
-        Returns:
-            Whether it is sure that it does not exist.
-        """
-        is_sure = False
-        try:
-            with retry_deadline(ABORT_DEADLINE_S):
-                if self._exists(pending):
-                    return False
-                is_sure = True
-                if error is not None:
-                    self._note(pending, error)
-                _log.info(
-                    "checkpoint %d of job %s is given up", pending.checkpoint_id, self._job_id
-                )
-                pending.location.dispose_on_failure()
-        except Exception:  # noqa: BLE001  # the user has to see why it is given up
-            _log.warning("could not clean up after a checkpoint", exc_info=True)
-        return is_sure
-
-    def _note(self, pending: PendingCheckpoint, error: BaseException) -> None:
+    def _record_failure(self, pending: PendingCheckpoint, error: BaseException) -> None:
         attempt = GivenUpAttempt(
             checkpoint=pending.checkpoint_id,
             batch=pending.batch_id,
-            epoch=self._ownership.epoch if self._ownership else 0,
+            epoch=self._owned.ownership.epoch if self._owned else 0,
             given_up_ms=self._clock.now_ms(),
-            duration_ms=1000 * (self._clock.monotonic_s() - pending.started_s),
-            reason=reason_of(error),
+            duration_ms=self._duration_ms(pending),
+            reason=failure_reason(error),
         )
-        self._given_up.note(uripath.parent(pending.location.external_pointer), attempt)
+        self._failed_attempts.add(uripath.parent(pending.location.external_pointer), attempt)
+
+    def _duration_ms(self, pending: PendingCheckpoint) -> float:
+        return 1000 * (self._clock.monotonic_s() - pending.start_s)
 
     def _exists(self, pending: PendingCheckpoint) -> bool:
-        """Whether it was completed before whatever failed."""
-        location = self.access.completed_checkpoints().get(pending.checkpoint_id)
+        """Return whether the checkpoint was completed before the error."""
+        location = self.job.access.completed_checkpoints().get(pending.checkpoint_id)
         if location is None:
             return False
         return load_checkpoint(location).metadata.commit_token == pending.commit_token
 
 
 def _without_work(stored: StoredOperator) -> StoredOperator:
-    """The same state, of subtasks that did nothing."""
+    """Return the same state, with the statistics of subtasks that did nothing."""
     idle = SubtaskStatistics(0, 0, 0, 0, 0, 0, 0)
     subtasks = {
         index: msgspec.structs.replace(state, statistics=idle)

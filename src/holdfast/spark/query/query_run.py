@@ -18,16 +18,11 @@ from holdfast.spark.checkpoint_location import (
     APPLICATION_FILE,
     LINK_FILE,
     Link,
-    check_apart,
+    check_disjoint,
     decode_application,
     encode_link,
 )
-from holdfast.spark.engines import (
-    Engine,
-    RunningQuery,
-    error_of_task,
-    guard_against_other_plans,
-)
+from holdfast.spark.engines import Engine, RunningQuery, error_of_task, pin_planner_settings
 from holdfast.spark.event_time import (
     NO_TIMERS,
     IdleTicks,
@@ -43,15 +38,14 @@ from holdfast.spark.operators import (
     Operator,
     Sink,
     checkpointed_sinks,
-    initialize_sinks,
     snapshot_sinks,
 )
 from holdfast.spark.query.batch_run import BatchRun
-from holdfast.spark.query.cleaning import CLEANER
-from holdfast.spark.query.coordinator import CheckpointCoordinator
-from holdfast.spark.query.frames import compute
-from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
-from holdfast.spark.query.running_operator import RunningOperator
+from holdfast.spark.query.checkpoints import CLEANER, PendingCheckpoint
+from holdfast.spark.query.continuation import Continuation
+from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
+from holdfast.spark.query.operator_run import RunningOperator, compute
+from holdfast.spark.query.takeover import StoredJob
 from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import Acknowledgement, JobStorage
 from holdfast.spark_progress import SparkProgress, sources_of
@@ -65,34 +59,35 @@ class QueryRun:
 
     Attributes:
         run_id: Spark's id of the run.
-        process: The user's function, which applies the operators to a batch.
+        process: The user's function, which applies the operators to a batch; None if there is one operator, which
+            is applied to the batch and writes to its sink.
         operators: The query's operators by uid.
-        sinks: The query's sinks with a state of their own, by the name under which it is kept.
-        job: Where the job's state is kept.
+        sinks: The query's sinks with state, by the name of that state.
+        job: The storage of the job's state.
         coordinator: Drives the checkpoints.
-        link: The link from Spark's checkpoint directory to them.
-        idle_ticks: Asks Spark for batches when timers are due; None if they wait for the next rows.
-        has_begun: Whether there was a batch.
-        next_timers: The earliest timers that the last batch has left; None if nobody knows.
-        application_id: The id that sinks know the query by; None until a sink asks for it.
+        link: The link in Spark's checkpoint directory to the checkpoints.
+        idle_ticks: Requests batches when timers are due; None if timers wait for the next rows.
+        has_started: Whether there was a batch.
+        next_timers: The earliest timers after the last batch; None if they are unknown.
+        application_id: The application id of the query for sinks; None until a sink asks for it.
     """
 
     run_id: str
-    process: Sink
+    process: Sink | None
     operators: Mapping[str, RunningOperator]
     sinks: Mapping[str, CheckpointedSink]
     job: JobStorage
     coordinator: CheckpointCoordinator
     link: Link
     idle_ticks: IdleTicks | None
-    has_begun: bool = False
+    has_started: bool = False
     next_timers: NextTimers | None = None
     application_id: str | None = None
 
     @classmethod
     def start(
         cls,
-        process: Sink,
+        process: Sink | None,
         operators: Mapping[str, Operator],
         engine: Engine,
         query: RunningQuery,
@@ -100,35 +95,41 @@ class QueryRun:
         idle_ticks: IdleTicks | None,
         clock: Clock,
     ) -> Self:
-        """Read the settings; storage is not touched yet, but for the job's directories.
+        """Parse the settings; nothing in storage is read or changed yet, except that directories are created.
 
         Raises:
-            InvalidRequestError: A setting can't be used.
+            InvalidRequestError: A setting is not valid.
         """
         settings = Settings.parse(engine.session.conf.getAll)
         engine.check(settings)
         job_id = settings.job_id or query.query_id
-        check_apart(query.checkpoint_location, settings.checkpoint_dir, job_id)
-        _warn_of_unknown(settings, operators)
+        check_disjoint(query.checkpoint_location, settings.checkpoint_dir, job_id)
+        _warn_of_unknown_uids(settings, operators)
         settings.stores.use()
         storage = settings.open_storage()
         sinks = checkpointed_sinks(process, operators)
         coordinator = CheckpointCoordinator(
-            storage.create_checkpoint_storage(job_id),
-            job_id=job_id,
-            query_id=query.query_id,
-            operators=operators,
-            sinks=sinks,
-            num_retained=settings.num_retained,
-            allow_non_restored_state=settings.allow_non_restored_state,
-            start=settings.savepoint_path,
-            directory=settings.job_directory(job_id),
-            claims_start=settings.claim_mode == "claim",
-            sweep=_sweep_of(settings, job_id),
-            cleaner=CLEANER,
+            StoredJob(
+                job_id=job_id,
+                access=storage.create_checkpoint_storage(job_id),
+                directory=settings.job_directory(job_id),
+                savepoint=settings.savepoint_path,
+                claims_savepoint=settings.claim_mode == "claim",
+            ),
+            Continuation(
+                query_id=query.query_id,
+                operators=operators,
+                sinks=sinks,
+                allow_non_restored_state=settings.allow_non_restored_state,
+            ),
+            Retention(
+                num_retained=settings.num_retained,
+                cleaner=CLEANER,
+                sweep=_sweep_of(settings, job_id),
+            ),
             clock=clock,
         )
-        guard_against_other_plans(engine.session)
+        pin_planner_settings(engine.session)
         return cls(
             run_id=query.run_id,
             process=process,
@@ -142,7 +143,7 @@ class QueryRun:
                 storage=storage,
                 stores=settings.stores,
                 compression=settings.compression,
-                warm=settings.warm,
+                state=settings.state,
                 clock=clock,
             ),
             coordinator=coordinator,
@@ -154,23 +155,25 @@ class QueryRun:
             idle_ticks=idle_ticks,
         )
 
-    def take(self, rows: DataFrame, batch_id: int, engine: Engine, query: RunningQuery) -> None:
+    def run_batch(
+        self, rows: DataFrame, batch_id: int, engine: Engine, query: RunningQuery
+    ) -> None:
         """Run one micro-batch through the operators and the sink, and commit it."""
         offsets_of = partial(engine.offsets, query)
         pending = self.coordinator.begin(batch_id, offsets_of)
         if pending is None:
-            self._begin(engine, query)
+            self._start(engine, query)
             if engine.needs_rows(query):
-                compute(rows)  # what Spark itself keeps of the batch is still to be committed
+                compute(rows)  # Spark still has to commit its own state of the batch
             if self.idle_ticks is not None:
-                self.idle_ticks.ask(0)  # only the next batch knows the pending timers
+                self.idle_ticks.ask(0)  # the remaining timers are unknown before the next batch
             return
         try:
-            self._begin(engine, query)
-            # Not behind the sink's jobs, of which Spark has much to note then.
-            offsets = _logged(offsets_of(batch_id), batch_id, query)
+            self._start(engine, query)
+            # Before the sink's jobs: Spark's listeners are busy with them later.
+            offsets = _require_offsets(offsets_of(batch_id), batch_id, query)
             times = times_of_batch(offsets, pending.progress)
-            rows_came = self._rows_came(offsets, pending)
+            has_input = self._has_input(offsets, pending)
             progress = SparkProgress(
                 query_id=query.query_id,
                 run_id=query.run_id,
@@ -182,11 +185,11 @@ class QueryRun:
                 batch_time=times.batch_time,
                 query_name=query.name,
             )
-            if not rows_came and self._has_nothing_to_do(pending, times) and engine.is_empty(rows):
-                self.coordinator.carry_over(pending, progress)
+            if not has_input and self._is_noop_batch(pending, times) and engine.is_empty(rows):
+                self.coordinator.reuse_state(pending, progress)
             else:
                 find_id = partial(self._find_application_id, engine, query)
-                acknowledgements = self._run(engine, rows, pending, times, find_id)
+                acknowledgements = self._process(engine, rows, pending, times, find_id)
                 states = snapshot_sinks(self.sinks, pending.checkpoint_id)
                 self.coordinator.complete(pending, acknowledgements, progress, states)
                 self.next_timers = earliest_timers(
@@ -195,7 +198,7 @@ class QueryRun:
                     for report in reports
                 )
         except OutcomeUnknownError:
-            raise  # it may exist: nothing is deleted
+            raise  # the checkpoint may exist: nothing is deleted
         except BaseException as error:
             if self.coordinator.abort(pending, error_of_task(error) or error):
                 self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
@@ -203,31 +206,31 @@ class QueryRun:
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
         if self.idle_ticks is not None:
             self.idle_ticks.ask(
-                next_batch_time(*(self.next_timers or NO_TIMERS), times, has_input=rows_came)
+                next_batch_time(*(self.next_timers or NO_TIMERS), times, has_input=has_input)
             )
 
-    def _rows_came(self, offsets: str, pending: PendingCheckpoint) -> bool:
-        """Whether Spark may have planned the batch for rows, and not only because it was asked for."""
+    def _has_input(self, offsets: str, pending: PendingCheckpoint) -> bool:
+        """Return whether Spark may have planned the batch for rows, and not only for an idle tick."""
         if self.idle_ticks is None:
             return True
         sources = sources_of(offsets)
         self.idle_ticks.check_sources(sources)
         before = pending.progress
-        # The sources of a savepoint, with which the query began, are others.
+        # A savepoint that the query starts from has other sources.
         is_next = before is not None and before.batch_id == pending.batch_id - 1
         return not is_tick_only(sources, sources_of(before.offsets) if before and is_next else None)
 
-    def _has_nothing_to_do(self, pending: PendingCheckpoint, times: BatchTimes) -> bool:
-        """Whether a batch without rows would leave state and output as they are.
+    def _is_noop_batch(self, pending: PendingCheckpoint, times: BatchTimes) -> bool:
+        """Return whether a batch without rows would not change state and output.
 
-        Only rules and sinks with a state of their own know what they do with such a batch.
+        Broadcast functions and sinks with state may react to such a batch.
         """
         return (
             self.next_timers is not None
             and not is_due(*self.next_timers, times)
             and not self.sinks
             and not any(running.operator.takes_broadcast for running in self.operators.values())
-            and self.coordinator.can_carry_over(pending)
+            and self.coordinator.can_reuse_state(pending)
         )
 
     def _find_application_id(self, engine: Engine, query: RunningQuery) -> str:
@@ -240,7 +243,7 @@ class QueryRun:
             )
         return self.application_id
 
-    def _run(
+    def _process(
         self,
         engine: Engine,
         rows: DataFrame,
@@ -248,7 +251,7 @@ class QueryRun:
         times: BatchTimes,
         application_id: Callable[[], str],
     ) -> dict[str, list[Acknowledgement]]:
-        """Let the user's function run its jobs; the acknowledgements come back through them."""
+        """Apply the operators and let the sink run its jobs, which return the acknowledgements."""
         with BatchRun(
             engine=engine,
             run_id=self.run_id,
@@ -258,71 +261,79 @@ class QueryRun:
             times=times,
             application_id=application_id,
         ) as batch:
-            self.process(rows, pending.batch_id)
+            if self.process is not None:
+                self.process(rows, pending.batch_id)
+            else:
+                (running,) = self.operators.values()
+                output = batch.apply(running.operator, rows, None)
+                if running.operator.sink is not None:
+                    running.operator.sink(output, pending.batch_id)
             return batch.finish()
 
-    def _begin(self, engine: Engine, query: RunningQuery) -> None:
-        """With the first batch: leave word of where the checkpoints are, and give sinks their state.
+    def _start(self, engine: Engine, query: RunningQuery) -> None:
+        """In the first batch: write the link to the checkpoints, and initialize sinks.
 
-        Listeners are told of the checkpoint that the run goes on from: a crash can have prevented that.
+        Listeners are notified of the checkpoint that the run resumes from: a crash may have prevented that.
         """
-        if self.has_begun:
+        if self.has_started:
             return
-        engine.leave(query, LINK_FILE, encode_link(self.link))
+        engine.write(query, LINK_FILE, encode_link(self.link))
         latest = self.coordinator.latest
-        initialize_sinks(self.sinks, latest.metadata.coordinator_states if latest else {})
-        self.has_begun = True
+        states = latest.metadata.coordinator_states if latest else {}
+        for name, sink in self.sinks.items():
+            sink.initialize_state(states.get(name))
+        self.has_started = True
         if latest:
             self._notify("notify_checkpoint_complete", latest.checkpoint_id)
 
     def _notify(self, method: str, checkpoint_id: int) -> None:
-        """Tell listeners, the driver's copies of them, about a checkpoint; their errors change nothing."""
+        """Notify listeners, the driver's copies of them, of a checkpoint; their errors are logged."""
         candidates: list[object] = [self.process]
         for running in self.operators.values():
             candidates += [running.operator.function, running.operator.sink]
         listeners = {id(candidate): candidate for candidate in candidates}.values()  # each once
         for listener in listeners:
-            told = getattr(listener, method, None)
-            if told is None:
+            notify = getattr(listener, method, None)
+            if notify is None:
                 continue
             try:
-                told(checkpoint_id)
+                notify(checkpoint_id)
             except Exception:  # noqa: BLE001  # user code: anything
                 _log.exception("%s failed in %s", type(listener).__name__, method)
 
 
-def _logged(offsets: str | None, batch_id: int, query: RunningQuery) -> str:
-    """Spark's offset log entry of a batch that runs."""
+def _require_offsets(offsets: str | None, batch_id: int, query: RunningQuery) -> str:
+    """Return Spark's offset log entry of a running batch."""
     if offsets is None:
         message = (
-            f"Spark's offset log has no entry of batch {batch_id}, which runs: something deletes files of "
-            "its checkpointLocation"
+            f"Spark's offset log has no entry of batch {batch_id}, which is running: another process "
+            "deletes files of its checkpointLocation"
         )
         raise CheckpointNotFoundError(message, query.checkpoint_location)
     return offsets
 
 
-def _warn_of_unknown(settings: Settings, operators: Mapping[str, Operator]) -> None:
-    """Say it if a backend is set for an operator that there is not.
+def _warn_of_unknown_uids(settings: Settings, operators: Mapping[str, Operator]) -> None:
+    """Log a warning if a backend is set for an operator that does not exist.
 
-    It is no error: queries of a session have the same settings, and operators may come back later.
+    It is not an error: queries of a session have the same settings, and operators may be added again later.
     """
     unknown = [uid for uid, _ in settings.state_backend.by_operator if uid not in operators]
     if unknown:
         _log.warning(
             "spark.holdfast.state.backend is set for %s: this query has no such operator; it has %s. "
             "Correct or remove it, unless another query of the session has the operator",
-            _listed(unknown),
-            _listed(operators),
+            _join(unknown),
+            _join(operators),
         )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join(names: Iterable[str]) -> str:
     return ", ".join(map(repr, sorted(names)))
 
 
 def _sweep_of(settings: Settings, job_id: str) -> Callable[[], object] | None:
-    """A call that deletes the leftovers of a job's crashes; None if the job has no directory."""
+    """Return a function that deletes the files that crashes have left; None if the job has no directory."""
     if settings.checkpoint_dir is None:
         return None
     return partial(sweep, settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s)

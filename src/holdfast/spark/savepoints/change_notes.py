@@ -176,7 +176,7 @@ def change_at(checkpoint_location: str) -> Change | None:
         checkpoint_location,
         UNFINISHED_FILE,
         ChangeNote,
-        what="the note of the unfinished operation",
+        description="the note of the unfinished operation",
     )
     return None if note is None else Change(checkpoint_location, note)
 
@@ -188,7 +188,7 @@ def completed_restore(checkpoint_location: str) -> CompletedRestore | None:
         CheckpointCorruptedError: The note can't be read.
     """
     return read_json_in(
-        checkpoint_location, RESTORED_FILE, CompletedRestore, what="the note of the restore"
+        checkpoint_location, RESTORED_FILE, CompletedRestore, description="the note of the restore"
     )
 
 
@@ -218,7 +218,7 @@ def newest_attempt(checkpoint_location: str) -> Attempt | None:
     if number is None:
         return None
     uri = _attempt_uri(checkpoint_location, number)
-    return read_json(uri, Attempt, what="the note of the attempt")
+    return read_json(uri, Attempt, description="the note of the attempt")
 
 
 def begin_attempt(checkpoint_location: str, paths: Mapping[str, str]) -> Attempt:

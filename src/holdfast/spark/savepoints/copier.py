@@ -27,7 +27,7 @@ from holdfast.locations.storages import (
     load_checkpoint,
     resolve_pointer,
 )
-from holdfast.spark.checkpoint_location import is_unique, opened, parts_of
+from holdfast.spark.checkpoint_location import is_immutable, opener, zip_parts
 from holdfast.spark.savepoints.stored_query import use_stores
 from holdfast.spark_progress import (
     SparkFile,
@@ -157,7 +157,7 @@ class Copier:
         """
         zips = [file for file in copied if file.path.endswith(".zip")]
         parts = map_in_parallel(
-            lambda file: parts_of(file.path, file.handle.open_input_stream), zips
+            lambda file: zip_parts(file.path, file.handle.open_input_stream), zips
         )
         sizes = {path: size for zip_sizes in parts for path, size in zip_sizes.items()}
         files = self.copy_files(root, sizes)
@@ -193,12 +193,12 @@ class Copier:
 
     def _copy_file(self, root: str, item: tuple[str, int]) -> SparkFile:
         path, size = item
-        opens = opened(f"{root}/{path}")
+        opens = opener(f"{root}/{path}")
         in_base = self._base.files.get(path)
         if (
             in_base is not None
             and in_base.size == size
-            and (is_unique(path) or _has_same_bytes(opens, in_base))
+            and (is_immutable(path) or _has_same_bytes(opens, in_base))
         ):
             return SparkFile(path, in_base)
         return SparkFile(path, self._copy(opens))

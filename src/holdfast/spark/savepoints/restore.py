@@ -28,7 +28,7 @@ from holdfast.spark.checkpoint_location import (
     PROVIDER_CLASS,
     SHUFFLE_PARTITIONS,
     Moves,
-    check_apart,
+    check_disjoint,
     decode_offsets,
     encode_application,
     encode_link,
@@ -137,7 +137,7 @@ def restore_savepoint(
     query_id = earlier.query_id or (savepoint_query if keep_query_id else str(uuid.uuid4()))
     job = RestoredJob.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
     if job is not None:
-        check_apart(location, job.link.checkpoint_dir, job.job_id)
+        check_disjoint(location, job.link.checkpoint_dir, job.job_id)
     change = earlier.repeat(
         Change(
             location,
@@ -266,7 +266,7 @@ class _Restore:
         attempt = attempt or self._begin()
         partitions = self.change.note.shuffle_partitions
         if partitions is not None and newest_batch(self.location) == self.batch_id:
-            sessions.spreads_state()(self.location, partitions)
+            sessions.state_repartitioner()(self.location, partitions)
             check_newest(self.location, attempt)
         restore = CompletedRestore(restore=self.change.note, paths=dict(self.moves.paths))
         write_completed_restore(self.location, restore)
@@ -386,7 +386,7 @@ def check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: in
             "shuffle_partitions out"
         )
         raise InvalidRequestError(message, pointer)
-    sessions.spreads_state()  # for its error
+    sessions.state_repartitioner()  # for its error
 
 
 def _repartitions(location: str, batch_id: int, shuffle_partitions: int) -> bool:

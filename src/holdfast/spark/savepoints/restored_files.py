@@ -15,10 +15,10 @@ from holdfast.spark.checkpoint_location import (
     delete,
     has_paths,
     is_hidden,
-    materialised,
-    rewritten,
+    rewrite_paths,
     tree,
     write,
+    write_stream,
 )
 from holdfast.spark.savepoints.change_notes import Attempt, check_newest, is_attempt
 from holdfast.spark_progress import SparkFile, SparkFiles
@@ -95,10 +95,10 @@ def _write_file(file: SparkFile, *, location: str, moves: Moves) -> tuple[str, i
     """Write a file; return its path and length."""
     uri = f"{location}/{file.path}"
     if not has_paths(file.path, sources=bool(moves.paths)):
-        materialised(file.handle, uri)
+        write_stream(file.handle, uri)
         return file.path, file.handle.size
     with file.handle.open_input_stream() as stream:
         content = b"".join(chunks(stream))
-    content = rewritten(file.path, content, checkpoint_location=location, moves=moves)
+    content = rewrite_paths(file.path, content, checkpoint_location=location, moves=moves)
     write(uri, content)
     return file.path, len(content)

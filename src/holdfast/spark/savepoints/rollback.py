@@ -37,17 +37,17 @@ from holdfast.spark.checkpoint_location import (
     METADATA,
     LoggedBatch,
     batch_at,
-    beyond,
     delete,
     encode_application,
-    numbers,
-    opened,
-    parts_of,
+    files_after,
+    logged_batches,
+    opener,
     read_text,
     replace,
     select,
     state_files,
     tree,
+    zip_parts,
 )
 from holdfast.spark.savepoints.change_notes import (
     ROLLBACK,
@@ -150,13 +150,7 @@ def roll_back(
             another process has begun the same rollback.
         StorageUnavailableError: Something could not be read or written; repeat the rollback.
     """
-    address = QueryAddress(
-        query=checkpoint_location,
-        checkpoint_dir=checkpoint_dir,
-        job_id=job_id,
-        operators=operators,
-        configuration=configuration,
-    )
+    address = QueryAddress(checkpoint_location, checkpoint_dir, job_id, operators, configuration)
     plan = _RollbackPlan.of(address, checkpoint=checkpoint, batch_id=batch_id)
     location, last = plan.location, plan.last
     if plan.query.finished is not None:
@@ -170,7 +164,7 @@ def roll_back(
         check_not_revoked(last)
     delete_completed_restore(location)
     attempt = change.begin()
-    later = beyond(tree(location), plan.batch)  # not before: an old driver may have continued
+    later = files_after(tree(location), plan.batch)  # not before: an old driver may have continued
     check_newest(location, attempt)
     delete(f"{location}/{path}" for path in later)
     if ownership is not None and last is not None:
@@ -203,13 +197,7 @@ def preview_rollback(
     Raises:
         CheckpointError: An error that `roll_back` would raise before it changes anything.
     """
-    address = QueryAddress(
-        query=checkpoint_location,
-        checkpoint_dir=checkpoint_dir,
-        job_id=job_id,
-        operators=operators,
-        configuration=configuration,
-    )
+    address = QueryAddress(checkpoint_location, checkpoint_dir, job_id, operators, configuration)
     plan = _RollbackPlan.of(address, checkpoint=checkpoint, batch_id=batch_id)
     files = tree(plan.location)
     access = plan.stored.access
@@ -217,8 +205,8 @@ def preview_rollback(
     return RollbackPreview(
         query_id=plan.stored.query_id,
         batch_id=plan.batch.batch_id,
-        newest_batch_id=max(numbers(files, "offsets")),
-        files=tuple(f"{plan.location}/{path}" for path in beyond(files, plan.batch)),
+        newest_batch_id=max(logged_batches(files, "offsets")),
+        files=tuple(f"{plan.location}/{path}" for path in files_after(files, plan.batch)),
         checkpoints=tuple(
             str(kept[checkpoint_id].external_pointer)
             for checkpoint_id in sorted(kept)
@@ -254,13 +242,7 @@ def rollback_points(
         StorageUnavailableError: Something could not be read.
     """
     query = StoppedQuery.at(
-        QueryAddress(
-            query=checkpoint_location,
-            checkpoint_dir=checkpoint_dir,
-            job_id=job_id,
-            operators=operators,
-            configuration=configuration,
-        )
+        QueryAddress(checkpoint_location, checkpoint_dir, job_id, operators, configuration)
     )
     location = query.stored.checkpoint_location
     files = tree(location)
@@ -275,7 +257,7 @@ def rollback_points(
         except CheckpointNotFoundError:
             return None
         return RollbackPoint(
-            checkpoint=checkpoint, batch_id=batch_id, started_ms=batch.offsets.begun_ms
+            checkpoint=checkpoint, batch_id=batch_id, started_ms=batch.offsets.start_ms
         )
 
     points = map_in_parallel(point, list(_candidates(query.stored, files)))
@@ -285,7 +267,7 @@ def rollback_points(
 def _candidates(stored: StoredQuery, files: Mapping[str, int]) -> Iterator[tuple[int | None, int]]:
     """Yield checkpoints and their batches; or batches only, without operators."""
     if stored.access is None:
-        yield from ((None, batch_id) for batch_id in numbers(files, "commits"))
+        yield from ((None, batch_id) for batch_id in logged_batches(files, "commits"))
         return
     for checkpoint_id, pointer in sorted(stored.access.completed_checkpoints().items()):
         try:
@@ -410,7 +392,7 @@ def _check_files(
     selected = select(files, batch)
 
     def parts(path: str) -> dict[str, int]:
-        return parts_of(path, opened(f"{location}/{path}"))
+        return zip_parts(path, opener(f"{location}/{path}"))
 
     zips = [path for path in selected if path.endswith(".zip")]
     for sizes in map_in_parallel(parts, zips):

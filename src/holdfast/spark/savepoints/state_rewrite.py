@@ -68,13 +68,7 @@ class StateRewrite:
             InvalidRequestError: There is no such query, or it runs, or it has Holdfast operators already.
             CheckpointNotFoundError: The query has not completed a batch yet.
         """
-        address = QueryAddress(
-            query=location,
-            checkpoint_dir=None,
-            job_id=None,
-            operators=True,
-            configuration=configuration,
-        )
+        address = QueryAddress(location, configuration=configuration)
         query = StoppedQuery.at(address).stored
         uri = query.checkpoint_location
         if query.access is not None:

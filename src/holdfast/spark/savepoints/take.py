@@ -31,7 +31,7 @@ from holdfast.spark.checkpoint_location import (
     select,
     tree,
 )
-from holdfast.spark.query import retained, writer
+from holdfast.spark.query import pin_checkpoints, writer_version
 from holdfast.spark.savepoints.copier import Base, Copier, SavepointFormat, check_format
 from holdfast.spark.savepoints.stored_query import (
     NO_OPERATORS_HINT,
@@ -106,13 +106,7 @@ def take_savepoint(
         StorageUnavailableError: Something could not be read or written; no savepoint was made.
         OutcomeUnknownError: The store did not report whether it was made.
     """
-    address = QueryAddress(
-        query=query,
-        checkpoint_dir=checkpoint_dir,
-        job_id=job_id,
-        operators=operators,
-        configuration=configuration,
-    )
+    address = QueryAddress(query, checkpoint_dir, job_id, operators, configuration)
     return _take(_Request(address=address, target=target, base=base, format=format))
 
 
@@ -131,13 +125,7 @@ def stop_with_savepoint(
     It doesn't wait for a running batch, which will be repeated. The query stays stopped even if the savepoint
     fails.
     """
-    address = QueryAddress(
-        query=query,
-        checkpoint_dir=checkpoint_dir,
-        job_id=job_id,
-        operators=operators,
-        configuration=None,
-    )
+    address = QueryAddress(query, checkpoint_dir, job_id, operators)
     request = _Request(address=address, target=target, base=base, format=format)
     request.prepare()
     query.stop()
@@ -183,7 +171,7 @@ def _take(request: _Request) -> str:
     while len(errors) < _MAX_ATTEMPTS:
         stored, directory, base = request.prepare()
         # The query's coordinator, if it is in this process, deletes no checkpoint during the copy.
-        with retained(stored.job_id) if stored.access else nullcontext():
+        with pin_checkpoints(stored.job_id) if stored.access else nullcontext():
             try:
                 return copy_query(
                     stored,
@@ -332,7 +320,7 @@ def _copy_operators(
         copier.copy_state(last.metadata),
         commit_token=uuid.uuid4().hex,
         created_ms=created_ms,
-        writer=writer(),
+        writer=writer_version(),
         epoch=0,
     )
 
@@ -369,7 +357,7 @@ def metadata_without_operators(
         checkpoint_id=batch.batch_id + 1,
         created_ms=created_ms,
         duration_ms=0,
-        writer=writer(),
+        writer=writer_version(),
         operators={},
         coordinator_states={SPARK: msgspec.msgpack.encode(progress)},
     )

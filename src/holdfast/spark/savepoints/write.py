@@ -40,7 +40,7 @@ from holdfast.locations.storages import (
 )
 from holdfast.spark import sessions
 from holdfast.spark.operators import is_collated, read_table
-from holdfast.spark.query import writer
+from holdfast.spark.query import writer_version
 from holdfast.spark.savepoints.stored_query import savepoint_directory, use_stores
 from holdfast.spark_progress import SPARK_FILES, directories_of, spark_files_of, with_copied_files
 
@@ -136,7 +136,7 @@ def write_savepoint(
             checkpoint_id=checkpoint_id,
             created_ms=clock.now_ms(),
             duration_ms=0,
-            writer=writer(),
+            writer=writer_version(),
             operators={uid: tables.drop_from(uid, old) for uid, old in base_operators.items()},
             coordinator_states=base_checkpoint.metadata.coordinator_states
             if base_checkpoint

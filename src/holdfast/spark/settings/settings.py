@@ -22,6 +22,7 @@ from holdfast.locations.storages import (
     MemoryCheckpointStorage,
     check_job_id,
 )
+from holdfast.spark.local_state import StateSettings
 from holdfast.spark.settings.rocksdb import ROCKSDB, task_slots
 from holdfast.spark.settings.setting import (
     BOOLEAN,
@@ -35,7 +36,6 @@ from holdfast.spark.settings.setting import (
     size,
 )
 from holdfast.spark.settings.stores import Stores, check_s3_settings, s3_settings_table
-from holdfast.spark.warm_state import WarmSettings
 
 _MEMORY = MemoryCheckpointStorage()
 """One for the process, so that a restarted query finds its checkpoints."""
@@ -268,17 +268,14 @@ class Settings:
         return cls(stores=Stores.parse(configuration, *uris), rocksdb=rocksdb, **values)
 
     @property
-    def warm(self) -> WarmSettings:
-        """Settings of the state that stays on executors."""
+    def state(self) -> StateSettings:
+        """The backends of keyed state, and the limits of state on executors."""
         is_local = (self.checkpoint_dir or "").lower().startswith("file:")
         has_files = self.checkpoint_storage == "filesystem"
-        is_enabled = self.local_recovery != "false"
-        has_copies = self.local_recovery == "true" or (
-            self.local_recovery == "auto" and has_files and not is_local
-        )
-        return WarmSettings(
-            local_bytes=self.local_recovery_bytes if has_copies else 0,
-            segment_bytes=self.local_recovery_bytes if has_files and is_enabled else 0,
+        is_enabled = has_files and self.local_recovery != "false"
+        return StateSettings(
+            local_bytes=self.local_recovery_bytes if is_enabled else 0,
+            duplicate_files=self.local_recovery == "true" or not is_local,
             worker_bytes=self.worker_memory,
             backend=self.state_backend.backend,
             backends=self.state_backend.by_operator,

@@ -1,30 +1,32 @@
 """A subtask on an executor: restore, the user's function, snapshot, and the report to the driver.
 
-`query/` gives Spark a `SubtaskRunner` (`subtask`), which has all that it needs of the driver (`shipment`). It
-reads its `input_rows`, is spared reading state from storage by `warm_state/`, and ends with an
-`Acknowledgement`; on the driver `passes` tells which of these count. Start with `subtask`.
+`query/` gives Spark a `SubtaskRunner` (`subtask`), with everything that it needs from the driver (`task_data`). It
+takes state from `local_state/` if possible, and ends with an `Acknowledgement`. Start with `subtask`.
 """
 
 from holdfast.spark.subtask.acknowledgements import (
     COLUMN,
     Acknowledgement,
+    combine_acknowledgements,
     decode_acknowledgements,
-    operator_state,
+    has_duplicate_reports,
+    reports_of_final_pass,
 )
-from holdfast.spark.subtask.passes import is_doubled, of_the_pass
-from holdfast.spark.subtask.shipment import JobStorage, Shipment
 from holdfast.spark.subtask.subtask import Reports, SubtaskRunner, name_in_plans
+from holdfast.spark.subtask.task_data import CheckpointInfo, JobStorage, OperatorInfo, TaskPayload
 
 __all__ = [
     "COLUMN",
     "Acknowledgement",
+    "CheckpointInfo",
     "JobStorage",
+    "OperatorInfo",
     "Reports",
-    "Shipment",
     "SubtaskRunner",
+    "TaskPayload",
+    "combine_acknowledgements",
     "decode_acknowledgements",
-    "is_doubled",
+    "has_duplicate_reports",
     "name_in_plans",
-    "of_the_pass",
-    "operator_state",
+    "reports_of_final_pass",
 ]

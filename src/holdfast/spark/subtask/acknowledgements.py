@@ -1,4 +1,8 @@
-"""The report of a subtask whose part of a checkpoint is written."""
+"""The report of a subtask whose part of a checkpoint is written, and which reports of a batch are valid.
+
+A sink may read a few rows before it reads all of them, which runs some subtasks twice, and Spark may retry tasks. The
+driver only gets reports, in no particular order. Those of the pass that the sink wrote are valid.
+"""
 
 from collections.abc import Iterable
 
@@ -10,8 +14,7 @@ from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.spark.operators import Operator
 
 COLUMN = "__holdfast_acknowledgement"
-"""Name of the binary column for acknowledgements where these come as rows of the output; null in rows of
-data."""
+"""Name of the binary column for acknowledgements among the rows of the output; null in rows of data."""
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
@@ -22,11 +25,11 @@ class Acknowledgement(msgspec.Struct, frozen=True):
         task_attempt_id: Spark's number of the task attempt, unique in the application.
         state: The subtask's state in the checkpoint.
         checkpoint_id: The checkpoint. A sink may read rows of an earlier batch, which runs the subtasks
-            of that batch once more.
+            of that batch again.
         stage_id: Spark's number of the task's stage. All subtasks of one pass over the rows are in
-            one stage, if one job makes the pass.
-        next_timers: The earliest timers of event time and of processing time that are left, in
-            milliseconds since 1970; None where there is none.
+            one stage, if the pass is a single job.
+        next_timers: The earliest remaining timers of event time and of processing time, in
+            milliseconds since 1970; None if there is no such timer.
     """
 
     subtask: int
@@ -37,7 +40,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     next_timers: tuple[int | None, int | None] = (None, None)
 
     def encode(self) -> bytes:
-        """The bytes that travel to the driver."""
+        """Return the bytes to send to the driver."""
         return msgspec.msgpack.encode(self)
 
 
@@ -45,28 +48,28 @@ _DECODER = message_pack_decoder(Acknowledgement)
 
 
 def decode_acknowledgements(encoded: Iterable[bytes]) -> list[Acknowledgement]:
-    """The reports as they arrived, in no particular order."""
+    """Decode reports, which are in no particular order."""
     return [_DECODER.decode(report) for report in encoded]
 
 
-def operator_state(
+def combine_acknowledgements(
     operator: Operator,
     acknowledgements: list[Acknowledgement],
     *,
     max_parallelism: int,
     key_types: tuple[str, ...],
 ) -> StoredOperator:
-    """Put an operator's state together from the reports of all its subtasks.
+    """Combine the reports of all subtasks of an operator into its state.
 
     Args:
-        operator: The operator as the user describes it.
+        operator: The operator.
         acknowledgements: The reports.
         max_parallelism: Number of the operator's key groups.
         key_types: Spark's types of the columns of its key.
 
     Raises:
-        CheckpointDeclinedError: A subtask is missing, or has reported twice: then rows went through
-            the operator twice, and nobody knows which of both results the sink holds.
+        CheckpointDeclinedError: A subtask is missing, or has reported twice: then rows were processed
+            twice, and it is unknown which output the sink has written.
     """
     uid = operator.uid
     subtasks = {report.subtask: report.state for report in acknowledgements}
@@ -92,3 +95,51 @@ def operator_state(
         key_hash=operator.key_hash,
         key_types=key_types,
     )
+
+
+def has_duplicate_reports(acknowledgements: list[Acknowledgement]) -> bool:
+    """Return whether a subtask has ended twice in one stage."""
+    seen = {(report.stage_id, report.subtask) for report in acknowledgements}
+    return len(seen) < len(acknowledgements)
+
+
+def reports_of_final_pass(
+    acknowledgements: list[Acknowledgement], parallelism: int
+) -> list[Acknowledgement] | None:
+    """Return the reports of the only pass in which all rows were read.
+
+    A sink may have read a prefix of the rows before; some subtasks may have ended then, or all of them, if none of
+    them yields rows. Reports after the pass can be of rows that were lost from a cache and computed again for the sink.
+
+    Args:
+        acknowledgements: All reports of a batch.
+        parallelism: Number of subtasks.
+
+    Returns:
+        A report of each subtask; None if there was no such pass, or possibly several.
+    """
+    all_subtasks = set(range(parallelism))
+    stages: dict[int, list[Acknowledgement]] = {}
+    for report in acknowledgements:
+        stages.setdefault(report.stage_id, []).append(report)
+    passes = [reports for reports in stages.values() if _subtasks(reports) == all_subtasks]
+    if not passes:
+        passes = [acknowledgements]  # possibly a separate job computed each partition
+    while len(passes) > 1 and not any(map(_has_output, passes[0])):
+        del passes[0]
+    reports = passes[0]
+    if len(passes) > 1 or len(reports) != parallelism or _subtasks(reports) != all_subtasks:
+        return None
+    first_attempt = min(report.task_attempt_id for report in reports)
+    others = [report for report in acknowledgements if report not in reports]
+    is_prefix = all(report.task_attempt_id < first_attempt for report in others)
+    is_partial = _subtasks(others) != all_subtasks or not any(map(_has_output, others))
+    return reports if is_prefix and is_partial else None
+
+
+def _subtasks(reports: list[Acknowledgement]) -> set[int]:
+    return {report.subtask for report in reports}
+
+
+def _has_output(report: Acknowledgement) -> bool:
+    return report.state.statistics is None or report.state.statistics.rows_out > 0

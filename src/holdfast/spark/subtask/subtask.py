@@ -1,198 +1,233 @@
 """The work of a subtask in a Spark task: restore, process, snapshot, acknowledge."""
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
 from holdfast.backends.arrow import IncompatibleValueError, cast_rows
-from holdfast.backends.functions import BatchTimes
-from holdfast.backends.keys import KeyGroupRange, key_group_range
-from holdfast.backends.subtask import OperatorKey
+from holdfast.backends.keyed import open_tables
+from holdfast.backends.subtask import ManagedKeyedState, OperatorStateHandler
 from holdfast.errors import (
     CheckpointDeclinedError,
     InvalidRequestError,
     StateMigrationError,
     UnreadableStateError,
 )
-from holdfast.locations.metadata import SubtaskStatistics
-from holdfast.locations.storages import CheckpointStorageLocationReference
+from holdfast.locations.metadata import StoredSubtask, SubtaskStatistics
+from holdfast.spark.local_state import LocalState
 from holdfast.spark.operators import BroadcastProcessFunction, StatefulFunction
 from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
-from holdfast.spark.subtask.input_rows import InputRows, marked_subtask
-from holdfast.spark.subtask.shipment import JobStorage, Shipment
-from holdfast.spark.warm_state import WarmState
+from holdfast.spark.subtask.task_data import CheckpointInfo, JobStorage, OperatorInfo, TaskPayload
 
-if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
+if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
     from pyspark.core.broadcast import Broadcast
 
 
 class Reports(Protocol):
-    """Brings what tasks add to the driver, if they succeed: an accumulator of Spark's."""
+    """Sends reports of successful tasks to the driver: an accumulator of Spark."""
 
     @property
     def value(self) -> list[bytes]:
-        """All reports that have come to the driver."""
+        """All reports that have reached the driver."""
         ...
 
     def add(self, term: list[bytes]) -> None:
-        """Add to it, in a task."""
+        """Add reports, in a task."""
         ...
 
 
 def name_in_plans(uid: str) -> str:
-    """The name of an operator in Spark's plans and user interface."""
+    """Return the name of an operator in Spark's plans and user interface."""
     return f"holdfast:{uid}"
 
 
 @cache
-def spare_collections() -> None:
-    """Leave what the first task of a process has loaded out of each later look for garbage.
+def freeze_loaded_objects() -> None:
+    """Exclude the objects that the first task of a process has loaded from later garbage collections.
 
-    A worker of Spark's looks for garbage after each task, through all that was ever imported: some 70 ms
-    of a processor, as much as a small batch costs otherwise. Later calls do nothing, for Python counts what
-    was left out one by one: 11 ms of a processor, half of what a task of a small batch takes.
+    A Python worker collects garbage after each task, among all objects that were ever imported: some 70 ms of CPU
+    time, as much as a small batch costs otherwise. Later calls do nothing, because Python counts the excluded objects
+    one by one: 11 ms of CPU time, half of a task of a small batch.
     """
     if not gc.get_freeze_count():
-        gc.collect()  # what is garbage now would stay
+        gc.collect()  # garbage would stay forever
         gc.freeze()
+
+
+class InputRows:
+    """The rows of a subtask that aren't late, counted, without marks, in the schema of the operator's state.
+
+    Spark names the session's time zone in timestamps; here it is always UTC, so that state stays readable when that
+    setting changes.
+
+    Args:
+        batches: The rows with their marks.
+        schema: The schema of the operator's state.
+        parallelism: Number of the operator's subtasks.
+    """
+
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, parallelism: int
+    ) -> None:
+        self._batches = batches
+        self._schema = schema
+        self._parallelism = parallelism
+        self.count = 0
+        self.late = 0
+        self.is_exhausted = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        for batch in self._batches:
+            rows = self._without_marks(batch)
+            if rows.num_rows:
+                self.count += rows.num_rows
+                try:
+                    return cast_rows(rows, self._schema)
+                except IncompatibleValueError as error:
+                    message = f"rows don't fit the schema that the operator's state knows: {error}"
+                    raise InvalidRequestError(message) from error
+        self.is_exhausted = True
+        raise StopIteration
+
+    def _without_marks(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that have data and aren't late, without the column of marks."""
+        marks = batch.columns[-1]
+        rows = batch.select(range(batch.num_columns - 1))
+        if not batch.num_rows or pc.min(marks).as_py() >= 0:
+            return rows
+        self.late += pc.sum(pc.less(marks, -self._parallelism)).as_py()
+        return rows.filter(pc.greater_equal(marks, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskRunner:
     """The function for `mapInArrow`: pickled to executors, and called once for each subtask.
 
-    Rows come with a column behind those of `input_schema`, a mark: the number i of the subtask that they
-    belong to. Each subtask also gets a row without data, marked by i - parallelism, so that it learns its number
-    if it has no other rows. Rows that are late are marked by i - 2 * parallelism, and dropped. Spark's partition
-    id can't tell the number: it changes when the sink coalesces.
-    Rows that were not dealt come without such a row, since nobody could put it into each partition: there
-    a partition without rows goes by Spark's id, and yields nothing. If that number is wrong, some subtask
-    reports twice, and another doesn't report, so that the batch fails.
+    The last column of the rows is a mark, which `Routing` adds: the number i of their subtask. Each subtask also gets
+    a row without data and with the mark i - parallelism, which carries its number if there are no other rows. Late rows
+    have the mark i - 2 * parallelism, and are dropped. Spark's partition id is not the number: it changes if the
+    sink coalesces.
+
+    Forwarded rows have no such additional row, because there is no way to add one to each partition. A partition
+    without rows takes Spark's id as its number, and must not yield rows. If that number is wrong, some subtask reports
+    twice, and another one doesn't, so that the batch fails.
 
     Attributes:
-        uid: The operator's name.
-        job: Where the state of its job is kept.
-        checkpoint_id: The checkpoint that is being taken.
-        location_reference: Where files of that checkpoint go.
-        restored_checkpoint_id: The checkpoint that the state comes from, or None.
-        shipment: The function, states and broadcast rows, which can be large.
-        parallelism: Number of the operator's subtasks.
-        is_dealt: Whether each subtask gets a row without data.
-        key: By what rows are dealt; None if they aren't dealt by key.
-        may_refer: Whether the checkpoint may refer to shared files of the state that is restored.
-        input_schema: Schema of the rows that come.
-        output_schema: Schema of the rows that the operator yields.
-        reports: Takes the acknowledgement of each subtask that comes to its end, over all jobs of
-            the sink. If None, acknowledgements are rows of the output, in a column of their own.
-        times: The times of the batch.
+        operator: The operator.
+        checkpoint: The checkpoint that is written.
+        job: The storage of its job.
+        payload: The function, states and broadcast rows, which can be large.
+        reports: Receives the acknowledgement of each subtask that ends, over all jobs of the sink. If None,
+            acknowledgements are rows of the output, in a separate column.
     """
 
-    uid: str
+    operator: OperatorInfo
+    checkpoint: CheckpointInfo
     job: JobStorage
-    checkpoint_id: int
-    location_reference: CheckpointStorageLocationReference
-    restored_checkpoint_id: int | None
-    shipment: "Shipment | Broadcast[Shipment]"
-    parallelism: int
-    is_dealt: bool
-    key: OperatorKey | None
-    may_refer: bool
-    input_schema: pa.Schema
-    output_schema: pa.Schema
+    payload: "TaskPayload | Broadcast[TaskPayload]"
     reports: Reports | None
-    times: BatchTimes = BatchTimes(0, 0, 0)  # noqa: RUF009  # frozen
 
     @property
     def __name__(self) -> str:
         """The name that Spark shows in plans."""
-        return name_in_plans(self.uid)
+        return name_in_plans(self.operator.uid)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema, parallelism = self.operator.input_schema, self.operator.parallelism
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is not None:
-            rows = InputRows(chain([first], batches), self.input_schema, self.parallelism)
-            yield from self._run(marked_subtask(first, self.parallelism), rows)
-        elif not self.is_dealt:
-            rows = InputRows(iter(()), self.input_schema, self.parallelism)
+            subtask = first.columns[-1][0].as_py() % parallelism
+            yield from self._run(subtask, InputRows(chain([first], batches), schema, parallelism))
+        elif self.operator.is_forwarded:
+            rows = InputRows(iter(()), schema, parallelism)
             for batch in self._run(self._partition(), rows):
                 if batch.num_rows:
                     message = (
-                        f"operator {self.uid!r} yields rows where its partition has none; with "
-                        "forward=True nobody could tell whose they are. Let its rows be dealt"
+                        f"operator {self.operator.uid!r} yields rows although its partition has none; with "
+                        "forward=True their subtask is unknown. Use forward=False, so that rows are "
+                        "repartitioned"
                     )
                     raise CheckpointDeclinedError(message)
                 yield batch
 
     def _partition(self) -> int:
-        """Spark's partition id of the task: the subtask's number if the sink left the rows where they were."""
+        """Return Spark's partition id of the task: the subtask's number if the sink did not move the rows."""
         task = TaskContext.get()
         partition = -1 if task is None else task.partitionId()
-        if not 0 <= partition < self.parallelism:
+        if not 0 <= partition < self.operator.parallelism:
             message = (
-                f"operator {self.uid!r} has {self.parallelism} subtasks, and is computed in "
-                f"partition {partition}: with forward=True the sink must not put other rows in "
-                "front of its own"
+                f"operator {self.operator.uid!r} has {self.operator.parallelism} subtasks, and is computed "
+                f"in partition {partition}: with forward=True the sink must not put other rows before "
+                "its rows"
             )
             raise CheckpointDeclinedError(message)
         return partition
 
     def _run(self, subtask: int, rows: InputRows) -> Iterator[pa.RecordBatch]:
-        warm = WarmState(
-            self.job.warm,
-            job_id=self.job.job_id,
-            uid=self.uid,
-            subtask=subtask,
-            checkpoint_id=self.checkpoint_id,
-            clock=self.job.clock,
-        )
+        uid = self.operator.uid
         try:
-            yield from self._run_over(subtask, rows, warm)
+            yield from self._process(subtask, rows)
         except (InvalidRequestError, StateMigrationError, UnreadableStateError) as error:
             message, *rest = error.args
-            if repr(self.uid) in message:
+            if repr(uid) in message:
                 raise
-            named = type(error)(f"operator {self.uid!r}: {message}", *rest)
+            named = type(error)(f"operator {uid!r}: {message}", *rest)
             raise named.with_traceback(error.__traceback__) from error.__cause__
-        spare_collections()
+        freeze_loaded_objects()
 
-    def _run_over(self, subtask: int, rows: InputRows, warm: WarmState) -> Iterator[pa.RecordBatch]:
+    def _process(self, subtask: int, rows: InputRows) -> Iterator[pa.RecordBatch]:
+        checkpoint, clock = self.checkpoint, self.job.clock
         self.job.stores.use()
-        factory = self.job.storage.create_checkpoint_storage(
+        local = LocalState(
+            self.job.state,
+            job_id=self.job.job_id,
+            uid=self.operator.uid,
+            subtask=subtask,
+            checkpoint_id=checkpoint.checkpoint_id,
+            clock=clock,
+        )
+        location = self.job.storage.create_checkpoint_storage(
             self.job.job_id
-        ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)
+        ).resolve_checkpoint_storage_location(
+            checkpoint.checkpoint_id, checkpoint.location_reference
+        )
 
-        clock = self.job.clock
-        started = clock.monotonic_s()
-        shipment = self.shipment if isinstance(self.shipment, Shipment) else self.shipment.value
-        state, broadcast_rows = shipment.assigned[subtask], shipment.broadcast_rows
-        function: StatefulFunction = cloudpickle.loads(shipment.function)
-        handler = warm.restore(
+        start_s = clock.monotonic_s()
+        payload = self.payload if isinstance(self.payload, TaskPayload) else self.payload.value
+        broadcast_rows = payload.broadcast_rows
+        function: StatefulFunction = cloudpickle.loads(payload.function)
+        state, written = local.restore(payload.assigned[subtask])
+        backend_metrics: dict[str, int] = {}
+        handler = OperatorStateHandler.restore(
             function,
             state,
-            uid=self.uid,
-            key=self.key,
-            key_groups=self._key_groups(subtask),
-            may_refer=self.may_refer,
-            now_ms=self.times.batch_time,
+            uid=self.operator.uid,
+            key_groups=self.operator.key_groups(subtask),
+            keyed_state=self._keyed_state(subtask, state, local, backend_metrics.update),
+            written=written,
         )
         try:
-            restored = clock.monotonic_s()
+            restored_s = clock.monotonic_s()
             handler.initialize_state(
-                warm.behind_copies(state),
-                restored_checkpoint_id=self.restored_checkpoint_id,
+                state,
+                restored_checkpoint_id=checkpoint.restored_checkpoint_id,
                 subtask_index=subtask,
-                parallelism=self.parallelism,
-                input_schema=self.input_schema,
+                parallelism=self.operator.parallelism,
+                input_schema=self.operator.input_schema,
                 broadcast_schema=None if broadcast_rows is None else broadcast_rows.schema,
-                output_schema=self.output_schema,
-                times=self.times,
+                output_schema=self.operator.output_schema,
+                times=checkpoint.times,
             )
             if isinstance(function, BroadcastProcessFunction):
                 function.process_broadcast(broadcast_rows)
@@ -200,88 +235,115 @@ class SubtaskRunner:
             for batch in self._batches(function.process(rows)):
                 rows_out += batch.num_rows
                 yield self._output(batch)
-            if not rows.exhausted:
+            if not rows.is_exhausted:
                 message = (
-                    f"operator {self.uid!r} returned before it had read all of its rows; "
+                    f"operator {self.operator.uid!r} returned before it had read all of its rows; "
                     "the rest would be lost"
                 )
                 raise CheckpointDeclinedError(message)
             next_timers = handler.next_timers
-            processed = clock.monotonic_s()
+            processed_s = clock.monotonic_s()
             snapshot = handler.snapshot_state(
-                self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
+                checkpoint.checkpoint_id,
+                local.duplicate(location),
+                compression=self.job.compression,
             )
-            captured = clock.monotonic_s()
+            captured_s = clock.monotonic_s()
             result = snapshot.run()
         finally:
-            # Before copies are counted: a database has them under a second name. And if it fails: a worker that ends
-            # with an error would leave the database on the disk, which may be full.
+            # Before local files are counted: a database has hard links to them. Also after an error: otherwise a
+            # worker that ends with an error would leave the database on the disk, which may be full.
             handler.close()
-        warm.keep(result.state, result.task_local)
-        written = clock.monotonic_s()
+        local.keep(result.state, result.task_local)
+        written_s = clock.monotonic_s()
 
         statistics = SubtaskStatistics(
             rows_in=rows.count,
             rows_out=rows_out,
             state_bytes=result.state.written_bytes,
-            restore_ms=1000 * (restored - started),
-            process_ms=1000 * (processed - restored),
-            sync_ms=1000 * (captured - processed),
-            async_ms=1000 * (written - captured),
-            restored_from=warm.source,
+            restore_ms=1000 * (restored_s - start_s),
+            process_ms=1000 * (processed_s - restored_s),
+            sync_ms=1000 * (captured_s - processed_s),
+            async_ms=1000 * (written_s - captured_s),
+            restored_from=local.source,
             rows_late=rows.late + function.late_rows,
-            backend_metrics=warm.backend_metrics,
+            backend_metrics=backend_metrics,
         )
         state = msgspec.structs.replace(result.state, statistics=statistics)
+        yield from self._report(subtask, state, next_timers)
+
+    def _keyed_state(
+        self,
+        subtask: int,
+        state: StoredSubtask,
+        local: LocalState,
+        on_metrics: Callable[[Mapping[str, int]], None],
+    ) -> ManagedKeyedState | None:
+        """Return the keyed state, which opens its backend when it is first used; None without a key."""
+        key, key_groups = self.operator.key, self.operator.key_groups(subtask)
+        if key is None or key_groups is None:
+            return None
+        return ManagedKeyedState(
+            key,
+            key_groups,
+            state.managed_keyed,
+            now_ms=self.checkpoint.times.batch_time,
+            open_tables=partial(
+                open_tables,
+                backend=self.job.state.backend_of(self.operator.uid),
+                rocksdb=self.job.state.rocksdb,
+                on_metrics=on_metrics,
+                directory=local.segment_directory,
+                workspace=local.workspace,
+                may_refer=self.checkpoint.may_refer,
+            ),
+        )
+
+    def _report(
+        self, subtask: int, state: StoredSubtask, next_timers: tuple[int | None, int | None]
+    ) -> Iterator[pa.RecordBatch]:
+        """Report the state to the driver; as a row of the output if there are no `reports`."""
         task = TaskContext.get()
         attempt, stage = (task.taskAttemptId(), task.stageId()) if task else (-1, -1)
         report = Acknowledgement(
-            subtask, attempt, state, self.checkpoint_id, stage, next_timers
+            subtask, attempt, state, self.checkpoint.checkpoint_id, stage, next_timers
         ).encode()
-        if self.reports is None:
-            yield self._row_of(report)
-        else:
+        if self.reports is not None:
             self.reports.add([report])
+            return
+        columns = [pa.nulls(1, field.type) for field in self.operator.output_schema]
+        names = [*self.operator.output_schema.names, COLUMN]
+        yield pa.RecordBatch.from_arrays([*columns, pa.array([report], pa.binary())], names=names)
 
-    def _key_groups(self, subtask: int) -> KeyGroupRange | None:
-        """The key groups of the subtask; None if rows aren't dealt by key."""
-        if self.key is None:
-            return None
-        return key_group_range(self.key.max_parallelism, self.parallelism, subtask)
-
-    def _batches(self, yielded: object) -> Iterator[pa.RecordBatch]:
-        """The operator's output, with tables cut into batches."""
-        if not isinstance(yielded, Iterable):
+    def _batches(self, output: object) -> Iterator[pa.RecordBatch]:
+        """Yield the operator's output, with tables split into batches."""
+        uid = self.operator.uid
+        if not isinstance(output, Iterable):
             message = (
-                f"process of operator {self.uid!r} returned {type(yielded).__name__}; "
-                "it has to yield record batches"
+                f"process of operator {uid!r} returned {type(output).__name__}; "
+                "it must yield record batches"
             )
             raise InvalidRequestError(message)
-        for rows in yielded:
+        for rows in output:
             if isinstance(rows, pa.RecordBatch):
                 yield rows
             elif isinstance(rows, pa.Table):
                 yield from rows.to_batches()
             else:
                 message = (
-                    f"operator {self.uid!r} yields {type(rows).__name__}; "
-                    "it has to yield pyarrow.RecordBatch or pyarrow.Table"
+                    f"operator {uid!r} yields {type(rows).__name__}; "
+                    "it must yield pyarrow.RecordBatch or pyarrow.Table"
                 )
                 raise InvalidRequestError(message)
 
     def _output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch as it goes to the sink, maybe with an empty column of acknowledgements."""
+        """Return a batch for the sink, with an empty column of acknowledgements if they are rows."""
+        schema = self.operator.output_schema
         try:
-            batch = cast_rows(batch, self.output_schema)
+            batch = cast_rows(batch, schema)
         except IncompatibleValueError as error:
-            message = f"rows of operator {self.uid!r} don't fit its output schema: {error}"
+            message = f"rows of operator {self.operator.uid!r} don't fit its output schema: {error}"
             raise InvalidRequestError(message) from None
         if self.reports is not None:
             return batch
         return batch.append_column(COLUMN, pa.nulls(batch.num_rows, pa.binary()))
-
-    def _row_of(self, report: bytes) -> pa.RecordBatch:
-        """A batch of one row that has nothing but the acknowledgement."""
-        columns = [pa.nulls(1, field.type) for field in self.output_schema]
-        names = [*self.output_schema.names, COLUMN]
-        return pa.RecordBatch.from_arrays([*columns, pa.array([report], pa.binary())], names=names)

@@ -119,7 +119,7 @@ class FoldingSuite(StateSuite):
     def test_bytes_of_invalid_sketch_are_refused(self, backend: KeyedStateBackend) -> None:
         descriptor = ReducingStateDescriptor("s", "hll_union", pa.binary())
         state = backend.get_reducing_state(descriptor)
-        with pytest.raises(InvalidRequestError, match=r"'s'.*no HLL sketch"):
+        with pytest.raises(InvalidRequestError, match=r"'s'.*not an HLL sketch"):
             state.columns.add(self.keys(backend, "a", "a"), [b"x", sketch_of([1])])
 
     def test_fields_of_a_struct_are_folded_each_by_its_function(
