@@ -105,9 +105,7 @@ def test_state_without_local_recovery_is_read_from_storage(job: Job, spark: Spar
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("memory", ["0", "64m"])
-def test_state_survives_the_death_of_a_worker(
-    job: Job, tmp_path: Path, memory: str
-) -> None:
+def test_state_survives_the_death_of_a_worker(job: Job, tmp_path: Path, memory: str) -> None:
     job.settings[MEMORY] = memory
     job.feed(files=4, rows=ROWS)
     dies = DiesOnce(tmp_path / "marker", after_rows=ROWS)
