@@ -1,6 +1,6 @@
 """The interface of user code: the classes that functions implement, and the contexts that they are given.
 
-`subtask/` calls the functions.
+`subtask` calls the functions.
 """
 
 from abc import ABC, abstractmethod

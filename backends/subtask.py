@@ -171,8 +171,8 @@ class OperatorStateHandler:
             function: The user's code, or a wrapper around it.
             state: The state that the subtask is restored from.
             uid: The operator, for errors.
-            key_groups: The subtask's key groups; None if the operator has no keys.
-            keyed_state: The subtask's managed keyed state; None if the operator has no keys.
+            key_groups: As in the attributes.
+            keyed_state: As in the attributes.
             written: The managed operator state of `state` if it is in memory, so that it is not read from storage.
         """
         if written is None:

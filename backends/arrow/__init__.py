@@ -25,7 +25,13 @@ from holdfast.backends.arrow.ipc_sizes import (
     check_blocks,
     refuse_compressed,
 )
-from holdfast.backends.arrow.leaf_rules import NotQuickError, QuickType, is_valid_text, leaf_rule
+from holdfast.backends.arrow.leaf_rules import (
+    PYTHON_TYPES,
+    NotQuickError,
+    QuickType,
+    is_valid_text,
+    leaf_rule,
+)
 from holdfast.backends.arrow.nesting import (
     children_of,
     conform,
@@ -62,6 +68,7 @@ from holdfast.backends.arrow.sketches import (
 )
 
 __all__ = [
+    "PYTHON_TYPES",
     "Elements",
     "IncompatibleValueError",
     "NotQuickError",

@@ -24,6 +24,17 @@ from pyarrow import types
 
 from holdfast.backends.arrow.nesting import is_bytes, is_text
 
+PYTHON_TYPES: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    dt.date: pa.date32(),
+    dt.timedelta: pa.duration("us"),
+}
+"""The Arrow types of Python types that are stored as the same values."""
+
 Convert = Callable[[Any], Any]
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}

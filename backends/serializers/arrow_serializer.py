@@ -40,12 +40,7 @@ _2_63 = 1 << 63
 
 
 class ArrowSerializer(Serializer):
-    """Stores Arrow data unchanged.
-
-    Args:
-        type: Type of an element.
-        rules: Migrations from other stored types that are allowed.
-    """
+    """Stores Arrow data unchanged."""
 
     def __init__(self, type: pa.DataType, rules: Rules) -> None:
         self._type = type

@@ -120,12 +120,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class MessagePackSerializer(BytesSerializer):
-    """Stores each element as MessagePack.
-
-    Args:
-        objects: The elements' type.
-        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
-    """
+    """Stores each element as MessagePack."""
 
     def __init__(self, objects: Objects, dropped: Collection[str] | None = ()) -> None:
         self._objects_of_type = objects
@@ -203,12 +198,6 @@ def migrated_objects(
     dropped: Collection[str] | None,
 ) -> list[Any]:
     """Convert elements that another type has stored to objects of a type.
-
-    Args:
-        objects: The type.
-        stored: The serializer that stored the elements.
-        column: The stored elements.
-        dropped: Paths of fields whose values may be lost; None for keys of a map, which keep all.
 
     Raises:
         IncompatibleTypeError: An element is not of the type, or would lose something.

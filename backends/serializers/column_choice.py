@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
+from holdfast.backends.arrow import PYTHON_TYPES
 from holdfast.backends.serializers.columns import (
     ConvertedColumn,
     DictColumn,
@@ -100,8 +101,8 @@ def _optional(described: inspect.UnionType, outer: _Outer) -> ObjectColumn:
 
 
 def _plain(described: Any, _outer: _Outer) -> ObjectColumn:
-    type_, kind, row_type = _PLAIN[type(described)]
-    column = PlainColumn(type_, kind)
+    kind, row_type = _PLAIN[type(described)]
+    column = PlainColumn(PYTHON_TYPES[kind], kind)
     column.row_type = row_type
     column.is_plain = row_type is not None
     return column
@@ -151,15 +152,17 @@ def _time(described: Any, _outer: _Outer) -> ObjectColumn:
 
 _INT64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
-_PLAIN: dict[type[inspect.Type], tuple[pa.DataType, type, Any]] = {
-    inspect.BoolType: (pa.bool_(), bool, bool),
-    inspect.IntType: (pa.int64(), int, _INT64),
-    inspect.FloatType: (pa.float64(), float, float),
-    inspect.StrType: (pa.string(), str, str),
-    inspect.BytesType: (pa.binary(), bytes, bytes),
-    inspect.DateType: (pa.date32(), dt.date, dt.date),
-    inspect.TimeDeltaType: (pa.duration("us"), dt.timedelta, None),
+_PLAIN: dict[type[inspect.Type], tuple[type, Any]] = {
+    inspect.BoolType: (bool, bool),
+    inspect.IntType: (int, _INT64),
+    inspect.FloatType: (float, float),
+    inspect.StrType: (str, str),
+    inspect.BytesType: (bytes, bytes),
+    inspect.DateType: (dt.date, dt.date),
+    inspect.TimeDeltaType: (dt.timedelta, None),
 }
+"""The class of each type, and the type of its rows: integers of 64 bits only, and no durations, which may be too long."""
+
 _COLLECTIONS: dict[type[inspect.Type], type] = {
     inspect.ListType: list,
     inspect.VarTupleType: tuple,

@@ -27,7 +27,7 @@ class NoColumnError(Exception):
     """Arrow has no type for the objects of a type, which the message names."""
 
 
-class UnlikeError(Exception):
+class InexactError(Exception):
     """Objects may differ from those that their column would give back."""
 
 
@@ -67,7 +67,7 @@ class ObjectColumn(ABC):
         self.quick_copy: Callable[[Any], Any] | None = None
 
     def row(self, value: Any) -> Any:
-        """Return the object with tuples in the place of classes. Raises `UnlikeError` for an object of another class."""
+        """Return the object with tuples in the place of classes. Raises `InexactError` for an object of another class."""
         return value
 
     def from_row(self, row: Any) -> Any:
@@ -83,7 +83,7 @@ class ObjectColumn(ABC):
             checked: Whether they are known to be of this type, with all their parts.
 
         Raises:
-            UnlikeError: An object may be of another type.
+            InexactError: An object may be of another type.
 
         Also raises Arrow's errors and `OverflowError`.
         """
@@ -93,12 +93,12 @@ class ObjectColumn(ABC):
         """Make the objects of an array, with None for null. Raises errors of msgspec."""
 
     def check_kinds(self, objects: list[Any]) -> None:
-        """Check the class of objects. Raises `UnlikeError`."""
+        """Check the class of objects. Raises `InexactError`."""
         kinds = set(map(type, objects))
         if not kinds <= self.kinds and not (
             self.may_be_none and kinds <= {*self.kinds, type(None)}
         ):
-            raise UnlikeError
+            raise InexactError
 
     def by_path(self, path: str = "") -> Iterator[tuple[str, "ObjectColumn"]]:
         """Iterate over this column and all columns inside it, each with its path."""
@@ -177,7 +177,7 @@ class PlainColumn(ObjectColumn):
         if self._zones is not None and not self._zones.issuperset(
             value.tzinfo for value in objects if value is not None
         ):
-            raise UnlikeError
+            raise InexactError
 
 
 class LiteralColumn(PlainColumn):
@@ -190,7 +190,7 @@ class LiteralColumn(PlainColumn):
     def check_kinds(self, objects: list[Any]) -> None:
         super().check_kinds(objects)
         if not set(objects) <= self._values:
-            raise UnlikeError
+            raise InexactError
 
 
 class TagColumn(PlainColumn):
@@ -250,12 +250,7 @@ def type_of_values(values: list[Any]) -> pa.DataType:
 
 
 class ItemsColumn(ObjectColumn):
-    """Lists, tuples of any length, and sets.
-
-    Args:
-        kind: The collections' class.
-        item: Column of their items.
-    """
+    """Lists, tuples of any length, and sets."""
 
     def __init__(self, kind: type, item: ObjectColumn) -> None:
         super().__init__(pa.list_(item.field("item")), kind, (item,))
@@ -294,12 +289,7 @@ class ItemsColumn(ObjectColumn):
 
 
 class DictColumn(ObjectColumn):
-    """Dicts, as maps.
-
-    Args:
-        key: Column of their keys.
-        value: Column of their values.
-    """
+    """Dicts, as maps."""
 
     def __init__(self, key: ObjectColumn, value: ObjectColumn) -> None:
         super().__init__(pa.map_(key.type, value.field("value")), dict, (key, value))

@@ -49,8 +49,8 @@ class ObjectSerializer(Serializer):
     Args:
         objects: The type of the elements.
         column: The column for this type.
-        renamed: The stored names of fields, by the path of each field.
-        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
+        renamed: As in `Rules`.
+        dropped: As in `Rules`.
     """
 
     def __init__(
@@ -232,11 +232,6 @@ def serializer_of_objects(
     type: Any, renamed: Mapping[str, str], dropped: Collection[str] | None
 ) -> Serializer:
     """Return the serializer of a type that msgspec knows: in columns if its parts have Arrow types, else as MessagePack.
-
-    Args:
-        type: The type.
-        renamed: The stored names of fields, by the path of each field.
-        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
 
     Raises:
         InvalidRequestError: msgspec doesn't know the type, or its fields can't be renamed.

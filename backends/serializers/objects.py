@@ -110,7 +110,7 @@ class Objects:
         Args:
             encoded: The objects, an array of MessagePack.
             fields: Names of the other type's fields.
-            dropped: Paths of fields whose values may be lost; None for keys of a map, which keep all.
+            dropped: As in `Rules`.
 
         Raises:
             IncompatibleValueError: An object is not of this type, or would lose other values.

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import (
+    PYTHON_TYPES,
     IncompatibleValueError,
     fields_of,
     path_below,
@@ -27,12 +28,8 @@ ElementType: TypeAlias = Any
 """An Arrow type; an Arrow schema, for rows; `str`, `bytes`, `int` (64 bits), `float` or `bool`, which have Arrow types;
 a msgspec Struct, a dataclass or another type that msgspec knows; or `Pickled`."""
 
-_NATIVE = {
-    str: pa.string(),
-    bytes: pa.binary(),
-    int: pa.int64(),
-    float: pa.float64(),
-    bool: pa.bool_(),
+_NATIVE: dict[builtins.type, pa.DataType] = {
+    kind: PYTHON_TYPES[kind] for kind in (str, bytes, int, float, bool)
 }
 
 _INDEX_BITS = 32

@@ -14,20 +14,15 @@ from msgspec import inspect
 
 from holdfast.backends.arrow import NotQuickError, QuickType, children_of
 from holdfast.backends.serializers.columns import (
+    InexactError,
     NoColumnError,
     ObjectColumn,
     TagColumn,
-    UnlikeError,
 )
 
 
 class StructColumn(ObjectColumn):
-    """Objects as a struct.
-
-    Args:
-        kind: Class of the objects.
-        columns: Columns of the fields.
-    """
+    """The base of columns whose objects are structs in Arrow."""
 
     def __init__(self, kind: type, columns: Mapping[str, ObjectColumn]) -> None:
         fields = [column.field(name) for name, column in columns.items()]
@@ -76,7 +71,7 @@ class TupleColumn(StructColumn):
 
     def _values(self, objects: list[Any]) -> Iterable[list[Any]]:
         if any(len(each) != len(self.parts) for each in objects):
-            raise UnlikeError
+            raise InexactError
         return map(list, zip(*objects, strict=True)) if objects else [[] for _ in self.parts]
 
     def _make_all(self, values: list[list[Any]]) -> Iterable[Any]:
@@ -170,7 +165,7 @@ class ClassColumn(StructColumn):
         if type(value) is not self._class:
             if value is None and self.may_be_none:
                 return None
-            raise UnlikeError
+            raise InexactError
         values = self._values_of(value)
         if not self._inner:
             return values

@@ -181,6 +181,11 @@ class AsyncSnapshot:
         steps = [step for part in parts for step in part._start()]  # noqa: SLF001  # its own class
         return cls(steps, parts)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Return whether the snapshot or a part of it was cancelled."""
+        return self._is_cancelled or any(part.is_cancelled for part in self._parts)
+
     def run(self) -> SnapshotResult:
         """Write the captured state.
 
@@ -197,7 +202,7 @@ class AsyncSnapshot:
         except BaseException as error:
             for streams in self._streams:
                 streams.discard()
-            if self._is_cancelled and isinstance(error, (CheckpointError, pa.ArrowException)):
+            if self.is_cancelled and isinstance(error, (CheckpointError, pa.ArrowException)):
                 raise CancelledError from error
             raise
         finally:
@@ -222,7 +227,7 @@ class AsyncSnapshot:
             streams.close()
 
     def _write(self, step: _Step) -> SnapshotResult:
-        if self._is_cancelled:
+        if self.is_cancelled:
             raise CancelledError
         return step.write(step.resources, step.streams)
 

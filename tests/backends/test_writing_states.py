@@ -167,7 +167,7 @@ def test_spark_types_are_written_as_stored_types(kind: str) -> None:
 
 def test_decimals_with_a_fraction_are_refused_as_integers() -> None:
     rows = StateRows(pa.table({"value": [Decimal("1.5")]}), ListStateDescriptor("s", pa.uint64()))
-    with pytest.raises(InvalidRequestError, match="no uint64"):
+    with pytest.raises(InvalidRequestError, match="can't be cast to uint64"):
         operator_of({"s": rows})
 
 
@@ -286,7 +286,7 @@ def test_replaced_state_keeps_its_type_and_mode() -> None:
     assert read_state(after, "u").kind == "union"
     assert read_state(after, "u").schema.field("value").type == pa.int32()
     assert read_rows(after, "b").to_pylist() == [{"key": "b", "value": 2.5}]
-    with pytest.raises(InvalidRequestError, match="give its descriptor"):
+    with pytest.raises(InvalidRequestError, match="give the job's descriptor"):
         operator_of({"p": StateRows(pa.table({"value": [{"x": 1, "y": 1.0}]}))}, replaced=replaced)
 
 
@@ -307,7 +307,7 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
     ),
     "another type": (
         StateRows(pa.table({"value": ["a"]}), ListStateDescriptor("s", pa.int64())),
-        "type string can.t be cast to int64",
+        "type string can't be cast to int64",
     ),
     "another class": (
         StateRows(pa.table({"value": ["green"]}), ListStateDescriptor("s", Color)),
@@ -337,7 +337,7 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
     ),
     "no fields at all": (
         StateRows(pa.table({"value": [["x"]]}), ListStateDescriptor("s", Point)),
-        "type list.* can.t be cast to struct",
+        "type list.* can't be cast to struct",
     ),
     "a subtask too many": (
         StateRows(pa.table({"subtask": [1], "value": [1]})),
