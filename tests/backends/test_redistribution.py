@@ -269,9 +269,9 @@ def test_an_absent_handle_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [0, -1])
-def test_a_parallelism_below_one_is_refused(parallelism: int) -> None:
+def test_parallelism_below_one_is_refused(parallelism: int) -> None:
     for function in (redistribute, redistribute_raw):
-        with pytest.raises(InvalidRequestError, match="below 1"):
+        with pytest.raises(InvalidRequestError, match="parallelism must be >= 1"):
             function([], parallelism)
 
 
