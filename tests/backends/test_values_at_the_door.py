@@ -383,7 +383,7 @@ def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, type
                 with pytest.raises(InvalidRequestError, match="'s'"), current(backend, "a"):
                     state.update(value)
                     backend.end_batch()
-                    state.columns.rows.form.decoded(state.columns.get(keys))
+                    state.columns.rows.form.decode(state.columns.get(keys))
                 backend.end_batch()
                 state.columns.clear(keys)
                 continue
