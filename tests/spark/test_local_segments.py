@@ -30,7 +30,7 @@ LARGE = 1 << 30
 class Host:
     """A host that runs all subtasks of a job, whose state is large enough to lie in files.
 
-    Each task is a new process to warm state, unless there is memory of workers.
+    Tasks find nothing in memory, as in new processes, unless there is memory of workers.
     """
 
     def __init__(self, storage: str, local: Path, max_bytes: int = LARGE) -> None:

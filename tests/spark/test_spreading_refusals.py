@@ -28,7 +28,7 @@ def in_rocksdb(directory: str, monkeypatch: pytest.MonkeyPatch) -> str:
     write_query(location, batches=2)
     for batch in range(2):
         _pin(location, batch, 2)
-    monkeypatch.setattr(sessions, "spreads_state", mock.Mock())
+    monkeypatch.setattr(sessions, "state_repartitioner", mock.Mock())
     return take_savepoint(location, f"{directory}/savepoints")
 
 
@@ -50,7 +50,7 @@ def test_spreading_is_refused_before_anything_is_written(
     with pytest.raises(InvalidRequestError, match="2 partitions already"):
         restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=2)
     no_session = InvalidRequestError("no session")
-    monkeypatch.setattr(sessions, "spreads_state", mock.Mock(side_effect=no_session))
+    monkeypatch.setattr(sessions, "state_repartitioner", mock.Mock(side_effect=no_session))
     with pytest.raises(InvalidRequestError, match="no session"):
         restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=4)
     assert all_files(f"{directory}/fork") == {}
@@ -74,7 +74,7 @@ def test_spreading_that_dies_is_finished_by_a_repetition(
         if len(calls) == 1:
             raise KeyboardInterrupt
 
-    with mock.patch.object(sessions, "spreads_state", return_value=spread):
+    with mock.patch.object(sessions, "state_repartitioner", return_value=spread):
         with pytest.raises(KeyboardInterrupt):
             restore_savepoint(in_rocksdb, fork, shuffle_partitions=4)
         with pytest.raises(InvalidRequestError, match="a restored query is here"):
@@ -98,7 +98,7 @@ def test_spreading_does_not_end_what_another_restore_has_begun_anew(
             with pytest.raises(KeyboardInterrupt):
                 restore()
 
-    with mock.patch.object(sessions, "spreads_state", return_value=spread):
+    with mock.patch.object(sessions, "state_repartitioner", return_value=spread):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert UNFINISHED_FILE in all_files(f"{directory}/fork")

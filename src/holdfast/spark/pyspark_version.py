@@ -1,4 +1,4 @@
-"""Refuses a PySpark that is too old. `holdfast.spark` imports it first: with such a PySpark other imports fail."""
+"""Refuses an unsupported version of PySpark. `holdfast.spark` imports it first: other imports would fail."""
 
 import re
 
@@ -8,7 +8,7 @@ MIN_PYSPARK = (4, 1)
 
 
 def check_pyspark(version: str) -> None:
-    """Refuse a version of PySpark that Holdfast doesn't support.
+    """Refuse an unsupported version of PySpark.
 
     Raises:
         ImportError: The version is too old.

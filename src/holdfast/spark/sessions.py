@@ -1,4 +1,4 @@
-"""What the sessions of this process know of streaming queries, for callers outside of these queries."""
+"""Streaming queries and data sources of the sessions of this process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class KnownQuery:
 
     Attributes:
         query_id: Spark's id of the query.
-        checkpoint_location: Spark's own checkpoint directory for the query.
-        configuration: Spark's configuration as the query has it.
+        checkpoint_location: Spark's checkpoint directory of the query.
+        configuration: Spark's configuration of the query.
     """
 
     query_id: str
@@ -31,13 +31,13 @@ class KnownQuery:
 
 
 def known_query(query: StreamingQuery) -> KnownQuery:
-    """What Spark says of a query.
+    """Return the properties of a query.
 
     Raises:
         InvalidRequestError: It belongs to a Spark Connect session.
     """
     if not hasattr(query, "_jsq"):
-        message = "Spark Connect doesn't say where a query has its checkpointLocation; give its URI"
+        message = "Spark Connect doesn't report the checkpointLocation of a query; pass its URI"
         raise InvalidRequestError(message)
     execution = cast("Any", query)._jsq.streamingQuery()
     return KnownQuery(
@@ -48,11 +48,11 @@ def known_query(query: StreamingQuery) -> KnownQuery:
 
 
 def configuration() -> dict[str, str]:
-    """Spark's configuration as this thread has it; empty where no classic session is."""
+    """Return Spark's configuration of this thread; empty without a classic session."""
     session = _any_session()
     if session is None:
         return {}
-    # Spark's own answer. PySpark gives the same for all threads, which may be the session of some batch.
+    # From the JVM: PySpark returns the same session in all threads, which may be the session of a batch.
     jvm: Any = session._jvm
     active = session._get_j_spark_session_class(jvm).getActiveSession()
     java_session = active.get() if active.isDefined() else session._jsparkSession
@@ -60,7 +60,7 @@ def configuration() -> dict[str, str]:
 
 
 def active_query_ids() -> frozenset[str]:
-    """Ids of the streaming queries that run in this process."""
+    """Return the ids of the streaming queries that run in this process."""
     session = _any_session()
     if session is None:
         return frozenset()
@@ -69,38 +69,38 @@ def active_query_ids() -> frozenset[str]:
 
 
 def is_application_alive() -> bool:
-    """Whether Spark runs in this process; its executors keep, and store, state of stopped queries too."""
-    return SparkContext._active_spark_context is not None  # no public way to ask
+    """Return whether Spark runs in this process; its executors also keep, and store, state of stopped queries."""
+    return SparkContext._active_spark_context is not None  # there is no public API
 
 
-def spreads_state() -> Callable[[str, int], None]:
-    """A function that spreads the state of a stopped query over other partitions; Spark notes a batch then.
+def state_repartitioner() -> Callable[[str, int], None]:
+    """Return a function that repartitions the state of a stopped query, which Spark logs as a batch.
 
-    It takes the query's checkpointLocation and the number of partitions.
+    Its arguments are the query's checkpointLocation and the number of partitions.
 
     Raises:
-        InvalidRequestError: This Spark, or the session, can't do that.
+        InvalidRequestError: This version of Spark, or the session, does not support that.
     """
     manager = getattr(_any_session(), "_streamingCheckpointManager", None)
     if manager is None or not is_application_alive():
         message = "shuffle_partitions needs a classic session of Spark 4.2 or later in this process"
         raise InvalidRequestError(message)
-    spread: Callable[[str, int], None] = manager.repartition
-    return spread
+    repartition: Callable[[str, int], None] = manager.repartition
+    return repartition
 
 
 def register_source(session: SparkSession, source: type[DataSource]) -> None:
-    """Make sure that a session finds a data source of Holdfast.
+    """Register a data source of Holdfast in a session.
 
-    Spark finds sources in modules named `pyspark_…` by itself, but not if the path of its Python has a space. It
-    refuses to register a source that it has found, and logs a warning for one that was registered before.
+    Spark finds sources in modules named `pyspark_…`, but not if the path of its Python contains a space. It
+    refuses to register a source that it has found, and logs a warning for one that is registered.
     """
     registered = _registered.setdefault(session, set())
     if source in registered:
         return
     active = SparkSession.getActiveSession()
     try:
-        _activate(session)  # whether it has the source, Spark asks the active session
+        _activate(session)  # Spark looks up the source in the active session
         session.dataSource.register(source)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":

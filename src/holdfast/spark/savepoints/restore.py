@@ -266,7 +266,7 @@ class _Restore:
         attempt = attempt or self._begin()
         partitions = self.change.note.shuffle_partitions
         if partitions is not None and newest_batch(self.location) == self.batch_id:
-            sessions.spreads_state()(self.location, partitions)
+            sessions.state_repartitioner()(self.location, partitions)
             check_newest(self.location, attempt)
         restore = CompletedRestore(restore=self.change.note, paths=dict(self.moves.paths))
         write_completed_restore(self.location, restore)
@@ -386,7 +386,7 @@ def check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: in
             "shuffle_partitions out"
         )
         raise InvalidRequestError(message, pointer)
-    sessions.spreads_state()  # for its error
+    sessions.state_repartitioner()  # for its error
 
 
 def _repartitions(location: str, batch_id: int, shuffle_partitions: int) -> bool:
