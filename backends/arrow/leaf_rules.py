@@ -84,7 +84,6 @@ class LeafRule(NamedTuple):
 _NO_RULE = LeafRule(lambda _: True)
 
 
-@lru_cache(256)
 def leaf_rule(type: pa.DataType) -> LeafRule:
     """Return the rule for a type that has nothing inside."""
     return next((rule for rule in LEAF_RULES if rule.is_kind(type)), _NO_RULE)
