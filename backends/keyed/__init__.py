@@ -45,6 +45,7 @@ from holdfast.backends.keyed.states import (
     CombiningColumns,
     FiredTimers,
     FoldingColumns,
+    KeyCursor,
     KeyedListState,
     ListColumns,
     MapColumns,
@@ -65,7 +66,7 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.times import time_part, whole_ms
+from holdfast.backends.keyed.times import time_part
 
 __all__ = [
     "BACKEND_NAMES",
@@ -82,6 +83,7 @@ __all__ = [
     "FoldingColumns",
     "HeapStateTables",
     "Identities",
+    "KeyCursor",
     "KeyedListState",
     "KeyedStateBackend",
     "Keys",
@@ -111,7 +113,6 @@ __all__ = [
     "readable_handles",
     "rows_of_key",
     "time_part",
-    "whole_ms",
     "write_canonical",
     "write_tables",
 ]

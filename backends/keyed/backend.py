@@ -13,11 +13,12 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed.compatibility import check_hashable, check_key
+from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import Hash, Keys, arrow_columns, key_columns
 from holdfast.backends.keyed.known_states import TIMERS, KnownStates
 from holdfast.backends.keyed.states import (
     AggregatingState,
-    KeyContext,
+    KeyCursor,
     KeyedListState,
     MapState,
     ReducingState,
@@ -87,8 +88,8 @@ class KeyedStateBackend:
         self._key_groups = key_groups or KeyGroupRange(0, max_parallelism - 1)
         self._check_key_groups()
         self._hash_of = hash_of
-        self._context = KeyContext()
-        self._states = KnownStates(tables, key, self._key_groups, hash_of, self._context)
+        self._cursor = KeyCursor()
+        self._states = KnownStates(tables, key, self._key_groups, hash_of, self._cursor)
         for stored in tables.specs().values():
             check_key(stored, key)
 
@@ -96,6 +97,11 @@ class KeyedStateBackend:
     def key(self) -> pa.Schema:
         """The key's columns."""
         return self._key
+
+    @property
+    def cursor(self) -> KeyCursor:
+        """The current key."""
+        return self._cursor
 
     def keys(
         self, columns: Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table
@@ -220,8 +226,13 @@ class KeyedStateBackend:
         self._states.now_ms = now_ms
         self._tables.advance_time(now_ms)
 
-    def begin_batch(self, keys: Keys) -> None:
+    def begin_batch(self, keys: Keys, order: Positions | None = None) -> None:
         """Begin the use of states by the current key, one of these keys.
+
+        Args:
+            keys: The keys of the batch.
+            order: The indices of keys in the order in which `cursor.seek` will choose them, if that is known: lists and
+                maps are then read for some keys ahead instead of for all keys.
 
         Raises:
             InvalidRequestError: Earlier changes can't be written back, a key belongs to another subtask, or
@@ -230,7 +241,7 @@ class KeyedStateBackend:
         self.end_batch()
         keys.check(self._key_groups)
         key_columns(keys.columns, self._key)
-        self._context.begin(keys)
+        self._cursor.begin(keys, order)
 
     def set_current_key(self, index: int) -> None:
         """Make a key of the batch the current one.
@@ -241,15 +252,15 @@ class KeyedStateBackend:
         Raises:
             InvalidRequestError: No batch has begun, or the index is out of range.
         """
-        context = self._context
-        if not 0 <= index < context.count:
-            message = f"key index {index} is out of range for {context.count} keys"
+        cursor = self._cursor
+        if not 0 <= index < cursor.count:
+            message = f"key index {index} is out of range for {cursor.count} keys"
             raise InvalidRequestError(message)
-        context.index = index
+        cursor.index = index
 
     def set_current_namespace(self, *namespace: Any) -> None:
         """Make a namespace the current one, for states with namespaces: a value for each of its columns."""
-        self._context.namespace = namespace
+        self._cursor.namespace = namespace
         for state in self._states:
             state.leave_namespace()
 
@@ -263,7 +274,13 @@ class KeyedStateBackend:
         try:
             self._states.flush()
         finally:
-            self._context.end()
+            self._cursor.end()
+
+    def discard_batch(self) -> None:
+        """Forget all changes that were not written back; no key is current after that."""
+        for state in self._states:
+            state.discard()
+        self._cursor.end()
 
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         """Capture all states, including restored ones that were not requested.

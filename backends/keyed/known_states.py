@@ -32,14 +32,14 @@ from holdfast.backends.keyed.states import (
     AverageColumns,
     CheckedRows,
     CombiningColumns,
+    CurrentKeyView,
     FoldingColumns,
-    KeyContext,
+    KeyCursor,
     KeyedListState,
     ListColumns,
     ListForm,
     MapColumns,
     MapState,
-    OfCurrentKey,
     ReducingState,
     Timers,
     TimerService,
@@ -57,7 +57,7 @@ TIMERS = "_timers/"
 
 _CLOSED = "the backend is closed"
 _NO_COLUMNS = pa.schema([])
-_State = TypeVar("_State", bound=OfCurrentKey[Any, Any])
+_State = TypeVar("_State", bound=CurrentKeyView[Any, Any])
 
 
 class KnownStates:
@@ -68,7 +68,7 @@ class KnownStates:
         key: The key's columns.
         key_groups: The key groups of the subtask.
         hash_of: The function that hashes namespaces and map keys.
-        context: The current key.
+        cursor: The current key.
 
     Attributes:
         now_ms: The time of the batch, milliseconds.
@@ -80,18 +80,18 @@ class KnownStates:
         key: pa.Schema,
         key_groups: KeyGroupRange,
         hash_of: Hash,
-        context: KeyContext,
+        cursor: KeyCursor,
     ) -> None:
         self.now_ms = 0
         self._tables = tables
         self._key = key
         self._key_groups = key_groups
         self._hash_of = hash_of
-        self._context = context
+        self._cursor = cursor
         self._states: dict[str, tuple[tuple[Any, ...], Any]] = {}
         self._is_closed = False
 
-    def __iter__(self) -> Iterator[OfCurrentKey[Any, Any]]:
+    def __iter__(self) -> Iterator[CurrentKeyView[Any, Any]]:
         """Iterate over the requested states."""
         return (state for _, state in self._states.values())
 
@@ -110,9 +110,9 @@ class KnownStates:
 
         def make() -> ValueState:
             rows = self._rows("value", form, namespace, ttl)
-            return ValueState(ValueColumns(rows, default), self._context)
+            return ValueState(ValueColumns(rows, default), self._cursor)
 
-        stored = None if default is None else StateDefault.of(default, form.encoded([default]))
+        stored = None if default is None else StateDefault.of(default, form.encode([default]))
         settings = ("value", form.serializer, namespace, ttl, stored)
         return self._state(descriptor.name, namespace, settings, make)
 
@@ -124,7 +124,7 @@ class KnownStates:
 
         def make() -> KeyedListState:
             rows = self._rows("list", form, namespace, ttl, folds=("concatenate",))
-            return KeyedListState(ListColumns(rows, form, lambda: self.now_ms), self._context)
+            return KeyedListState(ListColumns(rows, form, lambda: self.now_ms), self._cursor)
 
         settings = ("list", form.serializer, namespace, ttl)
         return self._state(descriptor.name, namespace, settings, make)
@@ -139,8 +139,8 @@ class KnownStates:
         def make() -> MapState:
             check_hashable(f"state {name!r}: the map key", sub_key)
             rows = self._rows("map", form, namespace, descriptor.ttl, sub_key=sub_key)
-            key_form = ValueForm(name, serializer, what="map keys")
-            return MapState(MapColumns(rows, key_form), self._context)
+            key_form = ValueForm(name, serializer, subject="map keys")
+            return MapState(MapColumns(rows, key_form), self._cursor)
 
         settings = ("map", serializer, form.serializer, namespace, descriptor.ttl)
         return self._state(name, namespace, settings, make)
@@ -164,7 +164,7 @@ class KnownStates:
                 columns = CombiningColumns(rows, function)
             else:
                 columns = FoldingColumns(rows, functions)
-            return ReducingState(columns, function, self._context)
+            return ReducingState(columns, function, self._cursor)
 
         known = functions or StateFunction.of(function)
         settings = ("reducing", known, form.serializer, namespace, descriptor.ttl)
@@ -183,8 +183,8 @@ class KnownStates:
             rows = self._rows("aggregating", form, namespace, descriptor.ttl, folds=folds)
             if isinstance(function, AggregateFunction):
                 columns = AggregatingColumns(rows, function)
-                return AggregatingState(columns, function, self._context)
-            return AggregatingState(AverageColumns(rows), Average(descriptor.name), self._context)
+                return AggregatingState(columns, function, self._cursor)
+            return AggregatingState(AverageColumns(rows), Average(descriptor.name), self._cursor)
 
         known = function if is_known else StateFunction.of(function)
         settings = ("aggregating", known, form.serializer, namespace, descriptor.ttl)
@@ -197,7 +197,7 @@ class KnownStates:
             spec = TableSpec(name, "timers", self._key, _NO_COLUMNS, namespace, TIME)
             self._check_stored(spec)
             rows = CheckedRows(self._tables.table(spec), self._key_groups, self._hash_of)
-            return TimerService(Timers(rows, self._key_groups), self._context)
+            return TimerService(Timers(rows, self._key_groups), self._cursor)
 
         return self._state(name, namespace, ("timers", namespace), make)
 
@@ -223,7 +223,7 @@ class KnownStates:
         """Write back changes made by the current key. Raises `InvalidRequestError`."""
         self.check_open()
         for state in self:
-            state.settle()
+            state.flush()
 
     def check_open(self) -> None:
         """Raise `InvalidRequestError` after `close`."""
@@ -289,8 +289,8 @@ class KnownStates:
             and stored.values.equals(spec.values, check_metadata=True)
         ):
             # Fail when the state is requested, not when its first row is read.
-            form.migrated(stored, [pa.array([], field.type) for field in stored.values])
-        table = self._tables.table(spec, form.migrated, rewrite=rules.changes_names)
+            form.migrate(stored, [pa.array([], field.type) for field in stored.values])
+        table = self._tables.table(spec, form.migrate, rewrite=rules.changes_names)
         return ValueRows(table, form, self._key_groups, self._hash_of, ttl)
 
     def _check_stored(

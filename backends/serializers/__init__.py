@@ -13,8 +13,10 @@ Start with `serializer`.
 from holdfast.backends.serializers.arrow_migration import (
     ANY_FIELD,
     IncompatibleTypeError,
+    Rules,
     change_of,
 )
+from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
 from holdfast.backends.serializers.bytes_serializers import Pickled, json_text, pack_elements
 from holdfast.backends.serializers.serializer import (
     Kind,
@@ -28,11 +30,13 @@ from holdfast.backends.serializers.serializer_choice import ElementType, seriali
 
 __all__ = [
     "ANY_FIELD",
+    "ArrowSerializer",
     "ElementType",
     "IncompatibleTypeError",
     "Kind",
     "Outcome",
     "Pickled",
+    "Rules",
     "Serializer",
     "StoredSerializer",
     "change_of",

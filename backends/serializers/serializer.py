@@ -188,6 +188,11 @@ class Serializer(ABC):
         """The function that copies decoded elements whose parts are immutable; None if some parts are not."""
         return None
 
+    @property
+    def hashable(self) -> Callable[[Any], Any] | None:
+        """The function that returns what dictionaries have in place of an element that can't be hashed; None if elements can be."""
+        return None
+
     def canonical(self, value: Any) -> Any:
         """Return the element that the column would give back for a value, without anything mutable of the value.
 

@@ -55,6 +55,8 @@ def serializer_of(
             `renamed` or `dropped`.
     """
     defaults, renamed = defaults or {}, renamed or {}
+    if isinstance(type, Serializer):
+        return type
     if isinstance(type, pa.Schema):
         type = pa.struct(list(type))
     elif isinstance(type, Pickled):

@@ -93,15 +93,15 @@ PLANTED: Mapping[str, Planted] = {
         "windows",
     ),
     "a timer that registers itself fires again": Planted(
-        "src/holdfast/spark/operators/turns_of_keys.py",
-        "self._turns.get(timer, -1) >= self._turn",
-        "self._turns.get(timer, -1) > self._turn",
+        "backends/keyed/states/timers.py",
+        "if call >= self._ended_calls",
+        "if call > self._ended_calls",
         "functions",
     ),
     "a processor does not see what it has appended to a stored list": Planted(
-        "src/holdfast/spark/processors/state/list_variable.py",
-        "return stored + appended if appended else stored",
-        "return stored or appended or []",
+        "backends/keyed/states/list_state.py",
+        "return stored + added if added else stored",
+        "return stored or added or []",
         "processors",
     ),
     "each subtask keeps all of a union list that was not asked for": Planted(
@@ -112,8 +112,8 @@ PLANTED: Mapping[str, Planted] = {
     ),
     "a list that was read does not show what is appended": Planted(
         "backends/keyed/states/list_state.py",
-        "self._values[index].extend(values)",
-        "pass",
+        "added = self._added.get(index, [])",
+        "added: list[Any] = []",
         "functions",
     ),
     "state never expires": Planted(

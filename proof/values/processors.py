@@ -29,7 +29,7 @@ from proof.values.states import StateKind, plain_value, python_object
 _TIME_MODES = {"none": "None", "processing": "ProcessingTime", "event": "EventTime"}
 _DAYS = {"row": (FIRST_DAY + 2, LAST_DAY - 2), "pandas": (-106_749, 106_749)}
 """The days that local times and frames have: processors refuse others."""
-_SETTINGS = InputSettings(most_rows=2)
+_SETTINGS = InputSettings(max_rows=2)
 
 
 def draw_case(random: Random) -> CallCase:

@@ -110,7 +110,7 @@ TRANSFORM_WITH_STATE = Cases(
         ),
         "test_transform_with_state_in_pandas_composite_type": Fails(
             "a text is no tuple; the case's has the one character that Spark would take",
-            "given '[01]' of type str, of which Spark would take the parts",
+            "got '[01]' of type str; Spark would store its parts",
         ),
         "test_transform_with_state_query_restarts": Fails(
             "streams are written by foreachBatch", "needs foreachBatch"

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from holdfast.spark.processors.frames.frame_parts import column_values, part_of_frame
+from holdfast.spark.processors.frames import column_values, part_of_frame
 
 
 def frame() -> pd.DataFrame:

@@ -327,7 +327,7 @@ def test_timers_that_no_batch_comes_for_are_refused(memory_directory: str) -> No
         function: KeyedProcessFunction = Alarms()
         function.time_mode = mode
         job = alarms(memory_directory, function)
-        with pytest.raises(InvalidRequestError, match="event time need the time_mode 'event'"):
+        with pytest.raises(InvalidRequestError, match="event time need time_mode 'event'"):
             fired(job, ("a", 1))
 
 

@@ -279,7 +279,7 @@ def test_a_subtask_that_declares_something_else_than_the_driver_fails(
         handle.getValueState("v", NUMBER if is_driver else NUMBER_AND_TEXT)
 
     job = processor_job(memory_directory, Told(init), time_mode="EventTime")
-    with pytest.raises(InvalidRequestError, match="'v' otherwise than when the query was started"):
+    with pytest.raises(InvalidRequestError, match="'v' with other arguments than when"):
         job.run(ROWS)
 
 

@@ -82,9 +82,9 @@ def test_a_running_count_of_frames(memory_directory: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "lengths"),
     [
-        (InputSettings(most_rows=2), [2, 2, 1]),
-        (InputSettings(most_rows=0), [5]),
-        (InputSettings(most_bytes=1), [1, 1, 1, 1, 1]),
+        (InputSettings(max_rows=2), [2, 2, 1]),
+        (InputSettings(max_rows=0), [5]),
+        (InputSettings(max_bytes=1), [1, 1, 1, 1, 1]),
         (InputSettings(), [5]),
     ],
 )

@@ -341,7 +341,7 @@ def test_a_processor_may_give_nothing(memory_directory: str, given: Any) -> None
         ([None], InvalidRequestError, "of type NoneType"),
         ([Row(k="a", n="7")], InvalidRequestError, "column 'n' of type bigint"),
         ([Row(k=1, n=7)], InvalidRequestError, "column 'k' of type string"),
-        ([Row(k="a", n=1.5)], InvalidRequestError, "1.5 is no whole number"),
+        ([Row(k="a", n=1.5)], InvalidRequestError, "1.5 is not an integer"),
         ([Row(k="a", n=2**63)], InvalidRequestError, "column 'n' of type bigint"),
     ],
 )

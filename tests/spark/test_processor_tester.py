@@ -159,6 +159,22 @@ def test_a_value_that_does_not_fit_its_schema_is_refused() -> None:
     assert tester.peekValueState("count", "a") is None
 
 
+def test_a_call_that_fails_leaves_state_unchanged() -> None:
+    class Failing(Count):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+            yield from super().handleInputRows(key, rows, timerValues)
+            if self.count.get() == (3,):
+                raise LookupError
+
+    tester = ProcessorTester(Failing())
+    tester.test("a", [Row(value="x"), Row(value="y")])
+    with pytest.raises(LookupError):
+        tester.test("a", [Row(value="z")])
+    assert tester.peekValueState("count", "a") == (2,)
+    assert tester.peekListState("last", "a") == [("y",)]
+    assert tester.peekMapState("by text", "a") == {("x",): (1,), ("y",): (1,)}
+
+
 def test_keys_are_tuples_where_there_are_several_columns() -> None:
     class Two(Count):
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:

@@ -76,8 +76,8 @@ def test_a_processor_counts_on_through_restarts_and_another_parallelism(
 def test_rows_are_made_as_the_session_says(spark: SparkSession) -> None:
     settings = session_settings(spark)
     assert settings.time_zone == "Europe/Berlin"
-    assert settings.most_rows == 10_000
-    assert settings.most_bytes >= 64 << 20
+    assert settings.max_rows == 10_000
+    assert settings.max_bytes >= 64 << 20
 
 
 def test_a_schema_that_is_none_is_refused_as_in_spark(spark: SparkSession) -> None:

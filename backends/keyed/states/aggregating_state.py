@@ -1,23 +1,122 @@
-"""A result of the current key that is made of all added values."""
+"""A result of each key, aggregated from all added values."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-from holdfast.backends.arrow import IncompatibleValueError
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.backends.arrow import Elements, IncompatibleValueError, chunks_of, named_conversion
 from holdfast.backends.descriptors import AggregateFunction
-from holdfast.backends.keyed.states.aggregating_columns import AggregatingColumns, AverageColumns
-from holdfast.backends.keyed.states.key_context import KeyContext
-from holdfast.backends.keyed.states.object_page import ObjectPage
-from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor, ValuePage
+from holdfast.backends.keyed.states.reducing_state import FoldingColumns
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, check_length
+from holdfast.backends.keyed.states.value_form import combine_chunks
 from holdfast.backends.serializers import serializer_of
 from holdfast.errors import InvalidRequestError
+
+
+class AverageColumns(StateColumns):
+    """A state of means of many keys at once: sums and counts, which are written without reading.
+
+    Args:
+        rows: The rows of the state, one for each key with a value.
+    """
+
+    def __init__(self, rows: ValueRows) -> None:
+        super().__init__(rows)
+        self.sums = FoldingColumns(rows, ("sum", "count"))
+
+    def get(self, keys: Keys) -> pa.DoubleArray:
+        """Return the mean of each key; null for keys without values.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
+        """
+        sums = self.sums.get(keys)
+        total, count = sums.flatten()
+        return pc.divide(total, count.cast(pa.float64()))
+
+    def add(self, keys: Keys, values: Elements) -> None:
+        """Add the number of each row of the batch to the mean of its key.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is not a number.
+        """
+        try:
+            numbers = combine_chunks(chunks_of(values, pa.float64()), pa.float64())
+        except IncompatibleValueError as error:
+            message = (
+                f"values don't fit state {self.rows.name!r}, which is a mean of floats: {error}"
+            )
+            raise InvalidRequestError(message) from None
+        self.sums.add(keys, {"sum": numbers})
+
+
+class AggregatingColumns(StateColumns):
+    """A state of many keys at once with an `AggregateFunction`, which is called for each value.
+
+    Args:
+        rows: The rows of the state, one for each key with an accumulator.
+        function: The aggregate function.
+    """
+
+    def __init__(self, rows: ValueRows, function: AggregateFunction) -> None:
+        super().__init__(rows)
+        self.function = function
+
+    def get(self, keys: Keys) -> list[Any]:
+        """Return the result of each key; None for keys without values.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
+        """
+        self.rows.begin(keys)
+        present, stored = self.rows.get(keys)
+        return [
+            None if accumulator is None else self.function.get_result(accumulator)
+            for accumulator in self.rows.form.objects(stored, present)
+        ]
+
+    def add(self, keys: Keys, values: Any) -> None:
+        """Add the value of each row of the batch to the accumulator of its key, in the order of rows.
+
+        Args:
+            keys: The keys.
+            values: A value for each row; the function gets Arrow data as Python objects.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is `None`, or an
+                accumulator is of another type than the function declares.
+        """
+        self.rows.check(keys)
+        if hasattr(values, "to_pylist"):
+            with named_conversion(f"values for state {self.rows.name!r}", values.type):
+                objects = values.to_pylist()
+        else:
+            objects = list(values)
+        check_length(self.rows.name, len(objects), len(keys.codes), "rows")
+        if any(value is None for value in objects):
+            message = f"values don't fit state {self.rows.name!r}: values must not be None"
+            raise InvalidRequestError(message)
+        self.rows.flush()
+        accumulators = self.rows.objects(keys)
+        for index, value in zip(keys.codes.tolist(), objects, strict=True):
+            accumulator = accumulators[index]
+            if accumulator is None:
+                accumulator = self.function.create_accumulator()
+            accumulators[index] = self.function.add(value, accumulator)
+        if len(keys):
+            self.rows.put(keys, self.rows.form.encode(accumulators))
+
 
 _FLOATS = serializer_of(float, {})
 
 
 class Average(AggregateFunction):
-    """The mean of numbers, of Python objects.
+    """The mean of numbers.
 
     Args:
         name: The state's name, for errors.
@@ -38,7 +137,8 @@ class Average(AggregateFunction):
             try:
                 value = _FLOATS.canonical(value)
             except IncompatibleValueError:
-                self._refuse(value)
+                message = f"state {self._name!r} is a mean of floats, got {type(value).__name__}"
+                raise InvalidRequestError(message) from None
         return {"sum": accumulator["sum"] + value, "count": accumulator["count"] + 1}
 
     def get_result(self, accumulator: Any) -> float:
@@ -48,18 +148,9 @@ class Average(AggregateFunction):
     def merge(self, accumulator: Any, other: Any) -> dict[str, Any]:
         return {name: accumulator[name] + other[name] for name in ("sum", "count")}
 
-    def _refuse(self, value: Any) -> NoReturn:
-        message = (
-            f"state {self._name!r} is a mean of floats, and {type(value).__name__} was added, which is no "
-            "such number"
-        )
-        raise InvalidRequestError(message)
 
-
-class AggregatingState(OfCurrentKey[ObjectPage, AggregatingColumns | AverageColumns]):
-    """A result of each key, which is made of all added values; its methods are about the current key.
-
-    If the state has namespaces, they are about the current namespace.
+class AggregatingState(CurrentKeyView[ValuePage, AggregatingColumns | AverageColumns]):
+    """A result of the current key, aggregated from all added values, in the current namespace if there are namespaces.
 
     Source:
         Flink, AggregatingState.
@@ -69,13 +160,13 @@ class AggregatingState(OfCurrentKey[ObjectPage, AggregatingColumns | AverageColu
         self,
         columns: AggregatingColumns | AverageColumns,
         function: AggregateFunction,
-        context: KeyContext,
+        cursor: KeyCursor,
     ) -> None:
-        super().__init__(columns, context, partial(ObjectPage, columns.rows))
+        super().__init__(columns, cursor, partial(ValuePage, columns.rows))
         self._function = function
 
     def get(self) -> Any:
-        """The result of the current key, or None if nothing was added.
+        """Return the result of the current key, or None if nothing was added.
 
         Raises:
             InvalidRequestError: No key is current.
@@ -88,7 +179,7 @@ class AggregatingState(OfCurrentKey[ObjectPage, AggregatingColumns | AverageColu
         """Add a value; None clears the state.
 
         Raises:
-            InvalidRequestError: No key is current, or the value is no number where the state is a mean.
+            InvalidRequestError: No key is current, or the state is a mean and the value is not a number.
         """
         page, index = self._current()
         if value is None:
@@ -105,16 +196,16 @@ class AggregatingState(OfCurrentKey[ObjectPage, AggregatingColumns | AverageColu
         page.write(index, None)
 
     def merge_namespaces(self, target: Sequence[Any], sources: Iterable[Sequence[Any]]) -> None:
-        """Move the current key's accumulators of some namespaces into that of another one.
+        """Merge the current key's accumulators in some namespaces into that of another one, and remove them there.
 
         Args:
-            target: The namespace that gets them: a value for each of its columns.
-            sources: The namespaces that lose them.
+            target: The namespace that gets the accumulators: a value for each of its columns.
+            sources: The namespaces that lose their accumulators.
 
         Raises:
-            InvalidRequestError: No key is current, or the state has no such namespaces.
+            InvalidRequestError: No key is current, or a namespace is not valid for the state.
         """
-        _, index = self._context.current()
+        _, index = self._cursor.current()
         for source in sources:
             page = self._pages.of(tuple(source))
             accumulator = page.read(index)

@@ -1,38 +1,155 @@
-"""A list of the current key."""
+"""A list of each key: for many keys at once, and for the current key."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import offsets_of
+from holdfast.backends.arrow import Elements, is_list, offsets_of
+from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.key_context import KeyContext
-from holdfast.backends.keyed.states.list_columns import ListColumns, elements_of
-from holdfast.backends.keyed.states.object_page import UNREAD
-from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
+from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor, ReadAhead
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, check_length
+from holdfast.backends.keyed.states.value_form import ListForm, plain_lists
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 
 
-class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
-    """A list of each key; its methods are about the current key, in the current namespace if it has namespaces.
+class ListColumns(StateColumns):
+    """A list state of many keys at once.
 
-    Elements that are only added are written without reading the list.
+    Args:
+        rows: The rows of the state, one for each key with elements.
+        form: The form of lists in the rows.
+        now_ms: The time of the batch.
+    """
+
+    def __init__(self, rows: ValueRows, form: ListForm, now_ms: Callable[[], int]) -> None:
+        super().__init__(rows)
+        self.form = form
+        self._now_ms = now_ms
+
+    def get(self, keys: Keys) -> pa.ListArray:
+        """Return the list of each key; null for keys without elements. Restarts times to live if reads do so.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
+        """
+        self.rows.begin(keys)
+        shown, living = self.peek(keys)
+        present = living.is_valid().to_numpy(zero_copy_only=False)
+        if self.rows.is_refreshed_by_reading and present.any():
+            refreshed = self.form.lists_of(offsets_of(living), living.flatten(), self._now_ms())
+            self.rows.put(keys, refreshed, present)
+        return shown
+
+    def append(self, keys: Keys, elements: Elements) -> None:
+        """Append an element for each row of the batch to the list of its key, in the order of rows.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or an element is null or of
+                another type.
+        """
+        self.rows.check(keys)
+        array = self.form.encode(elements)
+        check_length(self.rows.name, len(array), len(keys.rows.order), "rows")
+        self.rows.flush()
+        if len(keys):
+            offsets = np.append(keys.rows.starts, len(array))
+            ordered = take_arrow(array, keys.rows.order)
+            self.rows.append(keys, self.form.lists_of(offsets, ordered, self._now_ms()))
+
+    def put(self, keys: Keys, lists: pa.ListArray | Sequence[Elements | None]) -> None:
+        """Set the list of each key; an empty list, or null, removes it.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or an element is null or of
+                another type.
+        """
+        self.rows.check(keys)
+        offsets, elements = self.encode_lists(lists)
+        check_length(self.rows.name, len(offsets) - 1, len(keys), "keys")
+        self.rows.flush()
+        self.store(keys, offsets, elements, np.full(len(keys), Operation.PUT, np.uint8))
+
+    def peek(self, keys: Keys) -> tuple[pa.ListArray, pa.ListArray]:
+        """Return the lists to show, and the lists of elements that have not expired; restarts no time to live."""
+        table, shows_expired = self.rows.table, self.rows.shows_expired
+        _, (lists,) = table.get(keys.identities, include_expired=shows_expired)
+        if not self.form.has_times:
+            return lists, lists
+        ttl_ms, element_type = table.spec.ttl_ms, self.form.element_type
+        assert ttl_ms is not None  # elements have times because of it
+        living = plain_lists(lists, element_type, living_after_ms=self._now_ms() - ttl_ms)
+        if not shows_expired:
+            return living, living
+        return plain_lists(lists, element_type, living_after_ms=None), living
+
+    def store(
+        self,
+        keys: Keys,
+        offsets: npt.NDArray[np.int64],
+        elements: pa.Array,
+        operations: npt.NDArray[np.uint8],
+    ) -> None:
+        """Put or append a list for each key; an empty list that is put removes the key's list."""
+        empty = offsets[1:] == offsets[:-1]
+        lists = self.form.lists_of(offsets, elements, self._now_ms())
+        put = operations == Operation.PUT
+        operations = np.where(put & empty, np.uint8(Operation.DELETE), operations)
+        if (empty & ~put).any():  # appended lists without elements
+            chosen = np.flatnonzero(put | ~empty)
+            keys, lists = keys.take(chosen), take_arrow(lists, chosen)
+            operations = operations[chosen]
+        self.rows.write(keys, lists, operations)
+
+    def encode_lists(
+        self, lists: pa.Array | Sequence[Elements | None]
+    ) -> tuple[npt.NDArray[np.int64], pa.Array]:
+        """Return the offsets of lists among all elements, and the elements. Raises `InvalidRequestError`."""
+        if isinstance(lists, pa.ChunkedArray):
+            lists = lists.combine_chunks()
+        if isinstance(lists, pa.Array):
+            if not is_list(lists.type):
+                message = f"state {self.rows.name!r} takes lists, got an array of {lists.type}"
+                raise InvalidRequestError(message)
+            return offsets_of(lists), self.form.encode(lists.flatten())
+        name = self.rows.name
+        sized = [() if each is None else elements_of(each, state=name) for each in lists]
+        flat: list[Any] = [element for elements in sized for element in elements]
+        offsets = np.concatenate([[0], np.cumsum(list(map(len, sized)), dtype=np.int64)])
+        return offsets, self.form.encode(flat)
+
+
+def elements_of(values: Any, *, state: str) -> Any:
+    """Return the elements of a list, with a length. Raises `InvalidRequestError` for an object that is not a list."""
+    if isinstance(values, list):
+        return values
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        message = f"state {state!r} takes lists of elements, got {type(values).__name__}"
+        raise InvalidRequestError(message)
+    return values if hasattr(values, "__len__") else list(values)
+
+
+class KeyedListState(CurrentKeyView["ListPage", ListColumns]):
+    """A list of the current key, in the current namespace if the state has namespaces.
+
+    A list that is only added to is not read.
 
     Source:
         Flink, ListState.
     """
 
-    def __init__(self, columns: ListColumns, context: KeyContext) -> None:
-        super().__init__(columns, context, partial(ListPage, columns))
-        self._form = columns.rows.form
+    def __init__(self, columns: ListColumns, cursor: KeyCursor) -> None:
+        super().__init__(columns, cursor, partial(ListPage, columns, cursor))
+        self._form, self._native = columns.form, columns.form.native
 
     def get(self) -> list[Any]:
-        """The elements of the current key, a new list; empty if there are none.
+        """Return the elements of the current key, a new list; empty without elements.
 
         Raises:
             InvalidRequestError: No key is current.
@@ -41,24 +158,35 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
         elements, copied = page.read(index), self._form.copied
         return list(elements) if copied is None else list(map(copied, elements))
 
+    def is_empty(self) -> bool:
+        """Check that there are no elements. Raises the same as `get`."""
+        page, index = self._current()
+        return not page.read(index)
+
     def add(self, value: Any) -> None:
-        """Append an element; the state keeps what its type makes of it.
+        """Append an element, which is converted to the state's type.
 
         Raises:
-            InvalidRequestError: No key is current, or the element is None or of another type.
+            InvalidRequestError: No key is current, or the element has another type than the state or is `None`.
         """
         page, index = self._current()
-        page.add(index, self._checked([value]))
+        if type(value) is not self._native:
+            value = self._convert(value)
+        page.add(index, [value])
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append elements, or none of them if one is refused. Raises what `add` does, and for what is no list."""
+        """Append elements, or none of them if one is refused.
+
+        Raises:
+            InvalidRequestError: No key is current, or the argument is not a list, or `add` refuses an element.
+        """
         page, index = self._current()
-        page.add(index, self._checked(values))
+        page.add(index, self._convert_all(values))
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace all elements; to give none clears the list. Raises what `add_all` does, and changes nothing then."""
+        """Replace all elements; an empty list clears the state. Raises the same as `add_all`, and changes nothing then."""
         page, index = self._current()
-        page.replace(index, self._checked(values))
+        page.replace(index, self._convert_all(values))
 
     def clear(self) -> None:
         """Remove the list. Raises `InvalidRequestError` if no key is current."""
@@ -66,16 +194,16 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
         page.replace(index, [])
 
     def merge_namespaces(self, target: Sequence[Any], sources: Iterable[Sequence[Any]]) -> None:
-        """Move the current key's elements of some namespaces behind those of another one.
+        """Move the elements of the current key from some namespaces to the end of the list in another one.
 
         Args:
-            target: The namespace that gets them: a value for each of its columns.
-            sources: The namespaces that lose them, in the order in which their elements come.
+            target: The namespace that gets the elements: a value for each of its columns.
+            sources: The namespaces that lose their elements, in the order in which these are appended.
 
         Raises:
-            InvalidRequestError: No key is current, or the state has no such namespaces.
+            InvalidRequestError: No key is current, or a namespace is not valid for the state.
         """
-        _, index = self._context.current()
+        _, index = self._cursor.current()
         moved: list[Any] = []
         for source in sources:
             page = self._pages.of(tuple(source))
@@ -83,77 +211,86 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
             page.replace(index, [])
         self._pages.of(tuple(target)).add(index, moved)
 
-    def _checked(self, values: Iterable[Any] | None) -> list[Any]:
+    def _convert_all(self, values: Iterable[Any] | None) -> list[Any]:
         if values is None:
-            message = f"None is no list of elements for list state {self.name!r}; use `clear`"
+            message = f"list state {self.name!r} takes lists of elements, got None; use `clear`"
             raise InvalidRequestError(message)
-        elements = list(elements_of(values, state=self.name))
-        if any(value is None for value in elements):
-            raise InvalidRequestError(f"None is no element of list state {self.name!r}")
-        own, native = self._form.own, self._form.native
-        return [value if type(value) is native else own(value) for value in elements]
+        native, convert = self._native, self._convert
+        elements = elements_of(values, state=self.name)
+        return [value if type(value) is native else convert(value) for value in elements]
+
+    def _convert(self, value: Any) -> Any:
+        if value is None:
+            message = f"elements of list state {self.name!r} must not be None"
+            raise InvalidRequestError(message)
+        return self._form.own(value)
 
 
 class ListPage:
     """The lists of the keys of a batch."""
 
-    __slots__ = ("_added", "_columns", "_keys", "_living", "_replaced", "_values")
+    __slots__ = ("_added", "_columns", "_keys", "_living", "_read", "_replaced")
 
-    def __init__(self, columns: ListColumns, keys: Keys) -> None:
+    def __init__(self, columns: ListColumns, cursor: KeyCursor, keys: Keys) -> None:
         self._columns = columns
         self._keys = keys
-        self._values: list[Any] = [UNREAD] * len(keys)
+        self._read: ReadAhead[list[Any]] = ReadAhead(cursor, keys)
+        self._living: dict[int, list[Any]] = {}  # if reads restart times to live
+        self._replaced: dict[int, list[Any]] = {}
         self._added: dict[int, list[Any]] = {}
-        self._replaced = bytearray(len(keys))
-        self._living: list[list[Any]] | None = None
 
     def read(self, index: int) -> list[Any]:
-        """The elements of a key. The list belongs to the page."""
-        values: list[Any] = self._values[index]
-        if values is UNREAD:
-            self._load()
-            values = self._values[index]
-        if self._living is not None and not self._replaced[index]:
-            self.replace(index, self._living[index] + self._added.get(index, []))
-        return values
+        """Return the elements of a key. The page owns the list."""
+        replaced = self._replaced.get(index)
+        if replaced is not None:
+            return replaced
+        stored = self._read.get(index)
+        if stored is None:
+            stored = self._load()[index]
+        added = self._added.get(index, [])
+        if self._columns.rows.is_refreshed_by_reading:
+            self.replace(index, self._living[index] + added)
+        return stored + added if added else stored
 
     def add(self, index: int, values: list[Any]) -> None:
-        """Append elements to those of a key."""
-        if self._values[index] is not UNREAD:
-            self._values[index].extend(values)
-        if not self._replaced[index]:
+        """Append elements to the list of a key."""
+        replaced = self._replaced.get(index)
+        if replaced is None:
             self._added.setdefault(index, []).extend(values)
+        else:
+            replaced.extend(values)
 
     def replace(self, index: int, values: list[Any]) -> None:
-        """Set the elements of a key."""
-        self._values[index] = values
-        self._replaced[index] = 1
+        """Set the list of a key."""
+        self._replaced[index] = values
         self._added.pop(index, None)
 
     def store(self) -> None:
-        replaced = np.frombuffer(self._replaced, np.uint8).nonzero()[0]
-        added = np.array([index for index, values in self._added.items() if values], np.int64)
-        changed = np.union1d(replaced, added)
+        changed = np.array(sorted(self._replaced.keys() | self._added.keys()), np.int64)
         if not len(changed):
             return
-        lists = [
-            self._values[index] if self._replaced[index] else self._added[index]
-            for index in changed.tolist()
-        ]
-        is_put = np.frombuffer(self._replaced, np.uint8)[changed].astype(np.bool_)
-        operations = np.where(is_put, np.uint8(Operation.PUT), np.uint8(Operation.APPEND))
-        offsets, elements = self._columns.encoded_lists(lists)
+        operations = np.full(len(changed), Operation.PUT, np.uint8)
+        lists = []
+        for position, index in enumerate(changed.tolist()):
+            elements = self._replaced.get(index)
+            if elements is None:
+                operations[position] = Operation.APPEND
+                elements = self._added[index]
+            lists.append(elements)
+        offsets, elements = self._columns.encode_lists(lists)
         self._columns.store(self._keys.take(changed), offsets, elements, operations)
 
-    def _load(self) -> None:
-        shown, living = self._columns.peek(self._keys)
-        for index, elements in enumerate(self._objects(shown)):
-            if self._values[index] is UNREAD:
-                self._values[index] = elements + self._added.get(index, [])
+    def _load(self) -> dict[int, list[Any]]:
+        """Read the lists of the current key and of the next ones."""
+        keys, indices = self._read.next_keys()
+        shown, living = self._columns.peek(keys)
+        lists = dict(zip(indices, self._objects(shown), strict=True))
         if self._columns.rows.is_refreshed_by_reading:
-            self._living = self._objects(living)
+            self._living = dict(zip(indices, self._objects(living), strict=True))
+        self._read.keep(lists, sum(map(len, lists.values())))
+        return lists
 
     def _objects(self, lists: pa.ListArray) -> list[list[Any]]:
         offsets = offsets_of(lists).tolist()
-        elements = self._columns.decoded(lists.flatten())
+        elements = self._columns.form.decode(lists.flatten())
         return [elements[first:end] for first, end in pairwise(offsets)]

@@ -1,168 +1,395 @@
-"""A map of the current key."""
+"""A map of each key: for many keys at once, and for the current key. Each entry is a row."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from holdfast.backends.arrow import dictionary_key
-from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.key_context import KeyContext
-from holdfast.backends.keyed.states.map_columns import MapColumns
-from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
-from holdfast.backends.keyed.table import Operation
+from holdfast.backends.arrow import Elements, dictionary_key, run_starts
+from holdfast.backends.keyed.columns import same_rows, take_arrow
+from holdfast.backends.keyed.grouping import Positions
+from holdfast.backends.keyed.keys import SUB_BITS, Keys
+from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor, ReadAhead
+from holdfast.backends.keyed.states.state_rows import ValueRows, check_length, key_indices
+from holdfast.backends.keyed.states.value_form import ValueForm
+from holdfast.backends.keyed.table import Identities, Operation, TableRows
+from holdfast.common import gc_paused
 from holdfast.errors import InvalidRequestError
 
-_REMOVED: Any = object()
+_U = np.uint64
+
+_ENTRIES_PER_LOOK_UP = 500
+"""The number of entries that are read in the time of one look-up."""
+
+_Entry = tuple[Any, Any]
+"""A map key and its value; None if the entry was removed."""
 
 
-class MapState(OfCurrentKey["MapPage", MapColumns]):
-    """A map of each key; its methods are about the current key, in the current namespace if it has namespaces.
+@dataclass(frozen=True)
+class MapEntries:
+    """Entries of the maps of several keys.
 
-    The first read of a batch looks up the whole maps of all its keys. For maps of very many entries take
+    Attributes:
+        indices: For each entry the index of its key, ascending.
+        map_keys: The map key of each entry, as stored.
+        values: The value of each entry, as stored.
+    """
+
+    indices: Positions
+    map_keys: pa.Array
+    values: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class MapColumns:
+    """A map state of many keys at once. An entry is named by the index of its key in `keys`, and by its map key.
+
+    Args:
+        rows: The rows of the state, one for each entry.
+        key_form: The form of map keys in the rows.
+    """
+
+    def __init__(self, rows: ValueRows, key_form: ValueForm) -> None:
+        self.rows = rows
+        self.key_form = key_form
+
+    def get(self, keys: Keys, map_keys: Elements, indices: npt.ArrayLike | None = None) -> pa.Array:
+        """Return the value of each entry; null for entries that don't exist.
+
+        Args:
+            keys: The keys whose maps are read.
+            map_keys: The map key of each row.
+            indices: The index of each row's key in `keys`; None for the rows of the batch.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a map key is of another type.
+        """
+        entries = self._entries(keys, indices, self.key_form.encode(map_keys))
+        self.rows.flush()
+        _, values = self.rows.get(entries)
+        return take_arrow(values, entries.codes)
+
+    def put(
+        self,
+        keys: Keys,
+        map_keys: Elements,
+        values: Elements,
+        indices: npt.ArrayLike | None = None,
+    ) -> None:
+        """Set the value of each entry. If several rows are for the same entry, the last one wins.
+
+        Args:
+            keys: The keys whose maps are written.
+            map_keys: The map key of each row.
+            values: The value of each row.
+            indices: The index of each row's key in `keys`; None for the rows of the batch.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a map key or value is null or of
+                another type.
+        """
+        entries = self._entries(keys, indices, self.key_form.encode(map_keys))
+        array = self.rows.form.encode(values)
+        check_length(self.rows.name, len(array), len(entries.rows.order), "rows")
+        self.rows.flush()
+        self.rows.put(entries, take_arrow(array, entries.rows.lasts))
+
+    def remove(self, keys: Keys, map_keys: Elements, indices: npt.ArrayLike | None = None) -> None:
+        """Remove entries. Arguments and errors are those of `get`."""
+        entries = self._entries(keys, indices, self.key_form.encode(map_keys))
+        self.rows.flush()
+        self.rows.delete(entries)
+
+    def items(self, keys: Keys) -> MapEntries:
+        """Return all entries of the keys' maps, key by key.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
+        """
+        self.rows.begin(keys)
+        return self.peek(keys)
+
+    def clear(self, keys: Keys) -> None:
+        """Remove all entries of the keys' maps. Raises the same as `items`."""
+        self.rows.begin(keys)
+        self.delete_all(keys)
+
+    def peek(self, keys: Keys) -> MapEntries:
+        """Return all entries of the keys' maps. As in Flink, no time to live restarts."""
+        shows_expired = self.rows.shows_expired
+        table_rows, chosen, indices = self._rows_of(keys, include_expired=shows_expired)
+        columns = [take_arrow(column, chosen) for column in table_rows.values]
+        map_keys = take_arrow(table_rows.identities.columns[-1], chosen)
+        return MapEntries(indices, map_keys, self.rows.form.values_of(columns))
+
+    def peek_value(self, keys: Keys, map_key: Any) -> Any:
+        """Return the value of an entry of a single key, or None. No time to live restarts."""
+        entry = self._entries(keys, [0], self.key_form.encode([map_key]))
+        present, values, _ = self.rows.peek(entry)
+        return self.rows.form.objects(values, present)[0]
+
+    def delete_all(self, keys: Keys) -> None:
+        """Delete the entries of the keys' maps, with a row for each, as Flink does.
+
+        Expired entries are deleted, too: they may be shown, or live again with a longer time to live.
+        """
+        table_rows, chosen, _ = self._rows_of(keys, include_expired=True)
+        if len(chosen):
+            ascending = np.sort(chosen)
+            identities = Identities(
+                table_rows.identities.sort_keys[ascending],
+                tuple(take_arrow(column, ascending) for column in table_rows.identities.columns),
+            )
+            no_values = self.rows.form.null_columns(len(ascending))
+            self.rows.table.write(identities, no_values, Operation.DELETE)
+
+    def store(
+        self,
+        keys: Keys,
+        indices: Positions,
+        map_keys: pa.Array,
+        values: pa.Array,
+        operations: npt.NDArray[np.uint8],
+    ) -> None:
+        """Put and delete distinct entries."""
+        entries = keys.with_columns(indices, [map_keys], self.rows.hash_of)
+        lasts = entries.rows.lasts
+        self.rows.write(entries, take_arrow(values, lasts), operations[lasts])
+
+    def _entries(self, keys: Keys, indices: npt.ArrayLike | None, map_keys: pa.Array) -> Keys:
+        self.rows.check(keys)
+        at = key_indices(self.rows.name, keys, indices)
+        check_length(self.rows.name, len(map_keys), len(at), "rows")
+        return keys.with_columns(at, [map_keys], self.rows.hash_of)
+
+    def _rows_of(
+        self, keys: Keys, *, include_expired: bool
+    ) -> tuple[TableRows, Positions, Positions]:
+        """Return rows of the table, the positions of those that belong to the keys, key by key, and the index of the key of each."""
+        prefixes = keys.sort_keys >> SUB_BITS
+        first = prefixes[run_starts(prefixes)]
+        rows = self.rows.table.rows_between(
+            first << SUB_BITS, (first + _U(1)) << SUB_BITS, include_expired=include_expired
+        )
+        indices = np.full(len(rows), -1, np.int64)
+        todo = np.arange(len(rows))
+        row_prefixes = rows.identities.sort_keys >> SUB_BITS
+        starts = run_starts(row_prefixes).nonzero()[0]
+        candidates = prefixes.searchsorted(row_prefixes.take(starts))
+        candidates = candidates.repeat(np.diff(starts, append=len(rows)))
+        own_columns = rows.identities.columns[: len(keys.columns)]
+        while len(todo):  # keys with the same prefix are adjacent: compare one after the other
+            at = candidates[todo]
+            inside = at < len(keys)
+            inside[inside] &= prefixes[at[inside]] == row_prefixes[todo[inside]]
+            todo, at = todo[inside], at[inside]
+            equal = same_rows(keys.columns, at, own_columns, todo)
+            indices[todo[equal]] = at[equal]
+            todo = todo[~equal]
+            candidates[todo] += 1
+        chosen = np.flatnonzero(indices >= 0)
+        chosen = chosen[np.argsort(indices[chosen], kind="stable")]
+        return rows, chosen, indices[chosen]
+
+
+class MapState(CurrentKeyView["MapPage", MapColumns]):
+    """A map of the current key, in the current namespace if the state has namespaces.
+
+    The first read of a batch reads the whole maps of all its keys. For maps of very many entries use
     `columns`, which reads single entries. Entries that are only put are written without reading.
 
     Source:
         Flink, MapState.
     """
 
-    def __init__(self, columns: MapColumns, context: KeyContext) -> None:
-        super().__init__(columns, context, partial(MapPage, columns))
+    def __init__(self, columns: MapColumns, cursor: KeyCursor) -> None:
+        super().__init__(columns, cursor, partial(MapPage, columns, cursor))
         self._key_form, self._form = columns.key_form, columns.rows.form
         self._dictionary_key = dictionary_key(self._key_form.type)
+        self._hashable = self._key_form.hashable
 
     def get(self, key: Any) -> Any:
-        """The value of an entry, or None.
+        """Return the value of an entry, or None.
 
         Raises:
-            InvalidRequestError: No key is current, or the map key can't be one.
+            InvalidRequestError: No key is current, or the map key is not valid.
         """
         page, index = self._current()
-        value = page.read(index, self._own_key(key))
+        value = page.read(index, *self._name_and_key(key))
         copied = self._form.copied
         return value if copied is None or value is None else copied(value)
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of an entry; the state keeps what its types make of key and value.
+        """Set the value of an entry. The map key and the value are converted to the state's types.
 
         Raises:
-            InvalidRequestError: No key is current, or the map key or the value is None or of another type, or the map
-                key has no hash.
+            InvalidRequestError: No key is current, or the map key or the value has another type than the state or is `None`, or
+                the map key can't be hashed.
         """
         page, index = self._current()
         if value is None:
-            raise InvalidRequestError(f"None is no value of map state {self.name!r}; use `remove`")
+            message = f"values of map state {self.name!r} must not be None; use `remove`"
+            raise InvalidRequestError(message)
         if type(value) is not self._form.native:
             value = self._form.own(value)
-        page.write(index, self._own_key(key), value)
+        page.write(index, *self._name_and_key(key), value)
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set the values of entries. Raises what `put` does."""
+        """Set the values of entries. Raises the same as `put`."""
         for key, value in entries.items():
             self.put(key, value)
 
     def remove(self, key: Any) -> None:
-        """Remove an entry, if it is there. Raises what `get` does."""
+        """Remove an entry, if it exists. Raises the same as `get`."""
         page, index = self._current()
-        page.write(index, self._own_key(key), _REMOVED)
+        page.write(index, *self._name_and_key(key), None)
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is such an entry. Raises what `get` does."""
+        """Check for an entry. Raises the same as `get`."""
         return self.get(key) is not None
 
     def __iter__(self) -> Iterator[Any]:
-        """The map keys. Raises `InvalidRequestError` if no key is current."""
+        """Iterate over the map keys. Raises `InvalidRequestError` if no key is current."""
         return iter(self.items())
 
     def items(self) -> dict[Any, Any]:
-        """All entries of the current key, a new dictionary in no certain order.
+        """Return all entries of the current key, a new dictionary in no particular order.
 
         Raises:
             InvalidRequestError: No key is current.
         """
+        return dict(self.entries())
+
+    def entries(self) -> list[tuple[Any, Any]]:
+        """Return the map key and the value of each entry, also of map keys that can't be hashed. Raises the same as `items`."""
         page, index = self._current()
-        entries, copied = page.items(index), self._form.copied
-        if copied is None:
-            return entries
-        return {key: copied(value) for key, value in entries.items()}
+        entries = list(page.items(index).values())
+        copied_key = None if self._hashable is None else self._key_form.copied
+        if copied_key is not None:
+            entries = [(copied_key(key), value) for key, value in entries]
+        copied = self._form.copied
+        return entries if copied is None else [(key, copied(value)) for key, value in entries]
 
     def keys(self) -> list[Any]:
-        """The map keys. Raises what `items` does."""
+        """Return the map keys. Raises the same as `items`."""
         return list(self.items())
 
     def values(self) -> list[Any]:
-        """The values. Raises what `items` does."""
+        """Return the values. Raises the same as `items`."""
         return list(self.items().values())
 
     def is_empty(self) -> bool:
-        """Whether there is no entry. Raises what `items` does."""
-        return not self.items()
+        """Check that there are no entries. Raises the same as `items`."""
+        page, index = self._current()
+        return page.is_empty(index)
 
     def clear(self) -> None:
-        """Remove all entries of the current key. Raises what `items` does."""
+        """Remove all entries of the current key. Raises the same as `items`."""
         page, index = self._current()
         page.clear(index)
 
-    def _own_key(self, key: Any) -> Any:
-        """The map key as the page knows it: equal to others where Arrow's values are."""
+    def _name_and_key(self, key: Any) -> tuple[Any, Any]:
+        """Return the name of an entry in dictionaries, equal to another one where Arrow's values are, and its map key."""
         if key is None:
-            raise InvalidRequestError(f"None is no key of map state {self.name!r}")
+            raise InvalidRequestError(f"keys of map state {self.name!r} must not be None")
         if type(key) is not self._key_form.native:
             key = self._key_form.own(key)
             self._check_hash(key)
-        return key if self._dictionary_key is None else self._dictionary_key(key)
+        if self._dictionary_key is not None:
+            key = self._dictionary_key(key)
+        return key if self._hashable is None else self._hashable(key), key
 
     def _check_hash(self, key: Any) -> None:
-        """Refuse what dictionaries can't look up. Raises `InvalidRequestError`."""
-        kind = type(key).__name__
+        """Check that dictionaries can look up a map key. Raises `InvalidRequestError`."""
+        type_name = type(key).__name__
         try:
             hash(key)
         except TypeError:
-            message = f"a map key of type {kind} can't be looked up in state {self.name!r}"
+            message = f"a map key of type {type_name} of state {self.name!r} can't be hashed"
             raise InvalidRequestError(message) from None
         if self._key_form.serializer.makes_objects:
             copy = self._key_form.round_trip(key)
             if copy != key or hash(copy) != hash(key):
                 message = (
-                    f"a map key of type {kind} differs from its own copy, and can't be looked up in state "
-                    f"{self.name!r}; use a class whose objects are equal by value, and no NaN inside of them"
+                    f"a map key of type {type_name} differs from its own copy, and can't be looked up in state "
+                    f"{self.name!r}; use a class whose objects are equal by value, without NaN in their fields"
                 )
                 raise InvalidRequestError(message)
 
 
 class MapPage:
-    """The maps of the keys of a batch."""
+    """The maps of the keys of a batch.
 
-    __slots__ = ("_changes", "_cleared", "_columns", "_keys", "_stored")
+    If the maps that were read last were large, entries of a key are looked up singly, until that has cost as much as
+    reading its map.
+    """
 
-    def __init__(self, columns: MapColumns, keys: Keys) -> None:
+    __slots__ = (
+        "_changes",
+        "_cleared",
+        "_columns",
+        "_keys",
+        "_looked_up",
+        "_looked_up_index",
+        "_read",
+    )
+
+    def __init__(self, columns: MapColumns, cursor: KeyCursor, keys: Keys) -> None:
         self._columns = columns
         self._keys = keys
-        self._changes: dict[int, dict[Any, Any]] = {}
+        self._read: ReadAhead[dict[Any, _Entry]] = ReadAhead(cursor, keys)
+        self._changes: dict[int, dict[Any, _Entry]] = {}
         self._cleared: set[int] = set()
-        self._stored: list[dict[Any, Any]] | None = None
+        self._looked_up: dict[Any, Any] = {}
+        self._looked_up_index = -1
 
-    def read(self, index: int, map_key: Any) -> Any:
-        """The value of an entry, or None."""
-        value = self._changes.get(index, {}).get(map_key)
-        if value is _REMOVED or (value is None and index in self._cleared):
+    def read(self, index: int, name: Any, map_key: Any) -> Any:
+        """Return the value of an entry, or None."""
+        changes = self._changes.get(index)
+        if changes is not None:
+            entry = changes.get(name)
+            if entry is not None:
+                return entry[1]
+        if index in self._cleared:
             return None
-        if value is None:
-            value = self._maps()[index].get(map_key)
-            if value is not None and self._columns.rows.is_refreshed_by_reading:
-                self.write(index, map_key, value)
+        stored = self._read.get(index)
+        if stored is None and self._is_look_up_cheaper(index):
+            value = self._look_up(index, name, map_key)
+        else:
+            entry = (self._load()[index] if stored is None else stored).get(name)
+            value = None if entry is None else entry[1]
+        if value is not None and self._columns.rows.is_refreshed_by_reading:
+            self.write(index, name, map_key, value)
         return value
 
-    def write(self, index: int, map_key: Any, value: Any) -> None:
-        """Set the value of an entry; `_REMOVED` removes it."""
-        self._changes.setdefault(index, {})[map_key] = value
+    def write(self, index: int, name: Any, map_key: Any, value: Any) -> None:
+        """Set the value of an entry; None removes the entry."""
+        self._changes.setdefault(index, {})[name] = (map_key, value)
 
-    def items(self, index: int) -> dict[Any, Any]:
-        """The entries of a key."""
-        entries = {} if index in self._cleared else dict(self._maps()[index])
-        entries.update(self._changes.get(index, {}))
-        return {key: value for key, value in entries.items() if value is not _REMOVED}
+    def items(self, index: int) -> dict[Any, _Entry]:
+        """Return the entries of a key by name."""
+        entries: dict[Any, _Entry] = {}
+        if index not in self._cleared:
+            stored = self._read.get(index)
+            entries = dict(self._load()[index] if stored is None else stored)
+        for name, entry in self._changes.get(index, {}).items():
+            if entry[1] is None:
+                entries.pop(name, None)
+            else:
+                entries[name] = entry
+        return entries
+
+    def is_empty(self, index: int) -> bool:
+        """Check that a key has no entries."""
+        changes = self._changes.get(index, {})
+        return all(value is None for _, value in changes.values()) and not self.items(index)
 
     def clear(self, index: int) -> None:
         """Remove the entries of a key."""
@@ -171,36 +398,49 @@ class MapPage:
 
     def store(self) -> None:
         if self._cleared:
-            self._columns.remove_all(self._keys.take(sorted(self._cleared)))
-        indices: list[int] = []
-        map_keys: list[Any] = []
-        values: list[Any] = []
-        for index, changes in self._changes.items():
-            indices += [index] * len(changes)
-            map_keys += changes
-            values += changes.values()
-        if not indices:
+            self._columns.delete_all(self._keys.take(sorted(self._cleared)))
+        if not self._changes:
             return
         columns = self._columns
-        missing = np.fromiter((value is _REMOVED for value in values), np.bool_, len(values))
-        operations = np.where(missing, np.uint8(Operation.DELETE), np.uint8(Operation.PUT))
-        encoded = columns.rows.form.encoded_or_null(
-            [None if value is _REMOVED else value for value in values]
-        )
-        encoded_keys = columns.key_form.encoded(map_keys)
-        columns.store(self._keys, np.array(indices, np.int64), encoded_keys, encoded, operations)
+        entries = [entry for changes in self._changes.values() for entry in changes.values()]
+        lengths = list(map(len, self._changes.values()))
+        indices = np.repeat(np.fromiter(self._changes, np.int64, len(lengths)), lengths)
+        removed = np.fromiter((value is None for _, value in entries), np.bool_, len(entries))
+        operations = np.where(removed, np.uint8(Operation.DELETE), np.uint8(Operation.PUT))
+        values = columns.rows.form.encode_or_null([value for _, value in entries])
+        map_keys = columns.key_form.encode([map_key for map_key, _ in entries])
+        columns.store(self._keys, indices, map_keys, values, operations)
 
-    def _maps(self) -> list[dict[Any, Any]]:
-        if self._stored is None:
-            entries = self._columns.stored(self._keys)
-            self._stored = [{} for _ in range(len(self._keys))]
-            map_keys = self._columns.key_form.decoded(entries.map_keys)
-            as_key = dictionary_key(self._columns.key_form.type)
+    def _load(self) -> dict[int, dict[Any, _Entry]]:
+        """Read the maps of the current key and of the next ones."""
+        keys, indices = self._read.next_keys()
+        columns = self._columns
+        entries = columns.peek(keys)
+        with gc_paused():
+            map_keys = columns.key_form.decode(entries.map_keys)
+            as_key = dictionary_key(columns.key_form.type)
             if as_key is not None:
                 map_keys = list(map(as_key, map_keys))
-            values = self._columns.rows.form.decoded(entries.values)
-            for index, map_key, value in zip(
-                entries.indices.tolist(), map_keys, values, strict=True
-            ):
-                self._stored[index][map_key] = value
-        return self._stored
+            hashable = columns.key_form.hashable
+            names = map_keys if hashable is None else list(map(hashable, map_keys))
+            pairs = list(zip(map_keys, columns.rows.form.decode(entries.values), strict=True))
+            bounds = np.searchsorted(entries.indices, np.arange(len(indices) + 1)).tolist()
+            maps = {
+                index: dict(zip(names[first:end], pairs[first:end], strict=True))
+                for index, (first, end) in zip(indices, pairwise(bounds), strict=True)
+            }
+        self._read.keep(maps, len(entries))
+        return maps
+
+    def _is_look_up_cheaper(self, index: int) -> bool:
+        """Estimate if one more look-up of an entry costs less than reading the key's map."""
+        if index != self._looked_up_index:
+            self._looked_up, self._looked_up_index = {}, index
+        spent = len(self._looked_up) * _ENTRIES_PER_LOOK_UP
+        return spent + _ENTRIES_PER_LOOK_UP < self._read.elements_per_key
+
+    def _look_up(self, index: int, name: Any, map_key: Any) -> Any:
+        """Return the stored value of an entry, or None."""
+        if name not in self._looked_up:
+            self._looked_up[name] = self._columns.peek_value(self._keys.take([index]), map_key)
+        return self._looked_up[name]

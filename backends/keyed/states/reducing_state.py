@@ -1,4 +1,4 @@
-"""A value of the current key that all added values are made one with."""
+"""A value of each key, to which all added values are reduced."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -7,22 +7,149 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.backends.arrow import Elements, IncompatibleValueError, chunks_of
 from holdfast.backends.descriptors import KnownFunction
+from holdfast.backends.keyed.columns import from_arrow, take, to_arrow
+from holdfast.backends.keyed.folding import fold_column, fold_into
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.key_context import KeyContext
-from holdfast.backends.keyed.states.object_page import UNREAD, ObjectPage
-from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
-from holdfast.backends.keyed.states.reducing_columns import CombiningColumns, FoldingColumns
+from holdfast.backends.keyed.states.current_key import UNREAD, CurrentKeyView, KeyCursor, ValuePage
 from holdfast.backends.keyed.states.scalar_folds import Combine, combination_of, field_of
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, check_length
+from holdfast.backends.keyed.states.value_form import combine_chunks
 from holdfast.errors import InvalidRequestError
 
 
-class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumns]):
-    """A value of each key, which all added values are reduced to; its methods are about the current key.
+class FoldingColumns(StateColumns):
+    """A reducing state of many keys at once, with known functions: values are added without reading.
 
-    If the state has namespaces, they are about the current namespace.
+    Args:
+        rows: The rows of the state, one for each key with a value.
+        functions: The function of each column of values.
+    """
 
-    Where the function is a known one, values that are only added are written without reading.
+    def __init__(self, rows: ValueRows, functions: Sequence[KnownFunction]) -> None:
+        super().__init__(rows)
+        self.functions = tuple(functions)
+        self._fields = list(rows.form.schema)
+
+    def add(self, keys: Keys, values: Elements | Mapping[str, Elements] | None = None) -> None:
+        """Add the value of each row of the batch to the value of its key.
+
+        Args:
+            keys: The keys.
+            values: A value for each row; for structs also a mapping from the fields' names to columns. Fields
+                that are counted may be left out; None if all fields are counted.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is null or of another
+                type, or a sum is too large for its type.
+        """
+        self.rows.check(keys)
+        columns = self.operands(keys, values)
+        self.rows.flush()
+        self.append(keys, columns)
+
+    def append(self, keys: Keys, columns: Sequence[pa.Array]) -> None:
+        """Fold a row of operands into the value of each key."""
+        if not len(keys):
+            return
+        form = self.rows.form
+        if self.rows.has_ttl:  # operands that are appended to a row have no times
+            table = self.rows.table
+            present, before = table.get(keys.identities)
+            self.rows.put(keys, form.values_of(fold_into(before, columns, present, table.spec)))
+        else:
+            self.rows.append(keys, form.values_of(columns))
+
+    def operands(
+        self, keys: Keys, values: Elements | Mapping[str, Elements] | None
+    ) -> list[pa.Array]:
+        """Reduce the values of a batch to a row for each key. Raises `InvalidRequestError`."""
+        given = self._columns_of(values)
+        order = keys.rows.order
+        bounds = np.append(keys.rows.starts, len(order))
+        columns = []
+        for field, function, column in zip(self._fields, self.functions, given, strict=True):
+            if function == "count":
+                columns.append(pa.array(keys.rows.counts, field.type))
+                continue
+            check_length(self.rows.name, len(column), len(order), "rows")
+            operands = take(from_arrow(column), order)
+            value = fold_column(operands, field.type, bounds, function, state=self.rows.name)
+            columns.append(to_arrow(value, field.type))
+        return columns
+
+    def _columns_of(self, values: Elements | Mapping[str, Elements] | None) -> list[pa.Array]:
+        """Return the columns of values, and placeholders for counted columns."""
+        if values is None or isinstance(values, Mapping):
+            given = values or {}
+            counted = {
+                field.name
+                for field, function in zip(self._fields, self.functions, strict=True)
+                if function == "count"
+            }
+            missing = [field.name for field in self._fields if field.name not in {*given, *counted}]
+            unknown = [name for name in given if name not in {field.name for field in self._fields}]
+            if missing or unknown:
+                message = (
+                    f"state {self.rows.name!r} adds columns {[field.name for field in self._fields]}; "
+                    f"{missing or unknown} {'are missing' if missing else 'are unknown'}"
+                )
+                raise InvalidRequestError(message)
+            return [
+                pa.nulls(0) if field.name in counted else self._cast(field, given[field.name])
+                for field in self._fields
+            ]
+        if self.functions == ("count",) and not self.rows.form.is_struct:
+            return [pa.nulls(0)]
+        return list(self.rows.form.columns_of(self.rows.form.encode(values)))
+
+    def _cast(self, field: pa.Field, values: Elements) -> pa.Array:
+        try:
+            return combine_chunks(chunks_of(values, field.type), field.type)
+        except IncompatibleValueError as error:
+            message = (
+                f"state {self.rows.name!r}, field {field.name!r} of type {field.type}: {error}"
+            )
+            raise InvalidRequestError(message) from None
+
+
+class CombiningColumns(StateColumns):
+    """A reducing state of many keys at once, with a Python function that is called for each value.
+
+    Args:
+        rows: The rows of the state, one for each key with a value.
+        combine: Reduces two values to one.
+    """
+
+    def __init__(self, rows: ValueRows, combine: Combine) -> None:
+        super().__init__(rows)
+        self.combine = combine
+
+    def add(self, keys: Keys, values: Elements) -> None:
+        """Add the value of each row of the batch to the value of its key, in the order of rows.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is null or of another
+                type.
+        """
+        self.rows.check(keys)
+        form = self.rows.form
+        encoded = form.encode(values)
+        check_length(self.rows.name, len(encoded), len(keys.codes), "rows")
+        self.rows.flush()
+        results = self.rows.objects(keys)
+        for index, value in zip(keys.codes.tolist(), form.decode(encoded), strict=True):
+            earlier = results[index]
+            results[index] = value if earlier is None else self.combine(earlier, value)
+        if len(keys):
+            self.rows.put(keys, form.encode(results))
+
+
+class ReducingState(CurrentKeyView["FoldPage", FoldingColumns | CombiningColumns]):
+    """A value of the current key to which all added values are reduced, in the current namespace if there are namespaces.
+
+    With a known function, values that are only added are written without reading.
 
     Source:
         Flink, ReducingState.
@@ -32,17 +159,17 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
         self,
         columns: FoldingColumns | CombiningColumns,
         function: KnownFunction | Mapping[str, KnownFunction] | Combine,
-        context: KeyContext,
+        cursor: KeyCursor,
     ) -> None:
         combine = (
             function if callable(function) else combination_of(function, columns.rows.form.type)
         )
-        super().__init__(columns, context, partial(FoldingPage, columns, combine))
+        super().__init__(columns, cursor, partial(FoldPage, columns, combine))
         self._function = function
         self._form = columns.rows.form
 
     def get(self) -> Any:
-        """The value of the current key, or None if nothing was added.
+        """Return the value of the current key, or None if nothing was added.
 
         Raises:
             InvalidRequestError: No key is current.
@@ -52,7 +179,7 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
         return value if copied is None or value is None else copied(value)
 
     def add(self, value: Any) -> None:
-        """Add what the state's type makes of a value; None clears the state.
+        """Add a value, which is converted to the state's type; None clears the state.
 
         A sum that is too large for the type is refused when the batch is written back.
 
@@ -72,16 +199,16 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
         page.write(index, None)
 
     def merge_namespaces(self, target: Sequence[Any], sources: Iterable[Sequence[Any]]) -> None:
-        """Move the current key's values of some namespaces into that of another one.
+        """Add the current key's values in some namespaces to its value in another one, and remove them there.
 
         Args:
-            target: The namespace that gets them: a value for each of its columns.
-            sources: The namespaces that lose them.
+            target: The namespace that gets the values: a value for each of its columns.
+            sources: The namespaces that lose their values.
 
         Raises:
-            InvalidRequestError: No key is current, or the state has no such namespaces.
+            InvalidRequestError: No key is current, or a namespace is not valid for the state.
         """
-        _, index = self._context.current()
+        _, index = self._cursor.current()
         for source in sources:
             page = self._pages.of(tuple(source))
             value = page.read(index)
@@ -90,18 +217,18 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
                 self._pages.of(tuple(target)).add(index, value)
 
     def _operand(self, value: Any) -> Any:
-        """The operand that stands for a value: 1 where values are counted. Raises `InvalidRequestError`."""
+        """Return the operand for a value: 1 where values are counted. Raises `InvalidRequestError`."""
         functions = self._function
         if functions == "count":
             return 1
         if type(value) is self._form.native:
             return value
         if isinstance(functions, Mapping):
-            value = self._counted(value, functions)
+            value = self._with_counts(value, functions)
         return self._form.own(value)
 
-    def _counted(self, value: Any, functions: Mapping[str, KnownFunction]) -> Any:
-        """A struct, with 1 in the fields that are counted."""
+    def _with_counts(self, value: Any, functions: Mapping[str, KnownFunction]) -> Any:
+        """Return a struct with 1 in the fields that are counted."""
         self._check_fields(value, functions)
         if "count" not in functions.values():
             return value
@@ -113,16 +240,16 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
 
     def _check_fields(self, value: Any, names: Collection[str]) -> None:
         if isinstance(value, Mapping):
-            fits, given = all(name in names for name in value), str(list(value))
+            is_valid, given = all(name in names for name in value), str(list(value))
         else:
-            fits, given = all(hasattr(value, name) for name in names), type(value).__name__
-        if not fits:
-            message = f"state {self.name!r} adds fields {list(names)}, and {given} was given"
+            is_valid, given = all(hasattr(value, name) for name in names), type(value).__name__
+        if not is_valid:
+            message = f"state {self.name!r} adds fields {list(names)}, got {given}"
             raise InvalidRequestError(message)
 
 
-class FoldingPage(ObjectPage):
-    """The values of the keys of a batch, and what is added to those that nobody has looked up."""
+class FoldPage(ValuePage):
+    """The values of the keys of a batch, and values that were added to keys that were not read."""
 
     __slots__ = ("_added", "_columns", "_combine")
 
@@ -135,10 +262,10 @@ class FoldingPage(ObjectPage):
         self._added: dict[int, Any] = {}
 
     def add(self, index: int, value: Any) -> None:
-        """Make a value one with that of a key."""
+        """Add a value to that of a key."""
         known = self.values[index]
         if known is UNREAD and isinstance(self._columns, CombiningColumns):
-            # A function of Python may depend on the order in which it is called.
+            # A Python function may depend on the order of its calls.
             known = self.read(index)
         if known is UNREAD:
             before = self._added.get(index)
@@ -157,13 +284,13 @@ class FoldingPage(ObjectPage):
             before = self.values[index]
             self.write(index, value if before is None else self._combine(before, value))
 
-    def encoded(self, values: list[Any]) -> pa.Array:
+    def encode(self, values: list[Any]) -> pa.Array:
         try:
-            return super().encoded(values)
+            return super().encode(values)
         except InvalidRequestError as error:
             if isinstance(self._columns, CombiningColumns):
                 raise
-            # Every operand had the state's type, so only a sum can be the misfit.
+            # Every operand had the state's type, so only a sum can be too large.
             form = self.rows.form
             message = (
                 f"state {form.name!r}: a sum is too large for type {form.serializer.name}; give the state a wider "
@@ -175,6 +302,6 @@ class FoldingPage(ObjectPage):
         super().store()
         if self._added and isinstance(self._columns, FoldingColumns):
             indices = sorted(self._added)
-            values = self.encoded([self._added[index] for index in indices])
+            values = self.encode([self._added[index] for index in indices])
             keys = self.keys.take(np.array(indices, np.int64))
             self._columns.append(keys, self.rows.form.columns_of(values))

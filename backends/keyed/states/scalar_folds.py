@@ -1,7 +1,7 @@
-"""Known functions of two Python objects: the same as of whole columns.
+"""Known functions of two Python objects, with the same results as those of whole columns.
 
-Both objects are what a column of the state's type gives back, and so is the result, but for sums that are too large
-for the type: those are found when they are written back.
+Both objects are values as a column of the state's type returns them, and so is the result, except a sum that is too
+large for the type: that is found when it is written back.
 """
 
 import datetime as dt
@@ -27,13 +27,13 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EXACT = decimal.Context(
     prec=200, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[decimal.Inexact]
 )
-"""Arrow's decimals have 76 digits at most; more sums than there is time for don't fill the rest."""
+"""Arrow's decimals have at most 76 digits; sums of decimals can't use up the rest in any realistic time."""
 
 
 def combination_of(
     function: KnownFunction | Mapping[str, KnownFunction], type_: pa.DataType
 ) -> Combine:
-    """Returns the function that makes one value of two: a known function, or one for each field of a struct.
+    """Return the function that reduces two values to one: a known function, or one for each field of a struct.
 
     Args:
         function: The function, or functions by the names of fields.
@@ -47,7 +47,7 @@ def combination_of(
 
     def combine(value: Any, other: Any) -> Any:
         fields = {
-            name: _combined(combination, field_of(value, name), field_of(other, name))
+            name: _combine_or_null(combination, field_of(value, name), field_of(other, name))
             for name, combination in combinations.items()
         }
         return fields if isinstance(value, Mapping) else type(value)(**fields)
@@ -56,7 +56,7 @@ def combination_of(
 
 
 def _combination_of(function: KnownFunction, type_: pa.DataType) -> Combine:
-    """The function for values of a type."""
+    """Return the function for values of a type."""
     if function == "sum":
         return _sum_of(type_)
     if function in ("min", "max") and (types.is_struct(type_) or types.is_timestamp(type_)):
@@ -72,50 +72,50 @@ def _sum_of(type_: pa.DataType) -> Combine:
         narrow = np.dtype(type_.to_pandas_dtype()).type
 
         def add(value: Any, other: Any) -> Any:
-            with np.errstate(over="ignore"):  # floats have infinity for that
+            with np.errstate(over="ignore"):  # infinity is a valid sum
                 return float(narrow(value + other))
 
         return add
-    return _durations if types.is_duration(type_) else operator.add
+    return _add_durations if types.is_duration(type_) else operator.add
 
 
-def _durations(value: Any, other: Any) -> Any:
+def _add_durations(value: Any, other: Any) -> Any:
     try:
         return value + other
     except (ArithmeticError, ValueError) as error:  # of pandas, too
-        raise InvalidRequestError("a sum of durations is more than Python has room for") from error
+        raise InvalidRequestError(
+            "a sum of durations is too large for Python's timedelta"
+        ) from error
 
 
 def _rank(type_: pa.DataType, value: Any) -> Any:
-    """The sort key of a value: of a struct its fields in turn, null first and NaN last; of an instant its distance from 1970."""
+    """Return the sort key of a value: for a struct those of its fields, null first and NaN last; for an instant the time since 1970."""
     if types.is_struct(type_):
         fields = [(field.type, field_of(value, field.name)) for field in type_]
         return [(0,) if inner is None else (1, _rank(kind, inner)) for kind, inner in fields]
     if types.is_timestamp(type_) and type_.tz is not None:
-        value -= (
-            _EPOCH  # clocks of one zone show some times twice, and Python compares what they show
-        )
+        value -= _EPOCH  # Python compares local times, and some of a zone occur twice
     return (1, 0.0) if _is_nan(value) else (0, value)
 
 
 def field_of(value: Any, name: str) -> Any:
-    """A field of a struct: of a mapping, or of an object."""
+    """Return a field of a struct: of a mapping, or of an object."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name)
 
 
-def _combined(combination: Combine, value: Any, other: Any) -> Any:
-    """A null is no operand."""
+def _combine_or_null(combination: Combine, value: Any, other: Any) -> Any:
+    """Combine two values; a null counts for nothing."""
     if value is None or other is None:
         return other if value is None else value
     return combination(value, other)
 
 
-def _least(value: Any, other: Any) -> Any:
-    """The least of both; NaN is the greatest."""
+def _min(value: Any, other: Any) -> Any:
+    """Return the smaller value; NaN is greater than all others."""
     return other if _is_nan(value) or other < value else value
 
 
-def _greatest(value: Any, other: Any) -> Any:
+def _max(value: Any, other: Any) -> Any:
     return other if _is_nan(other) or other > value else value
 
 
@@ -123,7 +123,7 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _concatenated(value: Any, other: Any) -> Any:
+def _concatenate(value: Any, other: Any) -> Any:
     return [*value, *other]
 
 
@@ -136,10 +136,10 @@ def _union(value: bytes, other: bytes) -> bytes:
 
 _COMBINATIONS: dict[KnownFunction, Combine] = {
     "count": operator.add,
-    "min": _least,
-    "max": _greatest,
+    "min": _min,
+    "max": _max,
     "any": operator.or_,
     "all": operator.and_,
-    "concatenate": _concatenated,
+    "concatenate": _concatenate,
     "hll_union": _union,
 }

@@ -1,4 +1,4 @@
-"""The rows of a state, as all kinds of state use them: values in and out of its table."""
+"""Rows of a state in its table, which all state types read and write."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -19,21 +19,21 @@ from holdfast.errors import InvalidRequestError
 
 
 class CheckedRows:
-    """The rows of a state, for keys that are checked first.
+    """Rows of a state, and the check of keys before they are read or written.
 
     Args:
         table: The table of the rows.
-        key_groups: The key groups that the subtask has.
+        key_groups: The key groups of the subtask.
         hash_of: The function that hashes namespaces and sub keys.
 
     Attributes:
-        settle: Writes back what the current key's states have changed.
+        flush: Writes back changes of the current key's state.
     """
 
     def __init__(self, table: StateTable, key_groups: KeyGroupRange, hash_of: Hash) -> None:
         self.table = table
         self.hash_of = hash_of
-        self.settle: Callable[[], None] = _nothing
+        self.flush: Callable[[], None] = _no_changes
         self._key_groups = key_groups
 
     @property
@@ -43,51 +43,50 @@ class CheckedRows:
 
     @cached_property
     def _fields(self) -> tuple[pa.Field, ...]:
-        """The columns that keys have to have."""
+        """The columns that keys must have."""
         return (*self.table.spec.key, *self.table.spec.namespace)
 
     def begin(self, keys: Keys) -> None:
-        """Check keys, and write back what was changed by the current key. Raises what `check` does."""
+        """Check keys, and flush changes of the current key's state. Raises the same as `check`."""
         self.check(keys)
-        self.settle()
+        self.flush()
 
     def check(self, keys: Keys) -> None:
-        """Refuse keys that this state can't have.
+        """Check that keys belong to this subtask and have the columns of this state.
 
         Raises:
-            InvalidRequestError: A key is of another subtask, or has another type, or no namespace where
-                the state has one, or one where it has none.
+            InvalidRequestError: A key belongs to another subtask, or its columns or namespace have other types.
         """
         keys.check(self._key_groups)
         if len(keys.columns) != len(self._fields):
             message = (
-                f"state {self.name!r} has namespaces of {_listed(self.table.spec.namespace)}, and the keys "
-                f"have {len(keys.columns) - keys.width} columns of a namespace; get keys by `in_namespaces` "
-                "for states with namespaces, and by `keys` for those without"
+                f"state {self.name!r} has namespaces of {_names(self.table.spec.namespace)}, and the keys "
+                f"have {len(keys.columns) - keys.width} namespace columns; use `in_namespaces` for states "
+                "with namespaces, and `keys` for states without"
             )
             raise InvalidRequestError(message)
         for field, given in zip(self._fields, keys.columns, strict=True):
             if not given.type.equals(field.type):
                 message = (
-                    f"state {self.name!r} has {field.name!r} of type {field.type} as a part of the key, "
-                    f"and a column of type {given.type} was given"
+                    f"key column {field.name!r} of state {self.name!r} must be of type {field.type}, "
+                    f"got {given.type}"
                 )
                 raise InvalidRequestError(message)
 
 
 class ValueRows(CheckedRows):
-    """The rows of a state with values, in their own form.
+    """Rows of a state with values.
 
     Args:
         table: The table of the rows.
         form: How values are stored in the table.
-        key_groups: The key groups that the subtask has.
+        key_groups: The key groups of the subtask.
         hash_of: The function that hashes namespaces and sub keys.
-        ttl: How long rows live.
+        ttl: The time to live of rows.
 
     Attributes:
         has_ttl: Whether rows have a time to live.
-        is_refreshed_by_reading: Whether the time of rows starts anew when they are read.
+        is_refreshed_by_reading: Whether a read restarts the time to live.
         shows_expired: Whether reads return expired rows that are not deleted yet.
     """
 
@@ -101,15 +100,15 @@ class ValueRows(CheckedRows):
     ) -> None:
         super().__init__(table, key_groups, hash_of)
         self.form = form
-        lives = ttl if ttl is not None and ttl.ttl_ms is not None else None
-        self.has_ttl = lives is not None
-        self.is_refreshed_by_reading = lives is not None and lives.is_refreshed_by_reading
-        self.shows_expired = lives is not None and lives.shows_expired
+        ttl = None if ttl is None or ttl.ttl_ms is None else ttl
+        self.has_ttl = ttl is not None
+        self.is_refreshed_by_reading = ttl is not None and ttl.is_refreshed_by_reading
+        self.shows_expired = ttl is not None and ttl.shows_expired
 
     def get(self, identities: Keys) -> tuple[Flags, pa.Array]:
-        """Which identities have a value, and the values; null where there is none.
+        """Return flags of the identities that have a value, and the values; null for the others.
 
-        If reads make the time of values start anew, this read does.
+        Restarts the time to live of the values if reads do so.
         """
         present, values, living = self.peek(identities)
         if self.is_refreshed_by_reading:
@@ -117,7 +116,7 @@ class ValueRows(CheckedRows):
         return present, values
 
     def peek(self, identities: Keys) -> tuple[Flags, pa.Array, Flags]:
-        """The rows that `get` returns, without making their time to live start anew."""
+        """Return the same as `get` and flags of the values that have not expired; restarts no time to live."""
         present, columns = self.table.get(identities.identities, include_expired=self.shows_expired)
         living = present
         if self.shows_expired:
@@ -125,28 +124,26 @@ class ValueRows(CheckedRows):
         return present, self.form.values_of(columns, present), living
 
     def objects(self, identities: Keys) -> list[Any]:
-        """The values that are there as Python objects, None where there is none; no time starts anew."""
+        """Return the value of each identity as a Python object, or None; restarts no time to live."""
         present, columns = self.table.get(identities.identities)
         return self.form.objects(self.form.values_of(columns, present), present)
 
     def put(self, identities: Keys, values: pa.Array, chosen: Flags | None = None) -> None:
-        """Put values; of all identities, or of those that are chosen."""
+        """Put the values of all identities, or of the chosen ones."""
         self._write(identities, values, Operation.PUT, chosen)
 
     def append(self, identities: Keys, values: pa.Array) -> None:
         """Add operands."""
         self._write(identities, values, Operation.APPEND, None)
 
-    def delete(self, identities: Keys, chosen: Flags | None = None) -> None:
-        """Remove the rows; of all identities, or of those that are chosen."""
-        if chosen is not None:
-            identities = identities.take(np.flatnonzero(chosen))
+    def delete(self, identities: Keys) -> None:
+        """Delete the rows of the identities."""
         if len(identities):
-            columns = self.form.nothing(len(identities))
+            columns = self.form.null_columns(len(identities))
             self.table.write(identities.identities, columns, Operation.DELETE)
 
     def put_or_delete(self, identities: Keys, values: pa.Array) -> None:
-        """Put the values that are there, and remove the rows of those that are null."""
+        """Put values, and delete the rows of identities whose value is null."""
         if not values.null_count:
             self.put(identities, values)
             return
@@ -155,7 +152,7 @@ class ValueRows(CheckedRows):
         self.write(identities, values, operations)
 
     def write(self, identities: Keys, values: pa.Array, operations: npt.NDArray[np.uint8]) -> None:
-        """Write a row of each identity. Values where the operation is DELETE don't matter."""
+        """Write a row for each identity. Values are ignored where the operation is DELETE."""
         if len(identities):
             self.table.write(identities.identities, self.form.columns_of(values), operations)
 
@@ -170,26 +167,54 @@ class ValueRows(CheckedRows):
 
 
 def check_length(name: str, given: int, expected: int, of: str) -> None:
-    """Refuse columns that are not as long as they must be. Raises `InvalidRequestError`."""
+    """Check the length of a column. Raises `InvalidRequestError`."""
     if given != expected:
         message = f"state {name!r}: {given} values were given for {expected} {of}"
         raise InvalidRequestError(message)
 
 
 def key_indices(name: str, keys: Keys, indices: npt.ArrayLike | None) -> Positions:
-    """The index of each row's key: as given, or as the batch has it. Raises `InvalidRequestError` for what is none."""
+    """Return the index of each row's key: as given, or that of the batch. Raises `InvalidRequestError`."""
     if indices is None:
         return keys.codes
     at = np.asarray(indices)
     if len(at) and not (at.dtype.kind in "iu" and 0 <= at.min() <= at.max() < len(keys)):
-        message = f"state {name!r}: an index is none of {len(keys)} keys"
+        message = (
+            f"state {name!r}: a key index is not an integer, or out of range for {len(keys)} keys"
+        )
         raise InvalidRequestError(message)
     return at.astype(np.int64)
 
 
-def _listed(fields: Sequence[pa.Field]) -> str:
+def _names(fields: Sequence[pa.Field]) -> str:
     return ", ".join(repr(field.name) for field in fields) or "no column"
 
 
-def _nothing() -> None:
-    pass
+def _no_changes() -> None:
+    """Flush a state that is not used by the current key."""
+
+
+class StateColumns:
+    """A state of many keys at once, with a row for each key.
+
+    Args:
+        rows: The rows of the state.
+    """
+
+    def __init__(self, rows: ValueRows) -> None:
+        self.rows = rows
+
+    def get(self, keys: Keys) -> pa.Array:
+        """Return the value of each key; null for keys without a value.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
+        """
+        self.rows.begin(keys)
+        _, values = self.rows.get(keys)
+        return values
+
+    def clear(self, keys: Keys) -> None:
+        """Delete the values. Raises the same as `get`."""
+        self.rows.begin(keys)
+        self.rows.delete(keys)

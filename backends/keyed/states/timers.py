@@ -1,7 +1,12 @@
-"""Timers of keys: registered and deleted without reading, fired in order of time."""
+"""Timers of keys: registered and deleted without reading, fired in order of time.
 
+The sort key of a timer is the key group, the time and the upper 16 bits of the key's hash, so timers that are due are adjacent.
+"""
+
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.grouping import Positions, group_rows
 from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor
 from holdfast.backends.keyed.states.state_rows import CheckedRows, check_length, key_indices
 from holdfast.backends.keyed.table import Identities, Operation, SortKeys
 from holdfast.backends.keyed.times import MIN_TIME_MS, time_part, whole_ms
@@ -26,12 +32,12 @@ TIME = pa.schema([pa.field("time", pa.int64(), nullable=False)])
 
 @dataclass(frozen=True)
 class FiredTimers:
-    """Timers, as a rule those whose time has come, in order of time.
+    """Timers that are due, in order of time.
 
     Attributes:
         key: The key's columns, a row for each timer.
         namespace: The namespace's columns.
-        times_ms: For which time each was registered, milliseconds.
+        times_ms: The time of each timer, milliseconds.
     """
 
     key: tuple[pa.Array, ...]
@@ -43,11 +49,11 @@ class FiredTimers:
 
 
 class Timers:
-    """The timers of a name, by arrays. For a time a key has one timer in each namespace, however often it is registered.
+    """Timers of many keys at once. A key has one timer for a time and a namespace, however often it is registered.
 
     Args:
         rows: The rows of the state, one for each timer.
-        key_groups: The key groups that the subtask has.
+        key_groups: The key groups of the subtask.
     """
 
     def __init__(self, rows: CheckedRows, key_groups: KeyGroupRange) -> None:
@@ -65,28 +71,28 @@ class Timers:
         Args:
             keys: The keys of the timers.
             times_ms: The time of each, milliseconds since 1970.
-            indices: The index of each timer's key in `keys`; None if there is one for each row of the batch.
+            indices: The index of each timer's key in `keys`; None for the rows of the batch.
 
         Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or times are no whole numbers, or an
-                index is none of a key.
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or times are not integers, or an
+                index is out of range.
         """
         self._write(keys, times_ms, indices, Operation.PUT)
 
     def delete(
         self, keys: Keys, times_ms: npt.ArrayLike, indices: npt.ArrayLike | None = None
     ) -> None:
-        """Delete timers; those that don't exist are passed over. Arguments and errors are those of `register`."""
+        """Delete timers, if they exist. Arguments and errors are those of `register`."""
         self._write(keys, times_ms, indices, Operation.DELETE)
 
     def fire(self, until_ms: int) -> FiredTimers:
-        """The timers of this time and before, in order of time; they are gone afterwards.
+        """Delete the timers up to this time, and return them in order of time.
 
-        A timer that is registered afterwards for such a time is among the next that fire. Raises what `due` does.
+        A timer that is registered later for such a time fires with the next call. Raises the same as `due`.
         """
         due = self._due(until_ms)
         if len(due):
-            if until_ms == MIN_TIME_MS:  # as a bound it means that no timer is dead
+            if until_ms == MIN_TIME_MS:  # this bound means that no timer has fired
                 self.rows.table.write(due, (), Operation.DELETE)
             else:
                 self.rows.table.delete_up_to(until_ms)
@@ -94,23 +100,20 @@ class Timers:
         return self._in_order_of_time(due)
 
     def due(self, until_ms: int) -> FiredTimers:
-        """The timers of this time and before, in order of time; they are there until they are deleted.
-
-        Who deletes each after its turn has what Spark has: those that fire are known when the first one does.
+        """Return the timers up to this time, in order of time, without deleting them.
 
         Raises:
-            InvalidRequestError: The time is no whole number of milliseconds.
+            InvalidRequestError: The time is not an integer of 64 bits.
         """
         return self._in_order_of_time(self._due(until_ms))
 
     def _due(self, until_ms: int) -> Identities:
-        """The timers of this time and before, ascending by sort key."""
+        """Return the timers up to this time, ascending by sort key."""
         until_ms = whole_ms(until_ms)
         earliest = self.earliest()
         if earliest is None or earliest > until_ms:
             fields = self.rows.table.spec.id_fields
-            nothing = tuple(pa.array([], field.type) for field in fields)
-            return Identities(np.empty(0, np.uint64), nothing)
+            return Identities(np.empty(0, _U), tuple(pa.array([], field.type) for field in fields))
         end = time_part(np.array([until_ms], np.int64))[0] | _U((1 << 16) - 1)
         rows = self.rows.table.rows_between(self._groups, (self._groups | end) + _U(1)).identities
         due = np.flatnonzero(rows.columns[-1].to_numpy() <= until_ms)
@@ -119,31 +122,50 @@ class Timers:
 
     def _in_order_of_time(self, timers: Identities) -> FiredTimers:
         at = pa.array(np.argsort(timers.columns[-1].to_numpy(), kind="stable"))
-        return self._columns_of([column.take(at) for column in timers.columns])
+        *columns, times = (column.take(at) for column in timers.columns)
+        width = len(self.rows.table.spec.key)
+        return FiredTimers(tuple(columns[:width]), tuple(columns[width:]), times.to_numpy())
 
-    def of_keys(self, keys: Keys) -> FiredTimers:
-        """The timers of some keys, and perhaps of others, whose hashes end alike; they stay.
-
-        Timers lie by time: of those of the keys' key groups the sort keys are read, which are 8 bytes a timer, and
-        the rest only of those that can be of a key.
-
-        Args:
-            keys: The keys of the timers.
+    def get(self, keys: Keys) -> tuple[Positions, npt.NDArray[np.int64]]:
+        """Return the timers of keys without deleting them: the index of the key and the time of each, in no particular order.
 
         Raises:
             InvalidRequestError: The keys have other types, namespaces or key groups than the state.
         """
-        self.rows.check(keys)
-        self.rows.settle()
+        self.rows.begin(keys)
+        return self.peek(keys)
+
+    def peek(self, keys: Keys) -> tuple[Positions, npt.NDArray[np.int64]]:
+        """Return the stored timers of keys, as `get` does.
+
+        Timers are stored by time. Of the keys' key groups only the sort keys are read, 8 bytes per timer; other columns
+        are read if a sort key ends like that of one of the keys.
+        """
+        own_endings = _ending(keys.sort_keys)
         endings = np.zeros(1 << 16, bool)
-        endings[_ending(keys.sort_keys)] = True
-        first = np.unique(keys.sort_keys & ~_LAST)
+        endings[own_endings] = True
+        own_groups = keys.sort_keys & ~_LAST
+        first = np.unique(own_groups)
         rows = self.rows.table.rows_between(first, (first | _LAST) + _U(1), endings=endings)
-        return self._columns_of(rows.identities.columns)
+        *columns, times = rows.identities.columns
+        stored = rows.identities.sort_keys
+        # Both without the time: equal for a key and its timers.
+        prefixes = np.concatenate(
+            [own_groups | own_endings, stored & ~_LAST | stored & _U((1 << 16) - 1)]
+        )
+        both = [
+            pa.concat_arrays([own, other]) for own, other in zip(keys.columns, columns, strict=True)
+        ]
+        codes = group_rows(prefixes, both).codes
+        owners = np.full(codes.max(initial=-1) + 1, -1, np.int64)
+        owners[codes[: len(keys)]] = np.arange(len(keys))
+        indices = owners[codes[len(keys) :]]
+        known = np.flatnonzero(indices >= 0)
+        return indices[known], times.to_numpy()[known]
 
     def earliest(self) -> int | None:
-        """The time of the earliest timer that is left; None if none is."""
-        self.rows.settle()
+        """Return the time of the earliest timer; None if there are no timers."""
+        self.rows.flush()
         if not self._is_earliest_known:
             self._earliest = self.rows.table.earliest_time()
             self._is_earliest_known = True
@@ -152,7 +174,7 @@ class Timers:
     def store(
         self, keys: Keys, indices: Positions, times_ms: npt.NDArray[np.int64], operation: Operation
     ) -> None:
-        """Write timers: a row for each that differs from the others."""
+        """Put or delete timers: a row for each distinct one."""
         at = pa.array(indices)
         base = keys.sort_keys[indices]
         sort_keys = (base & ~_LAST) | time_part(times_ms) | _ending(base)
@@ -165,12 +187,6 @@ class Timers:
             self.rows.table.write(identities, (), operation)
             self._note(int(times_ms.min()), operation)
 
-    def _columns_of(self, ids: Sequence[pa.Array]) -> FiredTimers:
-        """Timers by their id columns."""
-        width = len(self.rows.table.spec.key)
-        *columns, times = ids
-        return FiredTimers(tuple(columns[:width]), tuple(columns[width:]), times.to_numpy())
-
     def _write(
         self,
         keys: Keys,
@@ -181,17 +197,15 @@ class Timers:
         self.rows.check(keys)
         times = np.asarray(times_ms)
         if len(times) and times.dtype.kind != "i":
-            message = (
-                f"timers {self.rows.name!r} take times in whole milliseconds, not {times.dtype}"
-            )
+            message = f"times of timers {self.rows.name!r} must be integers, in milliseconds, got {times.dtype}"
             raise InvalidRequestError(message)
         at = key_indices(self.rows.name, keys, indices)
         check_length(self.rows.name, len(times), len(at), "rows")
-        self.rows.settle()
+        self.rows.flush()
         self.store(keys, at, times.astype(np.int64), operation)
 
     def _note(self, time_ms: int, operation: Operation) -> None:
-        """Keep in mind which timer is the earliest, after the first of some were written."""
+        """Update the time of the earliest timer, after timers from this time on were written."""
         if not self._is_earliest_known:
             return
         earliest = self._earliest
@@ -202,5 +216,120 @@ class Timers:
 
 
 def _ending(sort_keys: SortKeys) -> SortKeys:
-    """The last part of the sort keys of a key's timers: the upper 16 bits of the key's hash."""
+    """Return the end of the sort keys of the timers of each key: the upper 16 bits of the key's hash."""
     return sort_keys >> (_GROUP_BITS - _HASH_BITS) & _U((1 << 16) - 1)
+
+
+class TimerService(CurrentKeyView["TimerPage", Timers]):
+    """Timers of the current key, in the current namespace if there are namespaces.
+
+    Source:
+        Flink, InternalTimerService: there one service has timers of event time and of processing time, here
+        each has its own.
+    """
+
+    def __init__(self, columns: Timers, cursor: KeyCursor) -> None:
+        super().__init__(columns, cursor, partial(TimerPage, columns))
+        self._calls: Sequence[tuple[int, int]] = ()
+        self._ended_calls = 0
+        self._fired: dict[int, dict[int, int]] | None = None
+
+    def register(self, time_ms: int) -> None:
+        """Register a timer of the current key; a second registration for the same time has no effect.
+
+        Raises:
+            InvalidRequestError: No key is current, or the time is not an integer of 64 bits.
+        """
+        page, index = self._current()
+        time_ms = whole_ms(time_ms)
+        if self._calls and time_ms in self._times_to_call(index):
+            page.changes[index].pop(time_ms, None)  # it exists, unless it was deleted before
+        else:
+            page.changes[index][time_ms] = Operation.PUT
+
+    def delete(self, time_ms: int) -> None:
+        """Delete a timer of the current key, if it exists. Raises the same as `register`."""
+        page, index = self._current()
+        page.changes[index][whole_ms(time_ms)] = Operation.DELETE
+
+    def times(self) -> list[int]:
+        """Return the times of the current key's timers, ascending. Raises `InvalidRequestError` if no key is current."""
+        page, index = self._current()
+        times = {*page.read(index), *self._times_to_call(index)}
+        for time_ms, operation in page.changes.get(index, {}).items():
+            (times.add if operation is Operation.PUT else times.discard)(time_ms)
+        return sorted(times)
+
+    def fire(self, until_ms: int) -> FiredTimers:
+        """Delete the timers of all keys up to this time, and return them in order of time. Raises the same as `due`."""
+        return self._columns.fire(until_ms)
+
+    def due(self, until_ms: int) -> FiredTimers:
+        """Return the timers of all keys up to this time, in order of time, without deleting them.
+
+        Raises:
+            InvalidRequestError: The time is not an integer of 64 bits.
+        """
+        return self._columns.due(until_ms)
+
+    def earliest(self) -> int | None:
+        """Return the time of the earliest timer of all keys; None if there are no timers."""
+        return self._columns.earliest()
+
+    def begin_calls(self, calls: Sequence[tuple[int, int]]) -> None:
+        """Begin the calls for timers that have fired. Until its call has ended, a timer still exists for its key.
+
+        Args:
+            calls: The index of the key, and the time, of each timer in the order of calls.
+        """
+        self._calls, self._ended_calls, self._fired = calls, 0, None
+
+    def end_call(self) -> None:
+        """End the next call: its timer no longer exists, even if it was registered again in the meantime."""
+        self._ended_calls += 1
+
+    def _times_to_call(self, index: int) -> list[int]:
+        """Return the times of a key's fired timers whose calls have not ended."""
+        if self._fired is None:
+            self._fired = {}
+            for call, (owner, time_ms) in enumerate(self._calls):
+                self._fired.setdefault(owner, {})[time_ms] = call
+        fired = self._fired.get(index, {})
+        return [time_ms for time_ms, call in fired.items() if call >= self._ended_calls]
+
+
+class TimerPage:
+    """The timers of the keys of a batch.
+
+    Attributes:
+        changes: The last operation on a timer, by the index of its key and its time.
+    """
+
+    __slots__ = ("_columns", "_keys", "_stored", "changes")
+
+    def __init__(self, columns: Timers, keys: Keys) -> None:
+        self.changes: dict[int, dict[int, Operation]] = defaultdict(dict)
+        self._columns = columns
+        self._keys = keys
+        self._stored: dict[int, list[int]] | None = None
+
+    def read(self, index: int) -> Sequence[int]:
+        """Return the times of a key's stored timers."""
+        if self._stored is None:
+            self._stored = {}
+            indices, times_ms = self._columns.peek(self._keys)
+            for owner, time_ms in zip(indices.tolist(), times_ms.tolist(), strict=True):
+                self._stored.setdefault(owner, []).append(time_ms)
+        return self._stored.get(index, ())
+
+    def store(self) -> None:
+        for operation in (Operation.DELETE, Operation.PUT):
+            chosen = [
+                (index, time_ms)
+                for index, times in self.changes.items()
+                for time_ms, last in times.items()
+                if last is operation
+            ]
+            if chosen:
+                pairs = np.array(chosen, np.int64)
+                self._columns.store(self._keys, pairs[:, 0], pairs[:, 1], operation)

@@ -1,26 +1,73 @@
-"""A value of the current key."""
+"""A value of each key: for many keys at once, and for the current key."""
 
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
-from holdfast.backends.keyed.states.key_context import KeyContext
-from holdfast.backends.keyed.states.object_page import UNREAD, ObjectPage
-from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
-from holdfast.backends.keyed.states.value_columns import ValueColumns
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.arrow import Elements
+from holdfast.backends.keyed.columns import concatenate_arrays, take_arrow
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.current_key import UNREAD, CurrentKeyView, KeyCursor, ValuePage
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, check_length
 
 
-class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
-    """A value of each key; its methods are about the current key, in the current namespace if it has namespaces.
+class ValueColumns(StateColumns):
+    """A value state of many keys at once.
 
-    Values are looked up once for all keys of the batch, and written back once.
+    Args:
+        rows: The rows of the state, one for each key with a value.
+        default: The value of keys without one; None for null.
+    """
+
+    def __init__(self, rows: ValueRows, default: Any = None) -> None:
+        super().__init__(rows)
+        self.default = default
+
+    def get(self, keys: Keys) -> pa.Array:
+        """Return the value of each key; the default, or null, for keys without one.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
+        """
+        values = super().get(keys)
+        if self.default is None or not values.null_count:
+            return values
+        default = self.rows.form.encode([self.default])
+        filled = concatenate_arrays([values, default])
+        is_there = values.is_valid().to_numpy(zero_copy_only=False)
+        return take_arrow(filled, np.where(is_there, np.arange(len(values)), len(values)))
+
+    def put(self, keys: Keys, values: Elements) -> None:
+        """Set the value of each key; null removes it.
+
+        Args:
+            keys: The keys.
+            values: A value for each key.
+
+        Raises:
+            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is of another type.
+        """
+        self.rows.check(keys)
+        array = self.rows.form.encode_or_null(values)
+        check_length(self.rows.name, len(array), len(keys), "keys")
+        self.rows.flush()
+        self.rows.put_or_delete(keys, array)
+
+
+class ValueState(CurrentKeyView[ValuePage, ValueColumns]):
+    """A value of the current key, in the current namespace if the state has namespaces.
+
+    Values of all keys of the batch are read in one call, and written back in one.
 
     Source:
         Flink, ValueState.
     """
 
-    def __init__(self, columns: ValueColumns, context: KeyContext) -> None:
-        super().__init__(columns, context, partial(ObjectPage, columns.rows))
+    def __init__(self, columns: ValueColumns, cursor: KeyCursor) -> None:
+        super().__init__(columns, cursor, partial(ValuePage, columns.rows))
         self._form = columns.rows.form
         self._native, self._own = self._form.native, self._form.own
         self._quick_copy = self._form.quick_copy
@@ -29,18 +76,18 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
         )
 
     def value(self) -> Any:
-        """The value of the current key; a copy of the default, or None, if there is none.
+        """Return the value of the current key; without a value, a copy of the default or None.
 
         Raises:
             InvalidRequestError: No key is current.
         """
         try:
-            value = self._values[self._context.index]  # type: ignore[index]
+            value = self._values[self._cursor.index]  # type: ignore[index]
         except (IndexError, TypeError):  # no page, or no key
             value = UNREAD
         if value is UNREAD or self._is_read_by_page:
             page, index = self._current()
-            value = page.give(index)
+            value = page.hand_out(index)
         elif self._quick_copy is not None and value is not None:
             value = self._quick_copy(value)
         if value is None and self._columns.default is not None:
@@ -50,8 +97,8 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
     def update(self, value: Any) -> None:
         """Set the value of the current key; None removes it.
 
-        The state keeps what its type makes of the value, so changing the object later doesn't change the state. An
-        integer that is too large, or text that is not valid Unicode, is refused when the batch is written back.
+        The value is converted to the state's type, so later changes of the object don't change the state. An
+        integer of more than 64 bits, or text that is not valid Unicode, is refused when the batch is written back.
 
         Raises:
             InvalidRequestError: No key is current, or the value is of another type.
@@ -59,7 +106,7 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
         if type(value) is not self._native and value is not None:
             value = self._own(value)
         try:
-            index = self._context.index
+            index = self._cursor.index
             self._values[index] = value  # type: ignore[index]
             self._changed[index] = 1  # type: ignore[index]
         except (IndexError, TypeError):  # no page, or no key
@@ -72,16 +119,16 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
 
     @cached_property
     def _default(self) -> Callable[[], Any]:
-        """Gives the default as it would be if it were stored, anew where who gets it could change it.
+        """The function that returns the default as it would be read from the state: a copy if it is mutable.
 
-        It is made when a value is missing: a state is opened for each batch, and few need it.
+        It is made when a value is missing first: a state is opened for each batch, and few need it.
         """
-        (default,) = self._form.decoded(self._form.encoded([self._columns.default]))
+        (default,) = self._form.decode(self._form.encode([self._columns.default]))
         copied = self._form.copied
         return (lambda: default) if copied is None else partial(copied, default)
 
-    def _turn_to(self, page: ObjectPage | None) -> None:
-        super()._turn_to(page)
-        # What `value` and `update` need of the page, with one step less to it.
+    def _select(self, page: ValuePage | None) -> None:
+        super()._select(page)
+        # `value` and `update` are called for each key: these save them an attribute look-up.
         self._values: list[Any] = [] if page is None else page.values
         self._changed = bytearray() if page is None else page.changed

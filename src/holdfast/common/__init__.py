@@ -32,7 +32,7 @@ from holdfast.common.parallel import (
     raise_first,
     raise_if_cancelled,
 )
-from holdfast.common.process_local import ProcessCache, ProcessLock
+from holdfast.common.process_local import ProcessCache, ProcessLock, gc_paused
 from holdfast.common.shortages import FULL_ERRNOS, raise_shortage, shortage_of
 from holdfast.common.uripath import checkpoint_directory
 
@@ -57,6 +57,7 @@ __all__ = [
     "combine_crc32c",
     "crc32c",
     "fill",
+    "gc_paused",
     "json_decoder",
     "map_as_completed",
     "map_in_parallel",

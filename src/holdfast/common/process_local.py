@@ -1,9 +1,11 @@
-"""Values and locks that each process has for itself: a fork does not inherit its parent's."""
+"""Values, locks and settings of a process: a fork does not inherit its parent's values and locks."""
 
 import ctypes
+import gc
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -67,3 +69,15 @@ class ProcessLock:
 
     def _renew(self) -> None:
         self.current = threading.Lock()
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause the search for reference cycles: it takes longer than making many objects without cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

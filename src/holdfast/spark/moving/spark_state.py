@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.processors import Declaration, checked_time_mode
+from holdfast.spark.processors import Declaration, parse_time_mode
 
 _KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 _TIMERS = "TimerState"
@@ -98,7 +98,7 @@ class SparkState:
             session=session,
             location=location,
             batch_id=batch_id,
-            time_mode=checked_time_mode(_TIME_MODES.get(properties.timeMode, properties.timeMode)),
+            time_mode=parse_time_mode(_TIME_MODES.get(properties.timeMode, properties.timeMode)),
             key=_struct(first["key"].dataType, location),
             variables=tuple(variables),
             has_timers=has_timers,

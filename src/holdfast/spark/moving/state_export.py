@@ -27,13 +27,13 @@ from holdfast.spark.moving.state_rows import COLUMNS, InitialStateRows
 from holdfast.spark.processors import (
     NOTES,
     Declaration,
-    Declared,
+    DeclaredVariables,
     SchemaParser,
     TimeMode,
-    declared_by,
-    state_of,
+    open_state,
+    open_timers,
+    record_declarations,
     time_mode_of,
-    timers_of,
 )
 from holdfast.spark.sessions import column_named
 from holdfast.spark.settings import Stores
@@ -109,7 +109,7 @@ def spark_initial_state(
     uid = _find_uid(metadata, operator)
     state = _ProcessorState.of(pointer, uid, metadata.operators[uid])
     copy: Any = cloudpickle.loads(cloudpickle.dumps(processor))  # type: ignore[no-untyped-call]
-    declared, _ = declared_by(copy, state.time_mode, SchemaParser(spark))
+    declared, _ = record_declarations(copy, state.time_mode, SchemaParser(spark))
     variables = state.declarations(declared)
     rows = state.rows(spark, variables, SYSTEM_CLOCK.now_ms())
     progress = progress_of(metadata) if SPARK in metadata.coordinator_states else None
@@ -222,7 +222,7 @@ class _ProcessorState:
         _, *columns = next(iter(keyed.values())).readable().schema
         types = [field.type for field in columns[: len(operator.key)]]
         key = pa.schema(list(zip(operator.key, types, strict=True)))
-        timers = timers_of(_backend(key, operator.max_parallelism), time_mode)
+        timers = open_timers(_backend(key, operator.max_parallelism), time_mode)
         variables = {name: state for name, state in keyed.items() if state.kind != _TIMERS}
         return cls(
             pointer=pointer,
@@ -234,7 +234,7 @@ class _ProcessorState:
             timers=None if timers is None else keyed.get(timers.name),
         )
 
-    def declarations(self, declared: Declared) -> list[Declaration]:
+    def declarations(self, declared: DeclaredVariables) -> list[Declaration]:
         """Return the processor's declarations of the states in the checkpoint.
 
         Raises:
@@ -292,7 +292,7 @@ class _ProcessorState:
         # Stored rows have a time column if the state had a time to live, which the class may have changed.
         for ttl_ms in (None, 1):
             backend = _backend(self.key, self.max_parallelism)
-            state_of(backend, replace(variable, ttl_ms=ttl_ms))
+            open_state(backend, replace(variable, ttl_ms=ttl_ms))
             spec = backend.specs()[variable.name]
             if state.kind == f"keyed {spec.kind}" and stored == _types(shown_schema(spec)):
                 return

@@ -25,9 +25,9 @@ from holdfast.spark.processors import (
     TIME_MODES,
     Declaration,
     notes_of,
-    state_of,
+    open_state,
+    open_timers,
     struct_type,
-    timers_of,
 )
 from holdfast.spark.savepoints import NewOperator, StateRewrite
 
@@ -184,12 +184,12 @@ class SparkStateImport:
         backend = KeyedStateBackend(state_tables, key, groups)
         tables = []
         for variable in state.variables:
-            state_of(backend, variable)
+            open_state(backend, variable)
             spec = backend.specs()[variable.name]
             rows = rows_of_variable(spec, variable, state.rows(variable))
             tables.append((spec, StateRows(rows)))
         if state.has_timers:
-            timers = timers_of(backend, cast("Any", state.time_mode))
+            timers = open_timers(backend, cast("Any", state.time_mode))
             assert timers is not None
             spec = backend.specs()[timers.name]
             tables.append((spec, StateRows(rows_of_timers(spec, state.timers()))))

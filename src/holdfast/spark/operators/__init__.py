@@ -5,6 +5,7 @@ Users implement the classes of `functions` and `keyed_process_function`, and sin
 """
 
 from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.operators.key_loop import KeyLoop, Order, TimeDomain, inverse
 from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
 from holdfast.spark.operators.operator import (
     Broadcast,
@@ -28,16 +29,20 @@ __all__ = [
     "Broadcast",
     "BroadcastProcessFunction",
     "CheckpointedSink",
+    "KeyLoop",
     "KeyedProcessFunction",
     "Operator",
+    "Order",
     "OutputRows",
     "Routing",
     "Row",
     "Sink",
     "StatefulFunction",
+    "TimeDomain",
     "arrow_schema",
     "check_callable",
     "checkpointed_sinks",
+    "inverse",
     "is_collated",
     "read_table",
     "snapshot_sinks",

@@ -1,17 +1,22 @@
 """An operator that is called key by key, with timers."""
 
 from abc import abstractmethod
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import gather
+from holdfast.backends.arrow import gather, take_rows
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import TimerService
+from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators.functions import StatefulFunction
+from holdfast.spark.operators.key_loop import KeyLoop, TimeDomain
 from holdfast.spark.operators.output_rows import OutputRows, Row
-from holdfast.spark.operators.turns_of_keys import TimeDomain, TurnsOfKeys
 
 
 class KeyedProcessFunction(StatefulFunction):
@@ -33,7 +38,8 @@ class KeyedProcessFunction(StatefulFunction):
     """
 
     _context: FunctionInitializationContext
-    _turns: TurnsOfKeys
+    _loop: KeyLoop
+    _timers: dict[TimeDomain, TimerService]
 
     def open(self, context: FunctionInitializationContext) -> None:
         """Get the states, from `context.keyed_state_store`; called before any data."""
@@ -53,8 +59,8 @@ class KeyedProcessFunction(StatefulFunction):
 
         Args:
             key: The key's values, as in `process_key`.
-            time_ms: The time that the timer was registered for, milliseconds since 1970.
-            domain: Whether the timer fires by event time or processing time.
+            time_ms: The time of the timer, milliseconds since 1970.
+            domain: `event` or `processing`.
         """
 
     @final
@@ -67,7 +73,7 @@ class KeyedProcessFunction(StatefulFunction):
         Raises:
             InvalidRequestError: `time_mode` is not `event`, or the time is not an integer.
         """
-        self._turns.register("event", time_ms)
+        self._service("event").register(time_ms)
 
     @final
     def register_processing_time_timer(self, time_ms: int) -> None:
@@ -79,17 +85,17 @@ class KeyedProcessFunction(StatefulFunction):
         Raises:
             InvalidRequestError: `time_mode` is `none`, or the time is not an integer.
         """
-        self._turns.register("processing", time_ms)
+        self._service("processing").register(time_ms)
 
     @final
     def delete_event_time_timer(self, time_ms: int) -> None:
-        """Delete a timer of the current key, if it exists. Raises as registering it does."""
-        self._turns.delete("event", time_ms)
+        """Delete a timer of the current key, if it exists. Raises the same as its registration."""
+        self._service("event").delete(time_ms)
 
     @final
     def delete_processing_time_timer(self, time_ms: int) -> None:
-        """Delete a timer of the current key, if it exists. Raises as registering it does."""
-        self._turns.delete("processing", time_ms)
+        """Delete a timer of the current key, if it exists. Raises the same as its registration."""
+        self._service("processing").delete(time_ms)
 
     @final
     def initialize_state(self, context: FunctionInitializationContext) -> None:
@@ -100,7 +106,9 @@ class KeyedProcessFunction(StatefulFunction):
         if self.time_mode != "none":
             timers["processing"] = states.processing_time_timers()
         self._context = context
-        self._turns = TurnsOfKeys(states, timers)
+        self._timers = timers
+        key: Any = namedtuple("Key", states.key.names, rename=True)  # type: ignore[misc]  # noqa: PYI024  # known at run time
+        self._loop = KeyLoop(states, timers, pa.Array.to_pylist, key._make)
         self.open(context)
 
     @final
@@ -110,20 +118,60 @@ class KeyedProcessFunction(StatefulFunction):
         for returned in self._results(list(gather(batches))):
             if returned is not None:
                 output.add(returned)
-                if output.are_enough:
+                if output.is_full:
                     yield from output.take()
-        self._turns.end()
+        self._loop.end()
         yield from output.take()
 
     def _results(self, parts: Sequence[pa.RecordBatch]) -> Iterator[Iterable[Row] | None]:
-        """Yield the results of the calls: one for each key with rows, then one for each timer that is due."""
-        context, turns = self._context, self._turns
+        """Yield the results of the calls: for each key with rows, then for each timer that fires."""
+        context, loop = self._context, self._loop
         if parts:
-            for key, rows in turns.of_rows(parts):
+            keys = context.keyed_state_store.keys(pa.Table.from_batches(parts))
+            bounds = np.append(keys.rows.starts, len(keys.rows.order))
+            rows_by_key = _rows_by_key(parts, keys.rows.order, bounds)
+            for key, rows in zip(loop.keys(keys), rows_by_key, strict=True):
                 yield self.process_key(key, rows)
         until_ms: dict[TimeDomain, int] = {
             "event": context.watermark,
             "processing": context.batch_time,
         }
-        for key, time_ms, domain in turns.of_timers(until_ms):
+        for key, time_ms, domain in loop.timers(until_ms):
             yield self.on_timer(key, time_ms, domain)
+
+    def _service(self, domain: TimeDomain) -> TimerService:
+        service = self._timers.get(domain)
+        if service is None:
+            message = (
+                f"timers of {domain} time need time_mode {domain!r} in the function's class, so that "
+                "batches run when they are due"
+            )
+            raise InvalidRequestError(message)
+        return service
+
+
+def _rows_by_key(
+    parts: Sequence[pa.RecordBatch], order: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of each key.
+
+    Args:
+        parts: The rows of the batch.
+        order: Their positions, by key.
+        bounds: The start of each key's rows in `order`, and the end of the last one's.
+    """
+    start, end = int(bounds[0]), int(bounds[-1])
+    batches = list(take_rows(parts, order[start:end]))
+    if len(batches) == 1:
+        for first, last in pairwise((bounds - start).tolist()):
+            yield batches[0].slice(first, last - first)
+    elif len(bounds) == 2:
+        message = (
+            f"a key has {end - start} rows in a micro-batch with more text, bytes or lists than the 2 GiB that a "
+            "record batch holds; let sources give less at once, such as by maxFilesPerTrigger or maxOffsetsPerTrigger"
+        )
+        raise InvalidRequestError(message)
+    else:
+        middle = len(bounds) // 2
+        yield from _rows_by_key(parts, order, bounds[: middle + 1])
+        yield from _rows_by_key(parts, order, bounds[middle:])

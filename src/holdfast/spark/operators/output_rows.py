@@ -1,4 +1,4 @@
-"""Rows that user code gives one by one or a few at a time, gathered into batches of Arrow."""
+"""Output rows of user code, one by one or a few at a time, as Arrow batches."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
@@ -11,11 +11,11 @@ from holdfast.errors import InvalidRequestError
 Row: TypeAlias = tuple[Any, ...] | Mapping[str, Any] | pa.RecordBatch | pa.Table
 """A row: a tuple in the order of the output's columns, or a mapping by their names. Or rows of Arrow."""
 
-_ENOUGH_ROWS = 1 << 13
+_BATCH_ROWS = 1 << 13
 
 
 class OutputRows:
-    """Rows in the order in which they were given.
+    """Collects output rows, in their order, until they are taken as batches.
 
     Args:
         schema: The output's columns.
@@ -30,15 +30,15 @@ class OutputRows:
         self._rows = 0  # of the batches
 
     @property
-    def are_enough(self) -> bool:
-        """Whether there are rows for a batch of some size."""
-        return self._rows + len(self._tuples) >= _ENOUGH_ROWS
+    def is_full(self) -> bool:
+        """True if there are enough rows for a batch."""
+        return self._rows + len(self._tuples) >= _BATCH_ROWS
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Gather rows.
+        """Add rows.
 
         Raises:
-            InvalidRequestError: A row does not have these columns.
+            InvalidRequestError: A row does not have the columns of the output.
         """
         if isinstance(rows, str | Mapping | pa.RecordBatch | pa.Table) or not isinstance(
             rows, Iterable
@@ -72,10 +72,10 @@ class OutputRows:
                 raise InvalidRequestError(message)
 
     def take(self) -> list[pa.RecordBatch]:
-        """Return all gathered rows in batches, and forget them.
+        """Return all rows in batches, and forget them.
 
         Raises:
-            InvalidRequestError: A value doesn't fit its column.
+            InvalidRequestError: A value is of another type than its column.
         """
         self._pack()
         batches, self._batches, self._rows = self._batches, [], 0
@@ -94,7 +94,7 @@ class OutputRows:
         self._rows += batch.num_rows
 
     def _pack(self) -> None:
-        """Make a batch of the tuples."""
+        """Convert tuples to a batch."""
         tuples, self._tuples = self._tuples, []
         if not tuples:
             return

@@ -1,22 +1,26 @@
 """Unmodified `StatefulProcessor` classes of PySpark, over our keyed state.
 
-    processor_function  what runs as an operator: hands the batches of a subtask to `processor_run`
+    processor_function  the operator: passes the batches of a subtask to `processor_run`
     processor_run       a processor in a batch: its calls in Spark's order
     processor_tester    the same for users' tests, without a stream
-    handle              what `init` gets; `declarations` checks what it declares, on the driver and in subtasks
-    modes, errors       time modes and output modes; errors as Spark raises them
-
-    state/    what `handle` gives out: variables and timers of the current key
-    turns/    which key is current, and which are next
-    rows/     rows of Spark in and out;  frames/  frames of pandas in and out
-    values/   what values of each type of Spark's are, in Python and in columns
+    handle              the argument of `init`; `declarations` checks and records what the processor declares
+    state_variables     state variables and timers of the current key, over those of `backends.keyed`
+    rows, frames        input and output as rows of Spark, or frames of pandas
+    value_types, scalar_types, python_objects   values of Spark's types in Python and in columns
+    errors              errors as Spark raises them
 
 Start with `processor_function`.
 """
 
-from holdfast.spark.processors.declarations import Declaration, Declared, SchemaParser
+from holdfast.spark.processors.declarations import (
+    TIME_MODES,
+    Declaration,
+    DeclaredVariables,
+    SchemaParser,
+    TimeMode,
+    parse_time_mode,
+)
 from holdfast.spark.processors.errors import StatefulProcessorError
-from holdfast.spark.processors.modes import TIME_MODES, TimeMode, checked_time_mode
 from holdfast.spark.processors.processor_function import (
     INITIAL_STATE,
     NOTES,
@@ -26,17 +30,17 @@ from holdfast.spark.processors.processor_function import (
     session_settings,
     time_mode_of,
 )
-from holdfast.spark.processors.processor_run import declared_by, state_of, timers_of
+from holdfast.spark.processors.processor_run import open_state, open_timers, record_declarations
 from holdfast.spark.processors.processor_tester import ProcessorTester
 from holdfast.spark.processors.rows import InputSettings
-from holdfast.spark.processors.values import struct_type
+from holdfast.spark.processors.value_types import struct_type
 
 __all__ = [
     "INITIAL_STATE",
     "NOTES",
     "TIME_MODES",
     "Declaration",
-    "Declared",
+    "DeclaredVariables",
     "Flavour",
     "InputSettings",
     "ProcessorFunction",
@@ -44,12 +48,12 @@ __all__ = [
     "SchemaParser",
     "StatefulProcessorError",
     "TimeMode",
-    "checked_time_mode",
-    "declared_by",
     "notes_of",
+    "open_state",
+    "open_timers",
+    "parse_time_mode",
+    "record_declarations",
     "session_settings",
-    "state_of",
     "struct_type",
     "time_mode_of",
-    "timers_of",
 ]

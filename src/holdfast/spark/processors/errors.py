@@ -1,4 +1,4 @@
-"""Errors that processors get as Spark raises them: its class in brackets, then its words."""
+"""Errors of processors as Spark raises them: Spark's error class in brackets, then its words."""
 
 from pyspark.errors import PySparkRuntimeError
 
@@ -6,7 +6,7 @@ from holdfast.errors import StateMigrationError
 
 
 class StatefulProcessorError(PySparkRuntimeError):
-    """What a processor did that Spark forbids, too; the text has Spark's error class in brackets."""
+    """A call of a processor that Spark refuses, too; the message has Spark's error class in brackets."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -15,95 +15,95 @@ class StatefulProcessorError(PySparkRuntimeError):
         return type(self), (str(self._message),)
 
 
-def duplicate_variable(doing: str, name: str, kind: str, before: str) -> StatefulProcessorError:
-    """A second variable of a name."""
+def duplicate_variable(action: str, name: str, kind: str, before: str) -> StatefulProcessorError:
+    """Return the error for a second variable of the same name."""
     if kind == before == "value":
-        return StatefulProcessorError(f"Error {doing}: Value state {name} already exists")
+        return StatefulProcessorError(f"Error {action}: Value state {name} already exists")
     return StatefulProcessorError(
-        f"Error {doing}: [STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED] State variable with name "
+        f"Error {action}: [STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED] State variable with name "
         f"{name} has already been defined in the StatefulProcessor."
     )
 
 
-def invalid_name(doing: str, name: str) -> StatefulProcessorError:
-    """A name that no variable can have."""
+def invalid_name(action: str, name: str) -> StatefulProcessorError:
+    """Return the error for a name that is not valid."""
     if name.startswith("$"):
         condition = "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS"
         reason = "a state's name must not begin with '$'"
     else:
         condition = "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME"
         reason = "a state's name must not be empty, begin or end with a blank, or be 'default'"
-    return StatefulProcessorError(f"Error {doing}: [{condition}] {reason}, and it is {name!r}.")
+    return StatefulProcessorError(f"Error {action}: [{condition}] {reason}, got {name!r}.")
 
 
-def invalid_ttl(doing: str, name: str, ttl_ms: int) -> StatefulProcessorError:
-    """A negative time to live."""
+def invalid_ttl(action: str, name: str, ttl_ms: int) -> StatefulProcessorError:
+    """Return the error for a negative time to live."""
     return StatefulProcessorError(
-        f"Error {doing}: [STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE] TTL duration must be greater than "
-        f"zero for State store operation=get_state on state={name}, and it is {ttl_ms}."
+        f"Error {action}: [STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE] TTL duration must be greater than "
+        f"zero for State store operation=get_state on state={name}, got {ttl_ms}."
     )
 
 
-def ttl_in_wrong_mode(doing: str, name: str, time_mode: str) -> StatefulProcessorError:
-    """A time to live where times are not those of processing."""
+def ttl_in_wrong_mode(action: str, name: str, time_mode: str) -> StatefulProcessorError:
+    """Return the error for a time to live in another time mode than processing time."""
     return StatefulProcessorError(
-        f"Error {doing}: [STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL] Cannot use TTL for "
+        f"Error {action}: [STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL] Cannot use TTL for "
         f"state={name} in timeMode={time_mode}, use TimeMode.ProcessingTime() instead."
     )
 
 
 def invalid_schema(text: str, reason: object) -> StatefulProcessorError:
-    """A schema that is none of a struct."""
+    """Return the error for a schema that can't be parsed."""
     return StatefulProcessorError(
         f"Error parsing string schema: {str(reason).strip()} (the schema is {text!r})"
     )
 
 
 def not_a_struct(given: object) -> StatefulProcessorError:
-    """A type that is no struct."""
+    """Return the error for a type that is not a struct."""
     return StatefulProcessorError(
-        f"[FAILED_PARSE_STRUCT_TYPE] a state's schema must be a struct, and {given!r} is none."
+        f"[FAILED_PARSE_STRUCT_TYPE] a state's schema must be a struct, got {given!r}."
     )
 
 
-def invalid_handle_state(doing: str, operation: str, handle_state: str) -> StatefulProcessorError:
-    """An operation at a time when there can be none."""
+def invalid_handle_state(action: str, operation: str, handle_state: str) -> StatefulProcessorError:
+    """Return the error for an operation in the wrong phase."""
     return StatefulProcessorError(
-        f"Error {doing}: [STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to "
+        f"Error {action}: [STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to "
         f"perform stateful processor operation={operation} with invalid handle state={handle_state}."
     )
 
 
-def invalid_time_mode(doing: str, operation: str) -> StatefulProcessorError:
-    """Timers where there are none."""
+def invalid_time_mode(action: str, operation: str) -> StatefulProcessorError:
+    """Return the error for timers in a time mode without timers."""
     return StatefulProcessorError(
-        f"Error {doing}: [STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE] Failed to "
+        f"Error {action}: [STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE] Failed to "
         f"perform stateful processor operation={operation} with invalid timeMode=NoTime"
     )
 
 
-def no_key(doing: str, name: str) -> StatefulProcessorError:
-    """State of a key where no key is current."""
+def no_key(action: str, name: str) -> StatefulProcessorError:
+    """Return the error for state without a current key."""
     return StatefulProcessorError(
-        f"Error {doing}: [INTERNAL_ERROR_TWS] Implicit key not found in state store for stateName={name}"
+        f"Error {action}: [INTERNAL_ERROR_TWS] Implicit key not found in state store for stateName={name}"
     )
 
 
-def not_initialized(doing: str, kind: str, name: str) -> StatefulProcessorError:
-    """A variable that was deleted."""
-    return StatefulProcessorError(f"Error {doing}: {kind} state {name} is not initialized.")
+def not_initialized(action: str, kind: str, name: str) -> StatefulProcessorError:
+    """Return the error for a deleted variable."""
+    return StatefulProcessorError(f"Error {action}: {kind} state {name} is not initialized.")
 
 
-def empty_list(doing: str, name: str) -> StatefulProcessorError:
-    """An empty list where there must be elements."""
+def empty_list(action: str, name: str) -> StatefulProcessorError:
+    """Return the error for a list without elements."""
     return StatefulProcessorError(
-        f"Error {doing}: [ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE] Illegal value provided to the State "
+        f"Error {action}: [ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE] Illegal value provided to the State "
         f"Store: Cannot write empty list values to State Store for StateName {name}."
     )
 
 
 def no_evolution(reason: str, *, is_other_kind: bool) -> StateMigrationError:
-    """A variable that is declared otherwise than it was, and whose values would be lost."""
+    """Return the error for a variable whose stored values can't be converted."""
     if is_other_kind:
         return StateMigrationError(f"[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] {reason}")
     return StateMigrationError(
@@ -111,9 +111,9 @@ def no_evolution(reason: str, *, is_other_kind: bool) -> StateMigrationError:
     )
 
 
-def length_mismatch(doing: str, required: int, given: int) -> StatefulProcessorError:
-    """A value of more or fewer fields than its schema."""
+def length_mismatch(action: str, required: int, given: int) -> StatefulProcessorError:
+    """Return the error for a value with another number of fields than its schema."""
     return StatefulProcessorError(
-        f"Error {doing}: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of values "
+        f"Error {action}: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of values "
         f"required by the schema. {required} fields are required while {given} values are provided."
     )

@@ -1,4 +1,4 @@
-"""The handle that processors get: on the driver it takes down what they declare, in subtasks there is state behind it."""
+"""The handle that processors get. On the driver it records declarations, in subtasks it gives access to state."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,41 +7,41 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from holdfast.backends.keyed import KeyedListState, MapState, ValueState
 from holdfast.spark.processors import errors
-from holdfast.spark.processors.declarations import Declaration, Declarations, Kind, Schema
-from holdfast.spark.processors.state import (
+from holdfast.spark.processors.declarations import Declaration, DeclarationRecorder, Kind, Schema
+from holdfast.spark.processors.state_variables import (
     ListVariable,
     MapVariable,
     ProcessorTimers,
+    Progress,
     ValueVariable,
 )
-from holdfast.spark.processors.turns import CurrentKey
-from holdfast.spark.processors.values import struct_type
+from holdfast.spark.processors.value_types import struct_type
 
 Variable = ValueVariable | ListVariable | MapVariable
 StoredState = ValueState | KeyedListState | MapState
 
 
 class ProcessorHandle(StatefulProcessorHandle):
-    """Spark's handle over the states of a subtask, or of none.
+    """Spark's handle over the states of a subtask.
 
     Args:
-        current: The current key.
-        declarations: Takes down what is declared.
+        progress: The progress of the processor.
+        recorder: Records declarations.
         timers: The timers.
-        state_of: Gives the state of a declaration; None on the driver.
+        state: Returns the state of a declaration; None on the driver.
     """
 
     def __init__(
         self,
-        current: CurrentKey,
-        declarations: Declarations,
+        progress: Progress,
+        recorder: DeclarationRecorder,
         timers: ProcessorTimers,
-        state_of: Callable[[Declaration], StoredState | None] | None = None,
+        state: Callable[[Declaration], StoredState | None] | None = None,
     ) -> None:
-        self._current = current
-        self._declarations = declarations
+        self._progress = progress
+        self._recorder = recorder
         self._timers = timers
-        self._state_of = state_of
+        self._state = state
         self.variables: dict[str, Variable] = {}
 
     def getValueState(  # Spark's names
@@ -50,7 +50,7 @@ class ProcessorHandle(StatefulProcessorHandle):
         schema: Schema,
         ttlDurationMs: int | None = None,
     ) -> Any:
-        return self._declared("value", stateName, schema, ttlDurationMs)
+        return self._declare("value", stateName, schema, ttlDurationMs)
 
     def getListState(
         self,
@@ -58,7 +58,7 @@ class ProcessorHandle(StatefulProcessorHandle):
         schema: Schema,
         ttlDurationMs: int | None = None,
     ) -> Any:
-        return self._declared("list", stateName, schema, ttlDurationMs)
+        return self._declare("list", stateName, schema, ttlDurationMs)
 
     def getMapState(
         self,
@@ -67,7 +67,7 @@ class ProcessorHandle(StatefulProcessorHandle):
         valueSchema: Schema,
         ttlDurationMs: int | None = None,
     ) -> Any:
-        return self._declared("map", stateName, valueSchema, ttlDurationMs, userKeySchema)
+        return self._declare("map", stateName, valueSchema, ttlDurationMs, userKeySchema)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         self._timers.register(expiryTimestampMs)
@@ -76,16 +76,16 @@ class ProcessorHandle(StatefulProcessorHandle):
         self._timers.delete(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
-        return self._timers.all()
+        return self._timers.times()
 
     def deleteIfExists(self, stateName: str) -> None:
         self._check_is_new("deleting state", "delete_if_exists")
-        self._declarations.delete(stateName)
+        self._recorder.delete(stateName)
         variable = self.variables.pop(stateName, None)
         if variable is not None:
             variable.delete()
 
-    def _declared(
+    def _declare(
         self,
         kind: Kind,
         name: str,
@@ -94,22 +94,22 @@ class ProcessorHandle(StatefulProcessorHandle):
         key_schema: Schema | None = None,
     ) -> Variable:
         self._check_is_new(f"initializing {kind} state", f"get_{kind}_state")
-        declaration = self._declarations.declare(kind, name, schema, ttl_ms, key_schema)
-        state: Any = None if self._state_of is None else self._state_of(declaration)
-        shape = struct_type(declaration.schema)
+        declaration = self._recorder.declare(kind, name, schema, ttl_ms, key_schema)
+        state: Any = None if self._state is None else self._state(declaration)
+        rows = struct_type(declaration.schema)
         variable: Variable
         if kind == "value":
-            variable = ValueVariable(name, shape, self._current, state)
+            variable = ValueVariable(name, rows, self._progress, state)
         elif kind == "list":
-            variable = ListVariable(name, shape, self._current, state)
+            variable = ListVariable(name, rows, self._progress, state)
         else:
             assert declaration.key_schema is not None
-            key_shape = struct_type(declaration.key_schema)
-            variable = MapVariable(name, key_shape, shape, self._current, state)
+            key_rows = struct_type(declaration.key_schema)
+            variable = MapVariable(name, key_rows, rows, self._progress, state)
         self.variables[name] = variable
         return variable
 
-    def _check_is_new(self, doing: str, operation: str) -> None:
-        state = self._current.handle_state
+    def _check_is_new(self, action: str, operation: str) -> None:
+        state = self._progress.handle_state
         if state not in ("PRE_INIT", "CREATED"):
-            raise errors.invalid_handle_state(doing, operation, state)
+            raise errors.invalid_handle_state(action, operation, state)

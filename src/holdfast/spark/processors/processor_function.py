@@ -1,4 +1,4 @@
-"""Runs an unmodified `StatefulProcessor` of PySpark as an operator of ours."""
+"""An operator that runs an unmodified `StatefulProcessor` of PySpark."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
@@ -16,61 +16,62 @@ from holdfast.backends.functions import NO_WATERMARK, FunctionInitializationCont
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.operator import BroadcastState
 from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.spark.operators import StatefulFunction
-from holdfast.spark.processors.declarations import SchemaParser
-from holdfast.spark.processors.modes import (
+from holdfast.spark.operators import StatefulFunction, inverse
+from holdfast.spark.processors.declarations import (
     TIME_MODES,
+    SchemaParser,
     TimeMode,
     check_output_mode,
-    checked_time_mode,
+    parse_time_mode,
 )
-from holdfast.spark.processors.processor_run import ProcessorRun, declared_by, timers_of
+from holdfast.spark.processors.processor_run import ProcessorRun, open_timers, record_declarations
 from holdfast.spark.processors.rows import (
-    InputOfKeys,
+    CallInput,
+    CallRows,
     InputSettings,
-    RowsOfKeys,
-    RowsOut,
+    RowInput,
+    RowOutput,
+    ascending,
     values_in_rows,
 )
-from holdfast.spark.processors.turns import Turns, ascending, inverse
-from holdfast.spark.processors.values import struct_type
+from holdfast.spark.processors.value_types import struct_type
 
 Flavour = Literal["row", "pandas"]
 
 INITIAL_STATE = "holdfast initial state"
-"""The column of rows that are initial state of their key: all that they have. It is null in other rows."""
+"""The column of rows that are the initial state of their key; null in other rows."""
 
 NOTES = MapStateDescriptor("processor", str, str)
-"""The broadcast state that says how the processor was run before."""
+"""The broadcast state with the settings of the processor's last run."""
 _TIME_MODE = "time mode"
 
 
 class ProcessorFunction(StatefulFunction):
-    """A processor as a stateful function, for an operator with a key. To be constructed on the driver.
+    """A processor as a stateful function, for an operator with a key. Constructed on the driver.
 
-    The processor's `init` and `close` run once, in this process, on a copy of it: so its state is known, and what
-    can't be declared is refused here. Each subtask has a fresh copy in each batch.
+    The processor's `init` and `close` run once on the driver, on a copy of it: its state is known then, and invalid
+    declarations are refused early. Each subtask has a new copy in each batch.
 
-    Rows of initial state come among the rows of a batch, with the key and the column `INITIAL_STATE` alone.
+    Rows of initial state are among the rows of a batch, with only the key and the column `INITIAL_STATE`.
 
     Args:
-        processor: The processor; it is neither changed nor used itself.
-        output_schema: Schema of the rows that it gives, Spark's, or a text.
-        output_mode: Append or Update; it has no influence, as in Spark.
+        processor: The processor; only copies of it are used.
+        output_schema: The schema of its output, as a Spark type or a DDL string.
+        output_mode: Append or Update; without effect, as in Spark.
         time_mode: None, ProcessingTime or EventTime.
-        flavour: Whether the processor reads and gives rows of Spark or frames of pandas.
-        settings: How rows become Python objects, and those rows; None for those of the session.
-        session: Parses texts of schemas, also one of Spark Connect; None for the active session.
+        flavour: Whether the processor reads and returns rows of Spark or frames of pandas.
+        settings: Settings of the conversion between rows and Python objects; None for those of the session.
+        session: The session that parses schemas, also one of Spark Connect; None for the active session.
 
     Attributes:
-        output_schema: Schema of the rows that the processor gives.
+        output_schema: The schema of the processor's output.
         arrow_schema: The same in Arrow.
 
     Raises:
-        StatefulProcessorError: The processor declares what Spark refuses, too; its class and words.
+        StatefulProcessorError: Spark refuses a declaration of the processor, too.
         AnalysisException: The output mode is Complete.
         IllegalArgumentException: The output mode or the time mode is unknown.
-        InvalidRequestError: An argument is none of these, or state or output has a type that can't be kept.
+        InvalidRequestError: Another argument is not valid, or state or output has a type that can't be stored.
     """
 
     def __init__(
@@ -87,15 +88,15 @@ class ProcessorFunction(StatefulFunction):
         if isinstance(processor, type):
             raise InvalidRequestError(f"{processor.__name__} is a class; pass an object of it")
         if not isinstance(processor, StatefulProcessor):
-            message = (
-                f"{type(processor).__name__} is no StatefulProcessor; derive it from Spark's class"
-            )
+            message = f"{type(processor).__name__} is not a StatefulProcessor; derive it from Spark's class"
             raise InvalidRequestError(message)
         if flavour not in get_args(Flavour):
-            message = f"the flavour of a processor is {flavour!r}; it can be {get_args(Flavour)}"
+            message = (
+                f"the flavour of a processor must be one of {get_args(Flavour)}, got {flavour!r}"
+            )
             raise InvalidRequestError(message)
         check_output_mode(output_mode)
-        self._mode = checked_time_mode(time_mode)
+        self._mode = parse_time_mode(time_mode)
         self.time_mode = TIME_MODES[self._mode]
         self._flavour = flavour
         session = session or SparkSession.getActiveSession()
@@ -103,13 +104,13 @@ class ProcessorFunction(StatefulFunction):
         parse = SchemaParser(session)
         schema = parse(output_schema) if isinstance(output_schema, str) else output_schema
         if not isinstance(schema, StructType):
-            message = f"the output schema is {schema!r}; it must be that of rows"
+            message = f"the output schema must be a struct, got {schema!r}"
             raise InvalidRequestError(message)
         self.arrow_schema = pa.schema(list(struct_type(schema).arrow))
         self.output_schema = schema
         self._pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
         copy = cloudpickle.loads(self._pickled)
-        self._declared, self._schemas = declared_by(copy, self._mode, parse)
+        self._declared, self._schemas = record_declarations(copy, self._mode, parse)
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._backend: KeyedStateBackend = context.keyed_state_store
@@ -133,14 +134,14 @@ class ProcessorFunction(StatefulFunction):
         run.open()
         output = self._output()
         if table.num_rows:
-            yield from self._keys_called(table, output)
+            yield from self._call_keys(table, output)
         yield from output.add(run.expired_timers())
         yield from output.flush()
         run.close()
 
-    def _keys_called(self, table: pa.Table, output: Any) -> Iterator[pa.RecordBatch]:
+    def _call_keys(self, table: pa.Table, output: Any) -> Iterator[pa.RecordBatch]:
         """Call the processor for each key that has rows or initial state."""
-        run, names = self._run, self._backend.key.names
+        run = self._run
         initial: pa.Table | None = None
         initial_rows = 0
         if INITIAL_STATE in table.column_names:
@@ -149,27 +150,23 @@ class ProcessorFunction(StatefulFunction):
             table = pa.concat_tables([first, table.filter(pc.invert(is_initial))])
             initial = pa.Table.from_struct_array(first[INITIAL_STATE])
             initial_rows = initial.num_rows
-        columns = [table[name] for name in names]
+        columns = [table[name] for name in self._backend.key.names]
         if initial is not None:
             table = table.slice(initial_rows).drop_columns([INITIAL_STATE])
         keys = self._backend.keys(columns)
         order = ascending(keys.columns)
-        turns = inverse(order)[keys.codes]
-        of_rows = Turns.of(turns[initial_rows:], len(keys))
-        rows = self._input(table, of_rows)
-        of_initial: Turns | None = None
+        call_of_row = inverse(order)[keys.codes]
+        by_call = CallRows.of(call_of_row[initial_rows:], len(keys))
+        rows, bounds = self._input(table, by_call), by_call.bounds
+        states: CallInput | None = None
         if initial is not None:
-            of_initial = Turns.of(turns[:initial_rows], len(keys))
-            states = self._input(initial, of_initial)
-        objects = run.begin(keys, order)
-        current, bounds = run.current, of_rows.bounds
-        for turn, key in enumerate(objects):
-            current.take_turn(turn)
-            if of_initial is not None:
-                run.initial_state(key, states.of(turn))
-            if bounds[turn + 1] > bounds[turn]:
-                yield from output.add(run.input_rows(key, rows.of(turn)))
-        run.settle()
+            initial_by_call = CallRows.of(call_of_row[:initial_rows], len(keys))
+            states = self._input(initial, initial_by_call)
+        for call, key in enumerate(run.keys(keys, order)):
+            if states is not None:
+                run.initial_state(key, states.of(call))
+            if bounds[call + 1] > bounds[call]:
+                yield from output.add(run.input_rows(key, rows.of(call)))
 
     def _key_values(self, column: pa.Array) -> list[Any]:
         if self._flavour == "row":
@@ -178,47 +175,47 @@ class ProcessorFunction(StatefulFunction):
 
         return values_in_frames(column, self._settings.time_zone)
 
-    def _input(self, table: pa.Table, turns: Turns) -> InputOfKeys:
+    def _input(self, table: pa.Table, by_call: CallRows) -> CallInput:
         if self._flavour == "row":
-            return RowsOfKeys(table, turns, self._settings)
-        from holdfast.spark.processors.frames import FramesOfKeys  # noqa: PLC0415  # pandas is slow to import
+            return RowInput(table, by_call, self._settings)
+        from holdfast.spark.processors.frames import FrameInput  # noqa: PLC0415  # pandas is slow to import
 
-        return FramesOfKeys(table, turns, self._settings)
+        return FrameInput(table, by_call, self._settings)
 
     def _output(self) -> Any:
         if self._flavour == "row":
-            return RowsOut(self.output_schema)
-        from holdfast.spark.processors.frames import FramesOut  # noqa: PLC0415  # pandas is slow to import
+            return RowOutput(self.output_schema)
+        from holdfast.spark.processors.frames import FrameOutput  # noqa: PLC0415  # pandas is slow to import
 
-        return FramesOut(self.output_schema, self._settings)
+        return FrameOutput(self.output_schema, self._settings)
 
     def _check_timers(self) -> None:
-        """Refuse another time mode than that of timers that are there."""
+        """Check that no timers of another time mode exist. Raises `StateMigrationError`."""
         before = self._known.get(_TIME_MODE, self._mode)
         self._known.put(_TIME_MODE, self._mode)
         if before == self._mode:
             return
-        timers = timers_of(self._backend, before)
+        timers = open_timers(self._backend, before)
         if timers is not None and timers.columns.earliest() is not None:
             message = (
-                f"the processor runs with time mode {self._mode!r}, and there are timers of {before!r} from before, "
-                "which would never fire; run it with that mode until they are gone, or begin with a new operator uid"
+                f"the processor runs with time mode {self._mode!r}, but has timers of {before!r} from an earlier run, "
+                "which would never fire; run it with that mode until they have fired, or use a new operator uid"
             )
             raise StateMigrationError(message)
 
 
 def notes_of(time_mode: TimeMode) -> dict[str, str]:
-    """What a processor that has run before in that time mode has noted, in the broadcast state `NOTES`."""
+    """Return the entries of the broadcast state `NOTES` of a processor that has run in a time mode."""
     return {_TIME_MODE: time_mode}
 
 
 def time_mode_of(notes: Mapping[str, str]) -> TimeMode:
-    """The time mode in which a processor has run, by what it has noted."""
-    return checked_time_mode(notes[_TIME_MODE])
+    """Return the time mode in which a processor has run, from its broadcast state `NOTES`."""
+    return parse_time_mode(notes[_TIME_MODE])
 
 
 def session_settings(session: SparkSession | None) -> InputSettings:
-    """How rows become Python objects, and those rows, in a session; Spark's defaults without one."""
+    """Return the settings of a session for the conversion of rows; Spark's defaults without a session."""
     if session is None:
         return InputSettings()
     conf = session.conf
@@ -226,13 +223,13 @@ def session_settings(session: SparkSession | None) -> InputSettings:
     return InputSettings(
         conf.get("spark.sql.session.timeZone") or "UTC",
         int(conf.get(f"{arrow}.maxRecordsPerBatch", "10000") or 10_000),
-        _bytes(conf.get(f"{arrow}.maxBytesPerBatch", str(64 << 20)) or ""),
+        _parse_bytes(conf.get(f"{arrow}.maxBytesPerBatch", str(64 << 20)) or ""),
         conf.get(f"spark.sql.execution.{decimals}", "false") == "true",
     )
 
 
-def _bytes(text: str) -> int:
-    """A number of bytes as Spark writes it."""
+def _parse_bytes(text: str) -> int:
+    """Parse a number of bytes in Spark's notation."""
     units = {"b": 0, "k": 10, "m": 20, "g": 30}
     text = text.lower().removesuffix("b") or "0"
     number = int(text.rstrip("kmg"))

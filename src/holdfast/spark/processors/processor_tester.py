@@ -1,10 +1,9 @@
-"""Processors tested without a stream: key by key, with the time in the test's hands, over our real state."""
+"""Tests of processors without a stream: key by key, with times that the test sets, over real state."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
@@ -14,10 +13,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.processors.declarations import check_output_mode, parse_time_mode
 from holdfast.spark.processors.handle import Variable
-from holdfast.spark.processors.modes import check_output_mode, checked_time_mode
-from holdfast.spark.processors.processor_run import ProcessorRun, declared_by
-from holdfast.spark.processors.values import objects_of
+from holdfast.spark.processors.processor_run import ProcessorRun, record_declarations
+from holdfast.spark.processors.python_objects import objects_of
 
 _GROUPS = 128
 
@@ -25,28 +24,28 @@ _GROUPS = 128
 class ProcessorTester:
     """Tests a `StatefulProcessor` of PySpark, with the methods of Spark's own `TwsTester`, which PySpark 4.1 hasn't.
 
-    Where that one keeps values in dictionaries, this one has the state that processors have on Holdfast: schemas count,
-    times to live are kept, and what Spark refuses is refused. Each call is a micro-batch with a copy of the processor of its
-    own, so that what it keeps outside of its state is gone with the next call, as in a query.
+    Spark's tester keeps values in dictionaries; this one has the same state as processors on Holdfast: it checks schemas,
+    applies times to live, and refuses what Spark refuses. Each call is a micro-batch with a new copy of the
+    processor, so values that it keeps outside of its state are lost with the next call, as in a query.
 
-    Rows are handed over as they are given; they need not have the key's column. Keys are a value, or a tuple where the key has
-    several columns; all have the types of the first. Schemas given as text need an active session. There is no `handle`: states
-    and timers are those that the processor has.
+    Processors get the rows of the test as they are; these need not have the key's column. A key is a value, or a tuple if it
+    has several columns; all keys have the types of the first one. Schemas as DDL strings need an active session. There is
+    no `handle`: states and timers are those of the processor.
 
     Args:
-        processor: The processor; it is neither changed nor used itself.
+        processor: The processor; only copies of it are used.
         initialStateRow: Initial state, pairs of a key and a row.
         initialStatePandas: The same for processors of pandas, pairs of a key and a frame.
         timeMode: None, ProcessingTime or EventTime.
         outputMode: Append or Update.
-        eventTimeExtractor: Takes a row to its event time in milliseconds, for time mode EventTime: rows at the watermark and
-            before are dropped, as late.
+        eventTimeExtractor: Returns the event time of a row in milliseconds, for time mode EventTime: rows at or before
+            the watermark are late and dropped.
         keyColumns: The names of the key's columns, which timers see.
 
     Raises:
-        StatefulProcessorError: The processor declares what Spark refuses, too.
+        StatefulProcessorError: Spark refuses a declaration of the processor, too.
         PySparkValueError: The time mode is EventTime, and there is no `eventTimeExtractor`.
-        AssertionError: There is initial state of both kinds.
+        AssertionError: Both `initialStateRow` and `initialStatePandas` are given.
     """
 
     def __init__(  # noqa: PLR0917  # Spark's
@@ -61,7 +60,7 @@ class ProcessorTester:
         keyColumns: Sequence[str] = ("key",),
     ) -> None:
         check_output_mode(outputMode)
-        self._mode = checked_time_mode(timeMode)
+        self._mode = parse_time_mode(timeMode)
         self._event_time = eventTimeExtractor
         if self._mode == "eventtime" and eventTimeExtractor is None:
             raise PySparkValueError(
@@ -72,11 +71,13 @@ class ProcessorTester:
                 },
             )
         if initialStateRow is not None and initialStatePandas is not None:
-            message = "initialStateRow and initialStatePandas are given; a processor takes one kind"
+            message = "initialStateRow and initialStatePandas are given; a processor takes only one of them"
             raise AssertionError(message)  # Spark's class
         self._columns = list(keyColumns)
         self._pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
-        self._declared, self._schemas = declared_by(cloudpickle.loads(self._pickled), self._mode)
+        self._declared, self._schemas = record_declarations(
+            cloudpickle.loads(self._pickled), self._mode
+        )
         self._backend: KeyedStateBackend | None = None
         self._processing_time_ms = 0
         self._watermark_ms = 0
@@ -86,37 +87,37 @@ class ProcessorTester:
                 run.initial_state(_parts(key), [state])
 
     def test(self, key: Any, input: list[Row]) -> list[Row]:
-        """Give a key rows; timers don't fire.
+        """Process rows of a key; timers don't fire.
 
         Returns:
-            The rows that the processor gives.
+            The rows that the processor returns.
         """
         self._uses_pandas = False
         rows = input
         if self._mode == "eventtime" and self._event_time is not None:
             rows = [row for row in input if self._event_time(row) > self._watermark_ms]
         if input and not rows:
-            return []  # Spark doesn't call a processor for a key of late rows alone
+            return []  # Spark doesn't call a processor for a key with only late rows
         with self._current(key) as run:
             return list(run.input_rows(_parts(key), iter(rows)))
 
     def testInPandas(self, key: Any, input: Any) -> Any:
-        """The same for processors of pandas: takes a frame, and gives a frame."""
+        """Process a frame of a key, and return a frame; for processors of pandas."""
         self._uses_pandas = True
         frame = input
         if self._mode == "eventtime" and len(frame):
             times = frame.apply(self._event_time, axis=1)
             frame = frame[times > self._watermark_ms].reset_index(drop=True)
             if not len(frame):
-                return self._given([])
+                return self._output([])
         with self._current(key) as run:
-            return self._given(list(run.input_rows(_parts(key), iter([frame]))))
+            return self._output(list(run.input_rows(_parts(key), iter([frame]))))
 
     def setProcessingTime(self, currentTimeMs: int) -> Any:
-        """Let the processing time pass, and timers fire.
+        """Advance the processing time, and fire timers.
 
         Returns:
-            What the processor gives, rows or a frame.
+            The rows or the frame that the processor returns.
 
         Raises:
             PySparkValueError: The time mode is another one.
@@ -130,10 +131,10 @@ class ProcessorTester:
             )
             raise IllegalArgumentException(message)
         self._processing_time_ms = currentTimeMs
-        return self._fired()
+        return self._fire()
 
     def setWatermark(self, currentWatermarkMs: int) -> Any:
-        """Let the watermark rise, and timers fire. All else is as for `setProcessingTime`."""
+        """Advance the watermark, and fire timers. Results and errors are those of `setProcessingTime`."""
         self._check_mode("setWatermark", "EventTime")
         if currentWatermarkMs <= self._watermark_ms:
             message = (
@@ -142,7 +143,7 @@ class ProcessorTester:
             )
             raise IllegalArgumentException(message)
         self._watermark_ms = currentWatermarkMs
-        return self._fired()
+        return self._fire()
 
     def updateValueState(self, stateName: str, key: Any, value: tuple[Any, ...]) -> None:
         """Set the value of a key."""
@@ -150,7 +151,7 @@ class ProcessorTester:
             state.update(value)
 
     def peekValueState(self, stateName: str, key: Any) -> tuple[Any, ...] | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         with self._variable("value", stateName, key) as state:
             value: tuple[Any, ...] | None = state.get()
             return value
@@ -161,7 +162,7 @@ class ProcessorTester:
             state.put(value) if value else state.clear()
 
     def peekListState(self, stateName: str, key: Any) -> list[tuple[Any, ...]]:
-        """The list of a key."""
+        """Return the list of a key."""
         with self._variable("list", stateName, key) as state:
             return list(state.get())
 
@@ -173,12 +174,12 @@ class ProcessorTester:
                 state.updateValue(map_key, each)
 
     def peekMapState(self, stateName: str, key: Any) -> dict[Any, Any]:
-        """The map of a key."""
+        """Return the map of a key."""
         with self._variable("map", stateName, key) as state:
             return dict(state.iterator())
 
     def deleteState(self, stateName: str, key: Any) -> None:
-        """Remove what a key has. Raises `PySparkAssertionError` if there is no such state."""
+        """Clear the state of a key. Raises `PySparkAssertionError` if there is no such state."""
         kinds = {each.name: each.kind for each in self._declared.variables}
         if stateName not in kinds:
             raise PySparkAssertionError(errorClass="STATE_NOT_EXISTS", messageParameters={})
@@ -187,7 +188,7 @@ class ProcessorTester:
 
     @contextmanager
     def _batch(self, backend: KeyedStateBackend) -> Iterator[ProcessorRun]:
-        """A micro-batch."""
+        """Run a micro-batch."""
         backend.advance_time(self._processing_time_ms)
         run = ProcessorRun(
             cloudpickle.loads(self._pickled),
@@ -199,27 +200,29 @@ class ProcessorTester:
             watermark=self._watermark_ms,
             key_values=objects_of,
         )
-        run.open()
-        yield run
-        run.close()
+        try:
+            run.open()
+            yield run
+            run.close()
+        except BaseException:
+            backend.discard_batch()
+            raise
 
     @contextmanager
     def _current(self, key: Any) -> Iterator[ProcessorRun]:
-        """A micro-batch in which a key is current."""
+        """Run a micro-batch with a current key."""
         parts = _parts(key)
         backend = self._backend_of(parts)
         columns = [
             _column(part, field.type) for part, field in zip(parts, backend.key, strict=True)
         ]
         with self._batch(backend) as run:
-            run.begin(backend.keys(columns), np.zeros(1, np.int64))
-            run.current.take_turn(0)
-            yield run
-            run.settle()
+            for _ in run.keys(backend.keys(columns)):
+                yield run
 
     @contextmanager
     def _variable(self, kind: str, name: str, key: Any) -> Iterator[Any]:
-        """A state variable of a key."""
+        """Run a micro-batch with a current key, for one of its state variables."""
         if not any(each.name == name and each.kind == kind for each in self._declared.variables):
             message = f"State {name} has not been initialized."
             raise AssertionError(message)
@@ -227,13 +230,13 @@ class ProcessorTester:
             variable: Variable = run.handle.variables[name]
             yield variable
 
-    def _fired(self) -> Any:
+    def _fire(self) -> Any:
         if self._backend is None:
-            return self._given([])
+            return self._output([])
         with self._batch(self._backend) as run:
-            return self._given(list(run.expired_timers()))
+            return self._output(list(run.expired_timers()))
 
-    def _given(self, given: list[Any]) -> Any:
+    def _output(self, given: list[Any]) -> Any:
         if not self._uses_pandas:
             return given
         import pandas as pd  # noqa: PLC0415  # only for processors of pandas
@@ -241,7 +244,7 @@ class ProcessorTester:
         return pd.concat(given, ignore_index=True) if given else pd.DataFrame()
 
     def _backend_of(self, parts: tuple[Any, ...]) -> KeyedStateBackend:
-        """The states; the first key says of which types keys are."""
+        """Return the states; the first key decides on the types of keys."""
         if self._backend is None:
             names = self._columns
             if len(names) != len(parts):
@@ -251,7 +254,7 @@ class ProcessorTester:
             key = pa.schema(list(zip(names, types, strict=True)))
             self._backend = KeyedStateBackend(ColumnarStateTables(groups), key, _GROUPS, groups)
         if len(parts) != len(self._backend.key):
-            message = f"keys have {len(self._backend.key)} columns here, and {parts!r} was given"
+            message = f"the first key had {len(self._backend.key)} columns, got {parts!r}"
             raise InvalidRequestError(message)
         return self._backend
 
@@ -271,5 +274,5 @@ def _column(part: Any, kind: pa.DataType) -> pa.Array:
     try:
         return pa.array([part], kind)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        message = f"keys are of type {kind} here, as the first was, and {part!r} was given"
+        message = f"the first key was of type {kind}, got {part!r}"
         raise InvalidRequestError(message) from error

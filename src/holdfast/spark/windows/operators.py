@@ -415,7 +415,7 @@ class WindowedFunction(_Windowed):
             )
             if returned is not None:
                 output.add(returned)
-                if output.are_enough:
+                if output.is_full:
                     yield from output.take()
         yield from output.take()
 

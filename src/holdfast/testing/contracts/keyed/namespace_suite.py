@@ -73,7 +73,7 @@ class NamespaceSuite(StateSuite):
         state = backend.get_reducing_state(ReducingStateDescriptor("by list", "sum", int), lists)
         self.select_key(backend)
         backend.set_current_namespace([1, 2])
-        with pytest.raises(InvalidRequestError, match=r"'by list'.*by arrays"):
+        with pytest.raises(InvalidRequestError, match=r"'by list'.*in_namespaces"):
             state.get()
         keys = backend.in_namespaces(self.keys(backend, "a"), [pa.array([[1, 2]])])
         state.columns.add(keys, [5])

@@ -29,7 +29,7 @@ class TimerSuite(StateSuite):
         fired = timers.fire(5000)
         assert (fired.times_ms.tolist(), fired.key[0].to_pylist()) == ([3, 5000], ["b", "a"])
         assert timers.fire((1 << 63) - 1).times_ms.tolist() == [1 << 50]
-        with pytest.raises(InvalidRequestError, match="whole milliseconds"):
+        with pytest.raises(InvalidRequestError, match="must be integers, in milliseconds"):
             timers.columns.register(keys, [0.5, 1, 2])
 
     def test_timers_are_of_a_namespace_and_survive(
