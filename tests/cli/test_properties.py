@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.cli.properties_file import properties_line, parse_properties
+from holdfast.cli.properties_file import parse_properties, properties_line
 
 READ = {
     "key value": "value",

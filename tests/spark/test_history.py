@@ -200,7 +200,7 @@ def test_list_shows_what_is_remembered(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["list", f"file://{tmp_path}", "--history"]) == 0
     text = capsys.readouterr().out
     assert "restarted from 5 in epoch 3" in text
-    assert "given up: StorageUnavailableError: the store stands still" in text
+    assert "failed: StorageUnavailableError: the store stands still" in text
 
 
 def test_the_report_shows_what_is_remembered(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from holdfast.spark_progress.checkpoint_view import (
 )
 from holdfast.spark_progress.history import (
     History,
-    Restart,
     checkpoint_statistics,
     history_of,
     next_history,
@@ -65,7 +64,6 @@ __all__ = [
     "History",
     "OperatorStatistics",
     "OperatorView",
-    "Restart",
     "SparkFile",
     "SparkFiles",
     "SparkFilesComparison",
