@@ -117,8 +117,8 @@ def test_the_json_has_all_that_the_page_shows(
                         "rows_out": 5,
                         "restore_ms": 1.0,
                         "process_ms": 2.0 * (index + 1),
-                        "sync_ms": 0.25,
-                        "async_ms": 0.5,
+                        "sync_ms": 0.5,
+                        "async_ms": 0.25,
                         "restored_from": "worker",
                         "backend_metrics": {},
                     }

@@ -177,7 +177,7 @@ def test_restore_refuses_what_cannot_be(stopped: str, directory: str, capsys: Ca
     fork = f"{directory}/fork"
     for words, (status, said) in [
         ([f"{directory}/nothing", fork], (3, "nothing")),
-        ([checkpoint, fork], (2, "no savepoint of a query")),
+        ([checkpoint, fork], (2, "not a savepoint of a query")),
         ([pointer, fork], (2, "spark.holdfast.checkpoint.dir")),
         ([pointer, stopped, "--checkpoint-dir", f"{directory}/forked"], (2, "there already")),
     ]:
