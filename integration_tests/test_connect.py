@@ -155,7 +155,8 @@ def test_a_chain_of_operators_with_a_key_and_broadcast_rows_is_read_as_often_as_
             assert counted.count() == counted.orderBy("nth").count() == 100
             job.write(marked.apply(counted).orderBy("id"), batch_id)
 
-        return stateful_query(process, counts, marked)
+        query: StatefulQuery = stateful_query(process, counts, marked)
+        return query
 
     job.feed(files=2)
     job.run(query())

@@ -527,7 +527,7 @@ def test_subtasks_have_their_statistics(checkpoint: Checkpoint) -> None:
 
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        holdfast.nothing  # noqa: B018
+        holdfast.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_descriptors_need_not_be_known(checkpoint: Checkpoint) -> None:

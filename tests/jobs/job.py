@@ -177,7 +177,8 @@ class Job:
                 rows = chained.apply(rows)
             (sink or self.write)(rows, batch_id)
 
-        return stateful_query(process, *parts)
+        query: StatefulQuery = stateful_query(process, *parts)
+        return query
 
     def latest(self) -> CompletedCheckpoint:
         """The newest checkpoint."""
