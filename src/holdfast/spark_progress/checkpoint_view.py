@@ -59,7 +59,8 @@ class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def snapshot_ms(self) -> float | None:
         """Time of both parts of the snapshot, milliseconds."""
-        return add_known((self.sync_ms, self.async_ms))
+        total_ms: float | None = add_known((self.sync_ms, self.async_ms))
+        return total_ms
 
 
 class OperatorView(msgspec.Struct, frozen=True, kw_only=True):

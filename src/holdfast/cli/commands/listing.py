@@ -118,7 +118,8 @@ def checkpoint_row(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
         CheckpointCorruptedError: Spark's progress or files, or the claim, can't be decoded.
     """
     view = CheckpointView.of(checkpoint)
-    return msgspec.to_builtins(view) | {
+    values: dict[str, Any] = msgspec.to_builtins(view)
+    return values | {
         "operators": {uid: operator.parallelism for uid, operator in view.operators.items()},
         "claimed_by": claimant_values(view.pointer),
     }

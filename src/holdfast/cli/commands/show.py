@@ -100,7 +100,7 @@ def _checkpoint_values(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
 
     metadata = checkpoint.metadata
     pointer = checkpoint.location.external_pointer
-    view = msgspec.to_builtins(CheckpointView.of(checkpoint))
+    view: dict[str, Any] = msgspec.to_builtins(CheckpointView.of(checkpoint))
     for uid, operator in metadata.operators.items():
         states = [_state_values(state) for state in states_of(uid, operator)]
         if any(state["failure"] for state in states) and is_gone(checkpoint):
