@@ -78,7 +78,7 @@ def test_elements_are_rows(checkpoint: Checkpoint, capsys: pytest.CaptureFixture
     assert main(["cat", pointer, "op", "rules", "--subtask", "1", "--json"]) == 0
     assert lines(capsys) == [{"key": "limit", "value": 5}]
     assert main(["cat", pointer, "op", "points", "--subtask", "7"]) == 1
-    assert "nothing of subtask 7; there are 0, 1" in capsys.readouterr().err
+    assert "no state of subtask 7; subtasks with state: 0, 1" in capsys.readouterr().err
 
 
 def test_options_may_stand_between_operator_and_state(
@@ -107,7 +107,7 @@ def test_a_wrong_name_is_status_2_and_says_the_right_ones(
     assert "['points', 'rules']" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["cat", pointer, "--limit", "0"])
-    assert "'0' is no whole number from 1" in capsys.readouterr().err
+    assert "must be an integer >= 1, got '0'" in capsys.readouterr().err
 
 
 def test_a_checkpoint_without_state_is_status_1(checkpoint: Checkpoint) -> None:

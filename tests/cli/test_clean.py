@@ -92,12 +92,12 @@ def test_a_dry_run_tells_what_would_go_and_deletes_nothing(
             },
         ],
         "total_bytes": 14,
-        "too_young": 1,
+        "within_grace": 1,
         "failed": [],
     }
     assert streams.err == (
-        "holdfast: 2 files, 1 unfinished checkpoint (14 B) would be deleted; --yes does it; "
-        "1 more too young to tell\n"
+        "holdfast: 2 files, 1 unfinished checkpoint (14 B) would be deleted; use --yes to delete; "
+        "1 more within the grace period\n"
     )
     assert paths(directory) == before
 
@@ -124,7 +124,7 @@ def test_one_job_is_cleaned_and_the_others_are_left(
     before = paths(directory)
     assert main(["clean", directory, "--job", "clean", "--yes"]) == 1
     assert main(["clean", directory, "--job", "jobs", "--yes"]) == 1
-    assert "there are: clean, job" in capsys.readouterr().err
+    assert "jobs: clean, job" in capsys.readouterr().err
     assert paths(directory) == before
 
 
@@ -151,7 +151,7 @@ def test_a_grace_that_is_no_duration_is_wrong_usage(
     with pytest.raises(SystemExit) as caught:
         main(["clean", directory, f"--grace={text}"])
     assert caught.value.code == 2
-    assert "is no duration" in capsys.readouterr().err
+    assert "invalid duration" in capsys.readouterr().err
 
 
 def test_a_job_with_a_damaged_checkpoint_keeps_everything_and_the_others_are_cleaned(
@@ -170,7 +170,7 @@ def test_a_job_with_a_damaged_checkpoint_keeps_everything_and_the_others_are_cle
     assert "job/chk-10/_metadata" in printed["failed"][0]["error"]
     assert "job/chk-10/_metadata" in streams.err
     assert before - paths(directory) == {str(orphan.relative_to(root))}
-    assert "; 1 job could not be looked through" in streams.err
+    assert "; 1 job could not be swept" in streams.err
 
 
 def test_nothing_is_said_of_what_could_not_be_looked_through(
@@ -180,7 +180,7 @@ def test_nothing_is_said_of_what_could_not_be_looked_through(
     metadata.write_bytes(b"")
     assert main(["clean", directory, "--job", "job"]) == 3
     summary, _ = capsys.readouterr().err.splitlines()
-    assert summary == "holdfast: 1 job could not be looked through"
+    assert summary == "holdfast: 1 job could not be swept"
 
 
 def test_savepoints_that_were_never_finished_go_too(directory: str, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_unfinished_savepoints_of_queries_without_checkpoints_go_too(
         (query, "file"),
         (query, "directory"),
     ]
-    assert printed["too_young"] == 1
+    assert printed["within_grace"] == 1
     assert main(["clean", directory, *where, "--job", "nobody", "--yes"]) == 1
     assert f"{query}, clean, job, other" in capsys.readouterr().err
     assert main(["clean", directory, *where, "--job", query, "--yes"]) == 0
@@ -233,7 +233,7 @@ def test_what_was_deleted_before_an_interruption_is_told(
         assert main(["clean", directory, "--yes", "--json"]) == 130
     streams = capsys.readouterr()
     assert len(json.loads(streams.out)["found"]) == 1
-    assert "interrupted; the same command again" in streams.err
+    assert "interrupted; run the command again" in streams.err
 
 
 def test_an_empty_directory_and_a_bad_one(

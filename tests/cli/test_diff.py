@@ -90,7 +90,7 @@ def test_text_says_what_became_of_operators_and_states(
         "  - int64",
         "  + struct<number: int64 not null, lines: list<item: string not null> not null>",
     ]
-    assert "operator visits: other state in subtasks 0, 1, 2" in lines
+    assert "operator visits: different state in subtasks 0, 1, 2" in lines
 
 
 def test_classes_that_arrow_stores_alike_are_said_to_differ(
@@ -102,7 +102,7 @@ def test_classes_that_arrow_stores_alike_are_said_to_differ(
     write_checkpoint(directory, 2, element_type=with_default)
     assert main(["diff", f"{directory}/job/chk-1", f"{directory}/job/chk-2"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "state seen of visits: its classes have other fields, defaults or types" in lines
+    assert "state seen of visits: its classes have different fields, defaults or types" in lines
     assert not any("forms" in line or "DataclassType" in line for line in lines)
 
 
@@ -170,7 +170,7 @@ def test_what_sinks_have_noted_is_compared(
     assert main(["diff", pointer, other, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["coordinator_states"] == ["sink/visits"]
     assert main(["diff", pointer, other]) == 1
-    assert "sink/visits: not the same" in capsys.readouterr().out.splitlines()
+    assert "sink/visits: different" in capsys.readouterr().out.splitlines()
 
 
 OFFSETS = 'v1\n{"batchTimestampMs":1,"conf":{"a":"b"}}\n{"logOffset":1}'
@@ -221,7 +221,7 @@ def test_a_checkpoint_is_like_itself_and_like_its_copy(
     copy = copy_checkpoint(completed, f"file://{tmp_path}/copies").location.external_pointer
     pointer = completed.location.external_pointer
     assert main(["diff", pointer, pointer]) == 0
-    assert "alike" in capsys.readouterr().out
+    assert "equal" in capsys.readouterr().out
     assert main(["diff", pointer, copy, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["is_same"]

@@ -125,7 +125,7 @@ def test_cat_prints_a_table_that_steers_no_terminal(
     assert main(["flink", "cat", savepoint, "job", "texts", "--limit", "1"]) == 0
     said = capsys.readouterr()
     assert said.out.split() == ["subtask", "value", "0", "a"]
-    assert "more than these 1 rows" in said.err
+    assert "only the first 1 rows" in said.err
     assert main(["flink", "cat", savepoint, "job", "texts", "--subtask", "0"]) == 0
     assert "\x1b" not in capsys.readouterr().out
     assert main(["flink", "cat", savepoint, "job", "texts", "--subtask", "5"]) == 0
@@ -186,7 +186,7 @@ def test_import_says_what_is_kept_and_lost_before_it_writes(
     assert not (tmp_path / "imported").exists()
     assert main([*command, "--allow-loss", "--to", target]) == 0
     out, err = capsys.readouterr()
-    assert err.index("what is lost") < err.index("spark.holdfast.savepoint.path")
+    assert err.index("lost:") < err.index("spark.holdfast.savepoint.path")
     pointer = out.strip()
     assert main(["cat", pointer, "moved", "texts", "--json"]) == 0
     assert [row["value"] for row in lines(capsys)] == ["a", "\x1b[31m"]

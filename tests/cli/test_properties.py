@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.cli.properties_file import line_of, parsed
+from holdfast.cli.properties_file import parse_properties, properties_line
 
 READ = {
     "key value": "value",
@@ -25,7 +25,7 @@ READ = {
 
 @pytest.mark.parametrize("text", READ)
 def test_a_file_is_read_by_javas_rules(text: str) -> None:
-    assert parsed(text)["key"] == READ[text]
+    assert parse_properties(text)["key"] == READ[text]
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def test_a_file_is_read_by_javas_rules(text: str) -> None:
     ["file:///env=prod/state", "=x", ":x", "#x", "back\\slash", "nb\u00a0sp", "ü\x1b😀\U000e0001"],
 )
 def test_a_line_is_read_as_it_was_meant(value: str) -> None:
-    line = line_of("spark.key", value)
+    line = properties_line("spark.key", value)
     assert line.isprintable()
-    assert parsed(line) == {"spark.key": value}
+    assert parse_properties(line) == {"spark.key": value}

@@ -80,6 +80,12 @@ def test_the_json_has_all_that_the_page_shows(
     metadata_bytes = newest["metadata_bytes"]
     assert metadata_bytes > 300
     assert newest == {
+        "kind": "checkpoint",
+        "job": "job",
+        "query_name": "",
+        "epoch": 0,
+        "state_bytes": 300,
+        "has_claimed": [],
         "checkpoint": 5,
         "pointer": f"file://{directory}/job/chk-5",
         "batch": 4,
@@ -94,35 +100,39 @@ def test_the_json_has_all_that_the_page_shows(
         "rows_in": 30,
         "rows_late": 0,
         "rows_out": 10,
-        "operators": [
-            {
-                "uid": "operator",
+        "operators": {
+            "operator": {
                 "parallelism": 2,
                 "max_parallelism": 128,
                 "key": [],
+                "key_hash": "",
+                "key_types": [],
                 "subtasks": [
                     {
                         "subtask": index,
                         "stored_bytes": 100 * (index + 1),
+                        "state_bytes": 100 * (index + 1),
                         "rows_in": 10 * (index + 1),
                         "rows_late": 0,
                         "rows_out": 5,
                         "restore_ms": 1.0,
                         "process_ms": 2.0 * (index + 1),
-                        "snapshot_ms": 0.75,
+                        "sync_ms": 0.5,
+                        "async_ms": 0.25,
                         "restored_from": "worker",
                         "backend_metrics": {},
                     }
                     for index in range(2)
                 ],
             }
-        ],
+        },
     }
     before, last = job.pop("history")
     assert last == {
         "checkpoint": 5,
         "batch": 4,
         "completed": "2023-11-14T22:13:20+00:00",
+        "completed_ms": LONG_AGO_MS,
         "duration_ms": 12,
         "epoch": 0,
         "new_bytes": metadata_bytes,
@@ -130,9 +140,8 @@ def test_the_json_has_all_that_the_page_shows(
         "rows_in": 30,
         "rows_late": 0,
         "rows_out": 10,
-        "operators": [
-            {
-                "uid": "operator",
+        "operators": {
+            "operator": {
                 "parallelism": 2,
                 "rows_in": 30,
                 "rows_late": 0,
@@ -141,7 +150,7 @@ def test_the_json_has_all_that_the_page_shows(
                 "process_ms": 4,
                 "restored_from": "worker",
             }
-        ],
+        },
         "is_retained": True,
         "restored_checkpoint": None,
         "claims": 0,
@@ -152,7 +161,7 @@ def test_the_json_has_all_that_the_page_shows(
     assert failure == {
         "checkpoint": 4,
         "pointer": f"file://{directory}/job/chk-4",
-        "reason": "uncommitted",
+        "reason": "incomplete",
         "error": "",
         "files": 1,
         "bytes": 5,
@@ -161,12 +170,12 @@ def test_the_json_has_all_that_the_page_shows(
         "job": "job",
         "query_name": "",
         "state": "healthy",  # two checkpoints don't tell how far apart they usually are
-        "usual_distance_ms": None,
+        "median_interval_ms": None,
         "gaps": [[4, 4]],
         "savepoints": [],
         "unreadable_savepoints": [],
-        "sweep": {"error": "", "files": [], "directories": [], "bytes": 0, "too_young": 1},
-        "given_up": [],
+        "sweep": {"error": "", "files": [], "directories": [], "bytes": 0, "within_grace": 1},
+        "failed_attempts": [],
         "history_error": "",
     }
 
@@ -198,7 +207,7 @@ def test_a_checkpoint_that_was_begun_long_ago_and_not_completed_needs_attention(
     assert "job Healthy : last checkpoint" in page_of(directory).text
     os.utime(begun, (1, 1))
     page = page_of(directory)
-    assert re.search("job Attention : .*; a newer one was begun and not completed", page.text)
+    assert re.search("job Attention : .*; a newer one was started and not completed", page.text)
 
 
 def test_bytes_that_were_there_before_are_told_from_new_ones(

@@ -55,7 +55,7 @@ def seen(name: str, printed: str) -> set[Any]:
         return {row["checkpoint"] for row in value}
     if name == "show":
         return {value["checkpoint"]}
-    assert value["damaged"] == []
+    assert value["failed"] == []
     return {int(pointer.rpartition("-")[2]) for pointer in value["checkpoints"]}
 
 
@@ -72,7 +72,7 @@ def test_command_follows_a_job_to_its_newer_checkpoint(
     printed = capsys.readouterr()
     if name == "rows" and status:  # it had begun to print them
         assert status == 3
-        assert "the rows that were printed are not all" in printed.err
+        assert "the printed rows are not complete" in printed.err
     else:
         assert status == 0
         assert seen(name, printed.out) in ({1}, {2})
@@ -104,7 +104,7 @@ def test_checkpoint_that_is_named_and_deleted_is_said_to_be_so(
     faults.before("open", job.go_on, 2)
     assert main(["copy", pointer, f"file://{tmp_path}"]) == 3
     told = capsys.readouterr().err
-    assert "the job has deleted this checkpoint" in told
+    assert "the job deleted this checkpoint" in told
     assert f"{faults.directory}/job" in told
     assert list(tmp_path.iterdir()) == []
 

@@ -53,7 +53,7 @@ def test_savepoint_prints_the_pointer_alone(stopped: str, directory: str, capsys
     streams = capsys.readouterr()
     [pointer] = streams.out.splitlines()
     assert pointer.startswith(f"{directory}/savepoints/savepoint-{QUERY}-")
-    assert f"query {QUERY} behind batch 3" in streams.err
+    assert f"query {QUERY} after batch 3" in streams.err
     restored = restore_savepoint(pointer, f"{directory}/fork", checkpoint_dir=f"{directory}/forked")
     assert restored.batch_id == 3
 
@@ -177,7 +177,7 @@ def test_restore_refuses_what_cannot_be(stopped: str, directory: str, capsys: Ca
     fork = f"{directory}/fork"
     for words, (status, said) in [
         ([f"{directory}/nothing", fork], (3, "nothing")),
-        ([checkpoint, fork], (2, "no savepoint of a query")),
+        ([checkpoint, fork], (2, "not a savepoint of a query")),
         ([pointer, fork], (2, "spark.holdfast.checkpoint.dir")),
         ([pointer, stopped, "--checkpoint-dir", f"{directory}/forked"], (2, "there already")),
     ]:
@@ -197,7 +197,7 @@ def test_an_interrupted_restore_is_finished_by_the_same_command(
         assert main(command) == 130
     streams = capsys.readouterr()
     assert streams.out == ""
-    assert "the same command again finishes it" in streams.err
+    assert "run the command again to finish it" in streams.err
     assert "unfinished" in all_files(f"{directory}/fork")["metadata"]
     assert main(command) == 0
     assert "unfinished" not in all_files(f"{directory}/fork")["metadata"]
@@ -254,7 +254,7 @@ def test_rollback_lists_only_what_is_whole(
 ) -> None:
     remove(f"{plain}/state/0/1/1.delta")
     assert main(["rollback", plain]) == 1
-    assert "nothing that it could go back to" in capsys.readouterr().err
+    assert "no checkpoint or batch to roll back to" in capsys.readouterr().err
     damaged = Path(directory.removeprefix("file://")) / "checkpoints" / QUERY / "chk-3/_metadata"
     damaged.write_bytes(b"")
     remove(f"{directory}/checkpoints/{QUERY}/chk-1/_metadata")
@@ -303,7 +303,7 @@ def test_rollback_goes_back_twice_but_not_forth(
         assert main(["rollback", stopped, "--checkpoint", str(checkpoint), "--yes"]) == 0
         streams = capsys.readouterr()
         assert streams.out == ""
-        assert f"goes on with batch {checkpoint}" in streams.err
+        assert f"resumes with batch {checkpoint}" in streams.err
         gone = {f"{stopped}/{path}" for path in before - all_files(stopped).keys()}
         assert gone == {uri for uri in going if uri.startswith(stopped)}
     assert main(["rollback", stopped, "--checkpoint", "3", "--yes"]) == 3
@@ -353,7 +353,7 @@ def test_an_interrupted_roll_back_is_finished_by_the_same_command(
     command = ["rollback", stopped, "--checkpoint", "2", "--yes"]
     with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         assert main(command) == 130
-    assert "the same command again finishes it" in capsys.readouterr().err
+    assert "run the command again to finish it" in capsys.readouterr().err
     assert main(["rollback", stopped, "--json"]) == 0
     assert [point["checkpoint"] for point in json.loads(capsys.readouterr().out)] == [2]
     assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 2

@@ -35,6 +35,10 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
         "batch": 1,
         "query_name": "",
         "completed": "2023-11-14T22:13:20+00:00",
+        "completed_ms": 1_700_000_000_000,
+        "rows_in": 6,
+        "rows_late": 0,
+        "rows_out": 8,
         "operators": {
             "visits": {
                 "parallelism": 2,
@@ -88,24 +92,23 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                         "failure": None,
                     },
                 ],
-                "subtasks": {
-                    str(index): {
+                "subtasks": [
+                    {
+                        "subtask": index,
                         "stored_bytes": sizes[index],
-                        "statistics": {
-                            "rows_in": count,
-                            "rows_late": 0,
-                            "rows_out": count + 1,
-                            "state_bytes": sizes[index],
-                            "restore_ms": 1.0,
-                            "process_ms": 20.0,
-                            "sync_ms": 0.25,
-                            "async_ms": 1500.0,
-                            "restored_from": "worker",
-                            "backend_metrics": {},
-                        },
+                        "rows_in": count,
+                        "rows_late": 0,
+                        "rows_out": count + 1,
+                        "state_bytes": sizes[index],
+                        "restore_ms": 1.0,
+                        "process_ms": 20.0,
+                        "sync_ms": 0.25,
+                        "async_ms": 1500.0,
+                        "restored_from": "worker",
+                        "backend_metrics": {},
                     }
                     for index, count in enumerate((5, 1))
-                },
+                ],
             }
         },
         "new_bytes": sum(sizes) + newest.metadata_bytes,
@@ -230,4 +233,4 @@ def test_a_savepoint_shows_spark_s_own_files(
     assert deltas
     assert all(delta["uri"].startswith(f"{pointer}/") for delta in deltas)
     assert main(["show", pointer]) == 0
-    assert "Spark's own" in capsys.readouterr().out
+    assert "Spark's files" in capsys.readouterr().out

@@ -45,7 +45,7 @@ def test_shared_files_are_read_once_and_all_is_well(
         "checkpoints": [f"{kept.directory}/job/chk-1", f"{kept.directory}/job/chk-2"],
         "files": 5,
         "bytes": sum(file.size for file in files) + first.metadata_bytes + second.metadata_bytes,
-        "damaged": [],
+        "failed": [],
     }
     printed = verified(capsys, 0, kept.directory, *kept.options)
     assert printed["checkpoints"] == [f"{kept.directory}/job/chk-2"]
@@ -64,18 +64,18 @@ def test_all_that_is_damaged_or_gone_is_named(
     remove(gone.uri)
     flip(f"{kept.directory}/job/chk-3/_metadata")
     printed = verified(capsys, 3, "--all", kept.directory, *kept.options)
-    wrong = {file["uri"]: (file["problem"], file["bytes"]) for file in printed["damaged"]}
+    wrong = {file["uri"]: (file["problem"], file["bytes"]) for file in printed["failed"]}
     assert wrong == {
-        damaged.uri: ("damaged", damaged.size),
+        damaged.uri: ("corrupt", damaged.size),
         gone.uri: ("missing", gone.size),
-        f"{kept.directory}/job/chk-3/_metadata": ("damaged", 0),
+        f"{kept.directory}/job/chk-3/_metadata": ("corrupt", 0),
     }
-    assert all(file["uri"] in file["message"] for file in printed["damaged"])
+    assert all(file["uri"] in file["message"] for file in printed["failed"])
     assert printed["files"] == 7
     assert main(["verify", "--all", kept.directory, *kept.options]) == 3
     streams = capsys.readouterr()
     assert "2 checkpoints, 7 files" in streams.out
-    assert "3 files not as written" in streams.out
+    assert "3 files corrupt or missing" in streams.out
     assert all(uri in streams.out for uri in wrong)
 
 
@@ -102,10 +102,10 @@ def test_spark_s_files_of_savepoints_are_read_too(
     assert main(["show", pointer, "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["spark_files"]["files"]
     delta = next(file["uri"] for file in files if file["path"].endswith(".delta"))
-    assert verified(capsys, 0, pointer)["damaged"] == []
+    assert verified(capsys, 0, pointer)["failed"] == []
     flip(delta)
-    [wrong] = verified(capsys, 3, pointer)["damaged"]
-    assert (wrong["uri"], wrong["problem"]) == (delta, "damaged")
+    [wrong] = verified(capsys, 3, pointer)["failed"]
+    assert (wrong["uri"], wrong["problem"]) == (delta, "corrupt")
 
 
 def test_what_a_job_deletes_meanwhile_is_no_damage(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_it_goes_on_behind_a_checkpoint_that_it_can_t_read(
     file.write_bytes(newer)
     printed = verified(capsys, 3, *pointers)
     assert printed["checkpoints"] == pointers[1:]
-    assert [file["problem"] for file in printed["damaged"]] == ["unreadable"]
-    assert printed["damaged"][0]["uri"] == f"{pointers[0]}/_metadata"
+    assert [file["problem"] for file in printed["failed"]] == ["unreadable"]
+    assert printed["failed"][0]["uri"] == f"{pointers[0]}/_metadata"
 
 
 def test_a_store_that_fails_does_not_say_that_a_checkpoint_is_gone(faults: Faults) -> None:
@@ -180,7 +180,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(
     file = files_of(completed.metadata.streams())[0].uri
     remove(file)
     os.mkfifo(file.removeprefix("file://"))
-    [wrong] = verified(capsys, 3, f"file://{tmp_path}")["damaged"]
+    [wrong] = verified(capsys, 3, f"file://{tmp_path}")["failed"]
     assert (wrong["uri"], wrong["problem"]) == (file, "unreadable")
 
 

@@ -192,15 +192,15 @@ def test_list_shows_what_is_remembered(tmp_path: Path, capsys: pytest.CaptureFix
     rows = json.loads(capsys.readouterr().out)
     assert [row["checkpoint"] for row in rows] == [1, 2, 3, 4, 5, 6, 6, 6, 7, 8, 9, 10]
     assert [row["kind"] for row in rows if row["checkpoint"] == 6] == [
-        "given up",
-        "given up",
+        "failed attempt",
+        "failed attempt",
         "checkpoint",
     ]
     assert [row["checkpoint"] for row in rows if row.get("is_retained")] == [10]
     assert main(["list", f"file://{tmp_path}", "--history"]) == 0
     text = capsys.readouterr().out
     assert "restarted from 5 in epoch 3" in text
-    assert "given up: StorageUnavailableError: the store stands still" in text
+    assert "failed: StorageUnavailableError: the store stands still" in text
 
 
 def test_the_report_shows_what_is_remembered(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Parses the command line and picks the command."""
+"""Parser of the command line, and the entry point."""
 
 import argparse
 import os
@@ -9,25 +9,25 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.output import printable, say
+from holdfast.cli.output import print_status, printable
 from holdfast.common import SYSTEM_CLOCK, Clock, shortage_of
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.redaction import redact
 
-_WRONG_USAGE, _STORE_FAILED, _INTERRUPTED, _NOBODY_READS = 2, 3, 130, 141
+_EXIT_USAGE, _EXIT_FAILURE, _EXIT_INTERRUPTED, _EXIT_SIGPIPE = 2, 3, 130, 141
 
 _EPILOG = """\
 exit status:
   0  done
-  1  nothing was found, or what was found is not as it should be
+  1  nothing was found, or a check failed
   2  wrong usage
-  3  the store failed, a file is damaged, or something went wrong that should not
-  130, 141  interrupted; broken off because nobody reads the output any more
+  3  the store failed, a file is corrupt, or an internal error
+  130, 141  interrupted; the reader of the output has gone away
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parses the whole command line, or the words of one command, whose options may be anywhere."""
+    """Parser of the whole command line, or of one command with its options in any position."""
 
     _is_intermixed = False
 
@@ -45,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
             self._is_intermixed = False
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, without secrets of URIs among the words that it is about."""
+        """Report the error without the secrets of URIs in the arguments."""
         for word in sorted(self._words, key=len, reverse=True):
             for text in (word, word.partition("=")[2]):
                 if redact(text) != text:
@@ -55,10 +55,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     whole = _Parser(
         prog="holdfast",
-        description="Look at, check, copy, clean up and go back to the checkpoints of PySpark jobs.",
+        description="Inspect, verify, copy, clean up and restore checkpoints of PySpark jobs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for command in COMMANDS:
         command.add_to(commands)
-    whole.set_defaults(parser=whole)  # completions are made of it
+    whole.set_defaults(parser=whole)  # for completions
     return whole
 
 
@@ -74,45 +74,44 @@ def main(arguments: Sequence[str] | None = None, *, clock: Clock = SYSTEM_CLOCK)
     """Run the command.
 
     Args:
-        arguments: The words behind the program's name; None takes those of this process.
-        clock: Says how old things are.
+        arguments: The arguments; None for those of this process.
+        clock: Clock for the age of checkpoints and files.
 
     Returns:
-        Exit status: 0 done, 1 nothing found or not as it should be, 2 wrong usage, 3 the store
-        failed, a file is damaged, or something else went wrong that should not, 130 interrupted
-        from the keyboard, 141 nobody reads the output, which was broken off.
+        Exit status: 0 done, 1 nothing found or a check failed, 2 wrong usage, 3 the store failed, a file is corrupt,
+        or an internal error, 130 interrupted from the keyboard, 141 the reader of the output has gone away.
     """
     options = parser().parse_args(arguments, argparse.Namespace(clock=clock))
-    status = _NOBODY_READS
+    status = _EXIT_SIGPIPE
     try:
         status = int(options.run(options))
         sys.stdout.flush()
     except InvalidRequestError as error:
-        say(str(error))
-        return _WRONG_USAGE
+        print_status(str(error))
+        return _EXIT_USAGE
     except CheckpointError as error:
-        say(str(error))
-        return _STORE_FAILED
+        print_status(str(error))
+        return _EXIT_FAILURE
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return _EXIT_INTERRUPTED
     except BrokenPipeError:
-        _drop_output()  # who read has seen enough
+        _drop_output()
         return status
     except Exception as error:  # noqa: BLE001  # Python's own status for it would be that of "nothing found"
         shortage = shortage_of(error)
         if shortage is not None:
-            say(str(shortage))
-            return _STORE_FAILED
+            print_status(str(shortage))
+            return _EXIT_FAILURE
         for line in traceback.format_exc().splitlines():
             print(printable(line), file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:
             _drop_output()
-        return _STORE_FAILED
+        return _EXIT_FAILURE
     return status
 
 
 def _drop_output() -> None:
-    """Keep Python from complaining when it flushes at its end."""
+    """Prevent an error message when Python flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,7 @@
 """Arrow's values as JSON, without loss: bytes in base64, times in ISO 8601.
 
 Decimals are texts, and so are numbers that JSON doesn't have (`NaN`). Structs and maps with texts as keys are
-objects, or lists of pairs if a name stands there twice; other maps are lists of pairs. Days and times in
+objects, or lists of pairs if a name occurs twice; other maps are lists of pairs. Days and times in
 years without four digits are numbers.
 """
 
@@ -19,13 +19,13 @@ _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def json_value(scalar: pa.Scalar) -> Any:
-    """The value as `json` takes it."""
+    """Return the value for `json`."""
     if not scalar.is_valid:
         return None
     if isinstance(scalar, pa.DictionaryScalar | pa.ExtensionScalar):
         return json_value(scalar.value)
     if isinstance(scalar, pa.StructScalar):
-        # Not by name: two fields may have the same one.
+        # By number: two fields may have the same name.
         numbered = enumerate(scalar.type)
         return _object([[field.name, json_value(scalar[number])] for number, field in numbered])
     if isinstance(scalar, pa.MapScalar):
@@ -49,7 +49,7 @@ def _leaf(scalar: pa.Scalar) -> Any:
 
 
 def _object(pairs: list[list[Any]]) -> dict[str, Any] | list[list[Any]]:
-    """The pairs as an object, or as they are if a name stands there twice."""
+    """Return the pairs as an object, or unchanged if a name occurs twice."""
     values = dict(pairs)
     return values if len(values) == len(pairs) else pairs
 
@@ -76,24 +76,24 @@ def _date(value: int, type: pa.DataType) -> str | int:
 
 
 def _timestamp(value: int, type: pa.TimestampType) -> str | int:
-    seconds, fraction = _parts(value, type.unit)
+    seconds, fraction = _split_seconds(value, type.unit)
     try:
         text = (_EPOCH + timedelta(seconds=seconds)).isoformat()
     except OverflowError:
         return value  # a year that ISO 8601 has no four digits for
-    return f"{text}{fraction}{'' if type.tz is None else 'Z'}"
+    return f"{text}{fraction}{'Z' if type.tz else ''}"
 
 
 def _time_or_duration(value: int, type: pa.DataType) -> str:
     sign = "-" if value < 0 else ""
-    seconds, fraction = _parts(abs(value), type.unit)
+    seconds, fraction = _split_seconds(abs(value), type.unit)
     if types.is_duration(type):
         return f"{sign}PT{seconds}{fraction}S"
     return f"{_EPOCH + timedelta(seconds=seconds):%H:%M:%S}{fraction}"
 
 
-def _parts(value: int, unit: str) -> tuple[int, str]:
-    """Whole seconds, and what is behind the point as text."""
+def _split_seconds(value: int, unit: str) -> tuple[int, str]:
+    """Return whole seconds, and the fraction as text."""
     digits = _DIGITS[unit]
     seconds, fraction = divmod(value, 10**digits)
     return seconds, f".{fraction:0{digits}}" if fraction else ""

@@ -1,21 +1,19 @@
-"""How commands print: data on stdout, as a table or JSON; everything else on stderr."""
+"""Output of commands: data on stdout, as tables or JSON; everything else on stderr."""
 
-import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
+from unicodedata import combining, east_asian_width
 
-_WIDE = 1 << 16
-"""Columns that a pipe has: what reads it must find each row in one line."""
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_TIME_UNITS = ((86_400, "day"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def printable(text: str) -> str:
-    """The text with unprintable characters escaped: text from a file could steer the terminal."""
+    """Escape unprintable characters: text from a file could control the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -25,127 +23,171 @@ def printable(text: str) -> str:
 
 
 def print_line(text: str = "") -> None:
-    """Print one line, whatever is in the text."""
+    """Print a text as one line."""
     print(printable(text))
 
 
 def print_json(value: Any) -> None:
-    """Print JSON with line breaks, so that people can read it too."""
-    # JSON leaves characters from U+0080 on as they are, and some of these steer terminals.
+    """Print indented JSON."""
+    # JSON does not escape characters from U+0080 on, and some of these control terminals.
     print(json.dumps(value, indent=2, ensure_ascii=sys.stdout.isatty()))
 
 
 def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ()) -> None:
-    """Print rows with columns below each other; nothing if there are none.
+    """Print rows in aligned columns, one line each, also in a narrow terminal; nothing if there are no rows.
 
     Args:
         rows: All have the same columns in the same order; the first row names them.
-        right: Columns of numbers.
+        right: Columns to align right.
     """
     if not rows:
         return
-    # Not at the top: JSON does without it, and it takes a while to load.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    names = list(rows[0])
+    cells = [names, *([printable(cell) for cell in row.values()] for row in rows)]
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        padded = []
+        for name, cell, width in zip(names[:-1], line, widths, strict=False):
+            padding = " " * (width - _width(cell))
+            padded.append(padding + cell if name in right else cell + padding)
+        last = line[-1]
+        if names[-1] in right:
+            last = " " * (widths[-1] - _width(last)) + last
+        print_line("  ".join([*padded, last]))
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in rows[0]:
-        is_number = column in right
-        justify: Literal["left", "right"] = "right" if is_number else "left"
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=is_number)
-    for row in rows:
-        table.add_row(
-            *(Text(printable(cell)) for cell in row.values())
-        )  # no markup: brackets are data
-    seen = sys.stdout.isatty()
-    drawn = io.StringIO()  # on stdout itself rich ends the process if nobody reads
-    Console(file=drawn, force_terminal=seen, width=None if seen else _WIDE, highlight=False).print(
-        table
+
+def _width(text: str) -> int:
+    """Return the number of terminal columns that a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
+        for character in text
     )
-    print(drawn.getvalue(), end="")
-
-
-def print_lines(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ()) -> None:
-    """Print rows with columns below each other, each in one line, however wide the terminal is.
-
-    The last column can so be copied as a whole. Arguments are those of `print_table`.
-    """
-    if not rows:
-        return
-    rows = [{name: printable(cell) for name, cell in row.items()} for row in rows]
-    *aligned, last = rows[0]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in aligned}
-    for row in [{name: name for name in rows[0]}, *rows]:
-        cells = [f"{row[name]:{'>' if name in right else '<'}{widths[name]}}" for name in aligned]
-        print_line("  ".join([*cells, row[last]]))
 
 
 def print_pairs(pairs: Mapping[str, str]) -> None:
-    """Print names and their values, a line each, however wide the terminal is."""
+    """Print names and values, a line for each line of a value."""
     width = max((len(printable(name)) for name in pairs), default=0)
     for name, text in pairs.items():
         for number, line in enumerate(text.splitlines()):
             print_line(f"  {'' if number else printable(name):{width}}  {line}")
 
 
-def say(message: str) -> None:
-    """Tell people something on stderr."""
+def print_status(message: str) -> None:
+    """Print a message on stderr."""
     print(printable(f"holdfast: {message}"), file=sys.stderr)
 
 
+def print_list(heading: str, lines: Iterable[str]) -> None:
+    """Print a heading and indented lines on stderr."""
+    print_status(heading)
+    for line in lines:
+        print_status(f"  {line}")
+
+
 @contextmanager
-def told_when_interrupted(way_out: str) -> Iterator[None]:
-    """If the block is interrupted from the keyboard, say what to do then."""
+def interrupt_hint(hint: str) -> Iterator[None]:
+    """Print a hint if the block is interrupted from the keyboard."""
     try:
         yield
     except KeyboardInterrupt:
-        say(f"interrupted; {way_out}")
+        print_status(f"interrupted; {hint}")
         raise
 
 
-def time_text(ms: int) -> str:
-    """Milliseconds since 1970 as ISO 8601 in UTC, to the second."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+def write_and_print(
+    options: Namespace,
+    write: Callable[[], str],
+    values: Mapping[str, Any],
+    *,
+    hint: str,
+    next_step: str,
+) -> None:
+    """Write a planned savepoint, unless this is a dry run, and print its pointer.
+
+    Args:
+        options: The command's options, with `dry_run` and `json`.
+        write: Writes the savepoint; returns the pointer.
+        values: Further values for the output as JSON.
+        hint: Advice after an interrupt.
+        next_step: Advice for the use of the savepoint.
+    """
+    pointer = None
+    if options.dry_run:
+        print_status("nothing was written")
+    else:
+        with interrupt_hint(hint):
+            pointer = write()
+        print_status(next_step)
+    if options.json:
+        print_json({"pointer": pointer, **values})
+    elif pointer is not None:
+        print(pointer)
 
 
-def bytes_text(count: int) -> str:
-    """A number of bytes for people, such as `1.5 GiB`."""
+def minute_text(time: str) -> str:
+    """Shorten a time in ISO 8601 and UTC to the minute."""
+    return second_text(time)[:16]
+
+
+def second_text(time: str) -> str:
+    """Format a time in ISO 8601 and UTC for people, to the second."""
+    return time.replace("T", " ").removesuffix("+00:00")
+
+
+def bytes_text(count: float) -> str:
+    """Format a number of bytes, such as `1.5 GiB`."""
     value = float(count)
-    for unit in _UNITS[:-1]:
-        if value < 1024:  # of the next unit
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+    for unit in _BYTE_UNITS[:-1]:
+        if value < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
-    return f"{value:.1f} {_UNITS[-1]}"
+    return f"{value:.1f} {_BYTE_UNITS[-1]}"
 
 
-def age_text(seconds: float) -> str:
-    """How long ago something was, for people, such as `3 h`."""
-    whole = max(0, int(seconds))
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if whole >= 2 * length:
-            return f"{whole // length} {unit}"
-    return f"{whole} s"
+def ms_text(ms: float) -> str:
+    """Format a duration, such as `41 ms` or `1.2 s`."""
+    if ms < 10:
+        return f"{ms:.1f} ms"
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    return span_text(ms / 1000)
+
+
+def span_text(seconds: float) -> str:
+    """Format a time span in its two largest units, such as `3 min 5 s`."""
+    rest = max(0, int(seconds))
+    words = []
+    for length, unit in _TIME_UNITS:
+        count, rest = divmod(rest, length)
+        if count:
+            plural = "s" if unit == "day" and count > 1 else ""
+            words.append(f"{count} {unit}{plural}")
+        elif words:
+            break  # the next unit would be far smaller
+    return " ".join(words[:2]) or "0 s"
 
 
 def count_text(count: int, noun: str) -> str:
-    """A count with its noun, such as `3 files`."""
+    """Format a count with its noun, such as `3 files`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @contextmanager
-def progress(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+def progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar while the block runs, if stderr is a terminal.
 
     Args:
-        what: What is being done.
-        total_bytes: How much there is to do.
+        title: Text before the bar.
+        total_bytes: Number of bytes to process.
 
     Yields:
-        A function that is told of each number of bytes that were done; any thread may call it.
+        A function to call with each number of processed bytes, from any thread.
     """
-    # Not at the top: it takes a while to load.
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415  # takes a while to load
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         DownloadColumn,
@@ -164,5 +206,5 @@ def progress(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(what, total=total_bytes)
+        task = bar.add_task(title, total=total_bytes)
         yield lambda count: bar.advance(task, count)

@@ -1,6 +1,6 @@
-"""Files of settings such as spark-defaults.conf, read and written as Spark does: by Java's rules.
+"""Files of settings such as spark-defaults.conf, parsed and written by Java's rules, as Spark does.
 
-Spark cuts spaces off the ends of a value: these alone can't be written.
+Spark strips spaces at the ends of a value, so these can't be written.
 """
 
 import re
@@ -12,8 +12,8 @@ _SPACE = " \t\f"
 _SHORT = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def parsed(text: str) -> dict[str, str]:
-    """The settings in the text of such a file: each line has a key and a value, with a space, `=` or `:` between."""
+def parse_properties(text: str) -> dict[str, str]:
+    """Parse the text of such a file: lines of a key and a value, separated by a space, `=` or `:`."""
     settings: dict[str, str] = {}
     lines = iter(text.split("\n"))
     for first in lines:
@@ -24,27 +24,31 @@ def parsed(text: str) -> dict[str, str]:
             line = line[:-1] + next(lines, "").lstrip(_SPACE)
         separator = _SEPARATOR.match(line)
         if separator is not None:
-            settings[_unescaped(separator[1])] = _unescaped(line[separator.end() :]).strip(_SPACE)
+            settings[_unescape(separator[1])] = _unescape(line[separator.end() :]).strip(_SPACE)
     return settings
 
 
-def line_of(key: str, value: str) -> str:
-    """A setting as a line of such a file; unprintable characters are escaped."""
+def properties_line(key: str, value: str) -> str:
+    """Format a setting as a line of such a file; unprintable characters are escaped."""
     escaped = value.replace("\\", "\\\\")
     if escaped.startswith(("=", ":")):
         escaped = f"\\{escaped}"
-    return f"{key} {''.join(character if character.isprintable() else _code(character) for character in escaped)}"
+    return f"{key} {''.join(character if character.isprintable() else _escape(character) for character in escaped)}"
 
 
-def _unescaped(text: str) -> str:
-    def meant(escape: re.Match[str]) -> str:
-        what = escape[1]
-        return chr(int(what[1:], 16)) if len(what) > 1 else _SHORT.get(what, what)
+def _unescape(text: str) -> str:
+    def character_of(escape: re.Match[str]) -> str:
+        code = escape[1]
+        return chr(int(code[1:], 16)) if len(code) > 1 else _SHORT.get(code, code)
 
-    # Java has two codes for a character beyond U+FFFF.
-    return _ESCAPE.sub(meant, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    # Java uses two codes for a character above U+FFFF.
+    return (
+        _ESCAPE.sub(character_of, text)
+        .encode("utf-16", "surrogatepass")
+        .decode("utf-16", "replace")
+    )
 
 
-def _code(character: str) -> str:
+def _escape(character: str) -> str:
     codes = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{codes[start : start + 4]}" for start in range(0, len(codes), 4))

@@ -1,13 +1,20 @@
 """Parts of a checkpoint that depend on Spark: the query's progress, the job's history, and in savepoints Spark's files.
 
 The driver writes them; commands and savepoints read them, without PySpark. `progress`, `spark_files` and `history_format`
-each have a format. `history` has the statistics of deleted checkpoints, `savepoint_files` lists, verifies and copies all
-files of a checkpoint, `subtask_table` makes a table of subtasks. Start with `progress`.
+each have a format. `checkpoint_view` is the view of a checkpoint in commands, `history` has the statistics of deleted
+checkpoints, `savepoint_files` lists, verifies and copies all files of a checkpoint, `subtask_table` makes a table of subtasks.
+Start with `progress`.
 """
 
+from holdfast.spark_progress.checkpoint_view import (
+    CheckpointView,
+    OperatorView,
+    SubtaskView,
+    add_known,
+    iso_time,
+)
 from holdfast.spark_progress.history import (
     History,
-    Restart,
     checkpoint_statistics,
     history_of,
     next_history,
@@ -52,20 +59,24 @@ __all__ = [
     "SPARK",
     "SPARK_FILES",
     "CheckpointStatistics",
+    "CheckpointView",
     "FailedAttempt",
     "History",
     "OperatorStatistics",
-    "Restart",
+    "OperatorView",
     "SparkFile",
     "SparkFiles",
     "SparkFilesComparison",
     "SparkProgress",
+    "SubtaskView",
+    "add_known",
     "all_streams",
     "checkpoint_statistics",
     "compare_spark_files",
     "copy_savepoint",
     "directories_of",
     "history_of",
+    "iso_time",
     "logged_times",
     "next_history",
     "plan_of",

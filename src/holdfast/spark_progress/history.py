@@ -5,13 +5,17 @@ its own follow from the rest of its metadata. So only `_metadata` is written, an
 the history of the checkpoint that it was rolled back to.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import checkpoint_size
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 from holdfast.locations.storages import CompletedCheckpoint
+from holdfast.spark_progress.checkpoint_view import iso_time
 from holdfast.spark_progress.history_format import (
     HISTORY,
     NO_HISTORY,
@@ -60,6 +64,38 @@ class History:
 
     checkpoints: tuple[CheckpointStatistics, ...] = ()
     failed_attempts: tuple[FailedAttempt, ...] = ()
+
+    def checkpoint_rows(self, retained: Collection[int]) -> list[dict[str, Any]]:
+        """Return a row for each checkpoint, oldest first, as commands and the report show them.
+
+        Args:
+            retained: Ids of the checkpoints that were not deleted.
+        """
+        restarts = {restart.checkpoint: restart for restart in self.restarts}
+        rows = []
+        for statistics in self.checkpoints:
+            restart = restarts.get(statistics.checkpoint)
+            rows.append(
+                msgspec.structs.asdict(statistics)
+                | {
+                    "completed": iso_time(statistics.completed_ms),
+                    "operators": {
+                        uid: msgspec.structs.asdict(operator)
+                        for uid, operator in sorted(statistics.operators.items())
+                    },
+                    "is_retained": statistics.checkpoint in retained,
+                    "restored_checkpoint": restart.restored_checkpoint if restart else None,
+                    "claims": restart.claims if restart else 0,
+                }
+            )
+        return rows
+
+    def attempt_rows(self) -> list[dict[str, Any]]:
+        """Return a row for each failed attempt, oldest first."""
+        return [
+            msgspec.structs.asdict(attempt) | {"failed": iso_time(attempt.failed_ms)}
+            for attempt in self.failed_attempts
+        ]
 
     @property
     def restarts(self) -> list[Restart]:

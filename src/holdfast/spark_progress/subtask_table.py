@@ -1,14 +1,12 @@
 """Statistics of the subtasks of a checkpoint, as an Arrow table."""
 
-from collections.abc import Iterator
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.locations.coordination import find_checkpoint
-from holdfast.locations.metadata import CheckpointMetadata
-from holdfast.spark_progress.progress import SPARK, progress_of
+from holdfast.spark_progress.checkpoint_view import CheckpointView
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,24 +44,20 @@ def subtasks(pointer: str | PathLike[str]) -> "pa.Table":
             ("rows_late", pa.int64()),
         ]
     )
-    metadata = find_checkpoint(pointer).metadata
-    return pa.Table.from_pylist(list(_subtask_rows(metadata)), schema)
-
-
-def _subtask_rows(metadata: CheckpointMetadata) -> Iterator[dict[str, Any]]:
-    has_progress = SPARK in metadata.coordinator_states
-    batch = progress_of(metadata).batch_id if has_progress else None
-    for uid, operator in metadata.operators.items():
-        for subtask, state in sorted(operator.subtasks.items()):
-            counted = state.statistics
-            yield (msgspec.structs.asdict(counted) if counted else {}) | {
-                "job": metadata.job_id,
-                "checkpoint": metadata.checkpoint_id,
-                "batch": batch,
-                "completed": metadata.created_ms,
-                "operator": uid,
-                "parallelism": operator.parallelism,
-                "max_parallelism": operator.max_parallelism,
-                "subtask": subtask,
-                "stored_bytes": state.stored_bytes,
-            }
+    checkpoint = CheckpointView.of(find_checkpoint(pointer))
+    rows = [
+        msgspec.structs.asdict(subtask)
+        | {
+            "job": checkpoint.job,
+            "checkpoint": checkpoint.checkpoint,
+            "batch": checkpoint.batch,
+            "completed": checkpoint.completed_ms,
+            "operator": uid,
+            "parallelism": operator.parallelism,
+            "max_parallelism": operator.max_parallelism,
+            "restored_from": subtask.restored_from if subtask.is_recorded else None,
+        }
+        for uid, operator in checkpoint.operators.items()
+        for subtask in operator.subtasks
+    ]
+    return pa.Table.from_pylist(rows, schema)

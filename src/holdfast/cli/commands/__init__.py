@@ -1,6 +1,6 @@
 """The commands, a module each with `add_to(commands)`; `COMMANDS` has their order.
 
-The command line calls them; a new command is a module here and a line there.
+A new command is a module here and an entry in `COMMANDS`.
 """
 
 from holdfast.cli.commands import (

@@ -1,21 +1,25 @@
-"""`holdfast cat`: what is in a state."""
+"""`holdfast cat`: the elements of a state."""
 
 import argparse
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import add_command
-from holdfast.cli.output import bytes_text, say
-from holdfast.cli.pointed_checkpoint import POINTER_HELP, follow, pointed
-from holdfast.cli.printed_rows import add_rows, cell_text, element_cell, print_rows
-from holdfast.cli.stores import add_stores
+from holdfast.cli.options import (
+    POINTER_HELP,
+    add_command,
+    add_stores,
+    resolve_checkpoint,
+    retry_if_deleted,
+)
+from holdfast.cli.output import bytes_text, print_status
+from holdfast.cli.rows import add_rows, cell_text, element_cell, print_rows
 from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
 from holdfast.locations.storages import CompletedCheckpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 _NUMBERS = ("subtasks", "stored_elements", "bytes", "subtask", "partition", "key_group")
 
@@ -28,9 +32,9 @@ def add_to(commands: "Commands") -> None:
         cat_command,
         help="print states of a checkpoint or savepoint as rows",
         description=(
-            "Print the elements of a state as rows; without a state, what states there are.\n\n"
-            "Neither the job nor its classes are needed. In JSON, bytes are in base64, times in ISO\n"
-            "8601, decimals are texts; as a table, long values are cut."
+            "Print the elements of a state as rows; without a state, list the states.\n\n"
+            "The job and its classes are not needed. JSON has bytes in base64, times in ISO 8601, and\n"
+            "decimals as text; tables have long values truncated."
         ),
         examples="""
             holdfast cat file:///data/holdfast/job/chk-12
@@ -45,20 +49,21 @@ def add_to(commands: "Commands") -> None:
     command.add_argument(
         "--raw",
         choices=("operator", "keyed"),
-        help="the operator's raw state instead, in partitions or by key group",
+        help="the operator's raw state instead, by partition or by key group",
     )
     command.add_argument(
-        "--kind", help="the state's kind, where operator state and keyed state have one name"
+        "--kind",
+        help="kind of the state, if an operator state and a keyed state have the same name",
     )
     command.add_argument(
         "--key",
         action="append",
         type=_named_value,
         metavar="NAME[=VALUE]",
-        help="only the rows of this key, without reading others; once for each of its columns, with the value as this "
-        "command prints it; NAME alone is null",
+        help="only the rows of this key, without reading others; once for each of its columns, with the value as "
+        "printed by this command; NAME without a value is null",
     )
-    command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
+    command.add_argument("--subtask", type=int, metavar="N", help="only the state of this subtask")
     add_rows(command)
     add_stores(command)
 
@@ -71,29 +76,29 @@ def cat_command(options: argparse.Namespace) -> int:
         CheckpointError: The state can't be read.
     """
     try:
-        checkpoint = pointed(options, options.pointer)
+        checkpoint = resolve_checkpoint(options, options.pointer)
     except CheckpointNotFoundError as error:
-        say(str(error))
+        print_status(str(error))
         return 1
-    return follow(
+    return retry_if_deleted(
         options, options.pointer, checkpoint, lambda checkpoint: _print(options, checkpoint)
     )
 
 
 def _print(options: argparse.Namespace, checkpoint: CompletedCheckpoint) -> int:
     pointer = checkpoint.location.external_pointer
-    is_there, batches = _asked_for(options, pointer)
+    exists, batches = _select(options, pointer)
     cell = _state_cell if _is_listing(options) else element_cell
-    if options.json:  # whose rows are printed as they are read
+    if options.json:  # rows are printed while they are read
         batches = _until_deleted(batches, pointer)
-    is_any = print_rows(options, batches, right=_NUMBERS, cell=cell)
-    if is_there and not is_any:
-        say("it is empty" if options.key is None else "nothing is kept for that key")
-    return 0 if is_there else 1
+    has_rows = print_rows(options, batches, right=_NUMBERS, cell=cell)
+    if exists and not has_rows:
+        print_status("it is empty" if options.key is None else "the state has no rows of that key")
+    return 0 if exists else 1
 
 
 def _until_deleted(batches: "Iterable[pa.RecordBatch]", pointer: str) -> "Iterator[pa.RecordBatch]":
-    """The batches; a missing file is another error once rows were printed, so that none are printed twice."""
+    """Yield batches; after the first rows a missing file is an error without a retry, so that no rows are printed twice."""
     has_rows = False
     try:
         for batch in batches:
@@ -103,18 +108,15 @@ def _until_deleted(batches: "Iterable[pa.RecordBatch]", pointer: str) -> "Iterat
         if not has_rows:
             raise
         message = (
-            f"the rows that were printed are not all: a file of the state is gone ({error}); if the job "
-            "has deleted this checkpoint meanwhile, repeat the command with the job's directory"
+            f"the printed rows are not complete: a file of the state is missing ({error}); if the job has "
+            "deleted this checkpoint in the meantime, repeat the command with the job's directory"
         )
         raise StorageUnavailableError(message, pointer) from error
 
 
-def _asked_for(
-    options: argparse.Namespace, pointer: str
-) -> "tuple[bool, Iterable[pa.RecordBatch]]":
-    """Whether the state or checkpoint that is asked for exists, and its rows, which may be none."""
-    # Not at the top: the other commands need no Arrow.
-    from holdfast.backends.inspection import readable_state, states  # noqa: PLC0415
+def _select(options: argparse.Namespace, pointer: str) -> "tuple[bool, Iterable[pa.RecordBatch]]":
+    """Return whether the selected state exists, and its rows."""
+    from holdfast.backends.inspection import readable_state, states  # noqa: PLC0415  # loads Arrow
 
     if _is_listing(options):
         table = states(pointer)
@@ -127,21 +129,21 @@ def _asked_for(
         kind=options.kind,
         key=None if options.key is None else dict(options.key),
     )
-    # A broadcast state is the same in every subtask; one copy of it is read.
-    is_any = options.subtask is None or not readable.has_subtasks
-    parts = [part for part in readable.parts if is_any or part.subtask == options.subtask]
+    # A broadcast state is the same in every subtask; one copy is read.
+    is_unfiltered = options.subtask is None or not readable.has_subtasks
+    parts = [part for part in readable.parts if is_unfiltered or part.subtask == options.subtask]
     if not parts and readable.parts:
-        there = ", ".join(
+        subtasks = ", ".join(
             str(subtask) for subtask in dict.fromkeys(part.subtask for part in readable.parts)
         )
-        say(f"nothing of subtask {options.subtask}; there are {there}")
+        print_status(f"no state of subtask {options.subtask}; subtasks with state: {subtasks}")
     return bool(parts), readable.batches(parts)
 
 
 def _is_listing(options: argparse.Namespace) -> bool:
-    """Whether no state is named."""
-    asked = (options.operator, options.raw, options.kind, options.key)
-    return all(argument is None for argument in asked)
+    """Return whether to list states."""
+    selection = (options.operator, options.raw, options.kind, options.key)
+    return all(argument is None for argument in selection)
 
 
 def _state_cell(name: str, value: Any) -> str:
@@ -155,5 +157,5 @@ def _state_cell(name: str, value: Any) -> str:
 def _named_value(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
     if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither NAME=VALUE nor NAME, for null")
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, or NAME for null, got {text!r}")
     return name, value if equals else None

@@ -1,14 +1,14 @@
-"""`holdfast completion`: what shells need to complete the command."""
+"""`holdfast completion`: scripts for completion in shells."""
 
 import argparse
 from typing import TYPE_CHECKING
 
 import shtab
 
-from holdfast.cli.command import add_command
+from holdfast.cli.options import add_command
 
 if TYPE_CHECKING:
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 
 def add_to(commands: "Commands") -> None:

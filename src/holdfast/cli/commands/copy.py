@@ -3,24 +3,30 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import add_command, add_json
+from holdfast.cli.options import (
+    POINTER_HELP,
+    add_command,
+    add_json,
+    add_stores,
+    configure_stores,
+    resolve_checkpoint,
+    retry_if_deleted,
+)
 from holdfast.cli.output import (
     bytes_text,
     count_text,
+    interrupt_hint,
     print_json,
+    print_status,
     progress,
-    say,
-    told_when_interrupted,
 )
-from holdfast.cli.pointed_checkpoint import POINTER_HELP, follow, pointed
-from holdfast.cli.stores import add_stores, use_stores
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations.coordination import files_of
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import all_streams, copy_savepoint
 
 if TYPE_CHECKING:
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 
 def add_to(commands: "Commands") -> None:
@@ -31,10 +37,9 @@ def add_to(commands: "Commands") -> None:
         copy_command,
         help="copy a checkpoint or savepoint to another directory, of any store",
         description=(
-            "Copy a checkpoint or savepoint with all files that it leads to, wherever they\n"
-            "are, into a savepoint that holds everything itself. Every byte is verified\n"
-            "while it is read. The copy exists once it is whole; if anything fails before,\n"
-            "nothing is left of it."
+            "Copy a checkpoint or savepoint with all files that it refers to into a\n"
+            "self-contained savepoint. Checksums are verified while files are read. The copy\n"
+            "is published once it is complete; after a failure no files are left."
         ),
         examples="""
             holdfast copy file:///data/savepoints/savepoint-totals-0a1b2c3d4e5f s3://bucket/savepoints
@@ -42,27 +47,29 @@ def add_to(commands: "Commands") -> None:
         """,
     )
     command.add_argument("pointer", help=POINTER_HELP)
-    command.add_argument("target", help="URI of the directory to make the savepoint in")
+    command.add_argument("target", help="URI of the directory for the savepoint")
     add_json(command, "one object")
     add_stores(command)
 
 
 def copy_command(options: argparse.Namespace) -> int:
     """Copy the checkpoint or savepoint, and print the URI of the copy."""
-    use_stores(options, options.target)
+    configure_stores(options, options.target)
     try:
-        checkpoint = pointed(options, options.pointer)
+        checkpoint = resolve_checkpoint(options, options.pointer)
     except CheckpointNotFoundError as error:
-        say(str(error))
+        print_status(str(error))
         return 1
 
-    def copied(checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, CompletedCheckpoint]:
+    def copy_verified(
+        checkpoint: CompletedCheckpoint,
+    ) -> tuple[CompletedCheckpoint, CompletedCheckpoint]:
         total = sum(file.size for file in files_of(all_streams(checkpoint)))
-        way_out = "if files are left, `holdfast clean --savepoint-dir` deletes them"
-        with told_when_interrupted(way_out), progress("copying", total) as advance:
+        hint = "if files are left, `holdfast clean --savepoint-dir` deletes them"
+        with interrupt_hint(hint), progress("copying", total) as advance:
             return checkpoint, copy_savepoint(checkpoint, options.target, on_bytes=advance)
 
-    checkpoint, copy = follow(options, options.pointer, checkpoint, copied)
+    checkpoint, copy = retry_if_deleted(options, options.pointer, checkpoint, copy_verified)
     files = files_of(all_streams(checkpoint))
     pointer = copy.location.external_pointer
     size = sum(file.size for file in files) + copy.metadata_bytes
@@ -77,5 +84,7 @@ def copy_command(options: argparse.Namespace) -> int:
         )
     else:
         print(pointer)
-        say(f"copied and verified {count_text(len(files) + 1, 'file')}, {bytes_text(size)}")
+        print_status(
+            f"copied and verified {count_text(len(files) + 1, 'file')}, {bytes_text(size)}"
+        )
     return 0

@@ -1,14 +1,20 @@
-"""`holdfast diff`: how two checkpoints differ."""
+"""`holdfast diff`: the differences between two checkpoints."""
 
 import argparse
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import add_command, add_json
+from holdfast.cli.commands.listing import checkpoint_row
+from holdfast.cli.options import (
+    POINTER_HELP,
+    add_command,
+    add_json,
+    add_stores,
+    resolve_checkpoint,
+    retry_if_deleted,
+)
 from holdfast.cli.output import bytes_text, count_text, print_json, print_line, print_pairs
-from holdfast.cli.pointed_checkpoint import POINTER_HELP, follow, pointed, progress_in, summary
-from holdfast.cli.stores import add_stores
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CompletedCheckpoint
@@ -19,20 +25,21 @@ from holdfast.spark_progress import (
     SparkFilesComparison,
     all_streams,
     compare_spark_files,
+    progress_of,
     spark_files_of,
 )
 
 if TYPE_CHECKING:
     from holdfast.backends.inspection import FileComparison
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
-_SHOWN = 8
-"""Subtasks that are named."""
+_MAX_SUBTASKS = 8
+"""Number of subtasks to list."""
 
 _TIME = "batchTimestampMs"
 
 _FORMS = "forms"
-"""Texts that only tell types of classes apart: long, and not for people."""
+"""Long texts that distinguish types of classes, and are not readable."""
 
 
 def add_to(commands: "Commands") -> None:
@@ -44,10 +51,10 @@ def add_to(commands: "Commands") -> None:
         help="compare two checkpoints or savepoints",
         description=(
             "Compare two checkpoints or savepoints: operators and states, how they are\n"
-            "stored and which subtask has them, where the query stood, what sinks have\n"
-            "noted, Spark's files of savepoints, and which files both lead to. Files are\n"
-            "compared by their checksums: a copy is like what it was made of. Status 0 if\n"
-            "they are alike, 1 if they differ, as that of diff(1)."
+            "stored and in which subtask, the progress of the query, the states of sinks,\n"
+            "Spark's files of savepoints, and shared files. Files are compared by their\n"
+            "checksums, so a copy is equal to its original. As with diff(1), status 0 means\n"
+            "equal, and 1 different."
         ),
         examples="""
             holdfast diff file:///data/holdfast/totals/chk-11 file:///data/holdfast/totals/chk-12
@@ -55,19 +62,23 @@ def add_to(commands: "Commands") -> None:
         """,
     )
     command.add_argument("first", help=POINTER_HELP)
-    command.add_argument("second", help="the same for the other one")
+    command.add_argument("second", help="the same for the second")
     add_json(command, "one object with everything")
     add_stores(command)
 
 
 def diff_command(options: argparse.Namespace) -> int:
-    """Print the differences; the status is 0 if there are none, else 1."""
-    first, second = (pointed(options, pointer) for pointer in (options.first, options.second))
-    comparison = follow(
+    """Print the differences; the status is 1 if there are any, else 0."""
+    first, second = (
+        resolve_checkpoint(options, pointer) for pointer in (options.first, options.second)
+    )
+    comparison = retry_if_deleted(
         options,
         options.first,
         first,
-        lambda one: follow(options, options.second, second, lambda other: _compared(one, other)),
+        lambda old: retry_if_deleted(
+            options, options.second, second, lambda new: _compare(old, new)
+        ),
     )
     if options.json:
         print_json(comparison)
@@ -76,9 +87,8 @@ def diff_command(options: argparse.Namespace) -> int:
     return 0 if comparison["is_same"] else 1
 
 
-def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[str, Any]:
-    # Not at the top: it takes a while to load Arrow, and other commands need none.
-    from holdfast.backends.inspection import (  # noqa: PLC0415
+def _compare(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[str, Any]:
+    from holdfast.backends.inspection import (  # noqa: PLC0415  # loads Arrow
         compare_files,
         compare_states,
         compare_subtasks,
@@ -88,21 +98,24 @@ def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[s
     differences = compare_states(*metadata)
     subtasks = compare_subtasks(*metadata)
     coordinator_states = _other_coordinator_states(*metadata)
-    # Where only one is a savepoint, it is the state of operators that both have.
+    # If only one is a savepoint, only the state of operators is compared.
     both = (first, second)
-    are_savepoints = all(
+    has_spark_files = all(
         SPARK_FILES in checkpoint.metadata.coordinator_states for checkpoint in both
     )
-    spark_files = _compared_spark_files(*both) if are_savepoints else None
+    spark_files = _compare_spark_files(*both) if has_spark_files else None
     streams = [
-        all_streams(checkpoint) if are_savepoints else checkpoint.metadata.streams()
+        all_streams(checkpoint) if has_spark_files else checkpoint.metadata.streams()
         for checkpoint in both
     ]
     files = compare_files(*streams)
     progress = {
         name: [before, after]
         for name, before, after in zip(
-            ("job", "batch", "query_id", "offsets"), _stood(first), _stood(second), strict=True
+            ("job", "batch", "query_id", "offsets"),
+            _position(first),
+            _position(second),
+            strict=True,
         )
         if before != after
     }
@@ -110,8 +123,8 @@ def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[s
         "is_same": not (differences or subtasks or coordinator_states or progress)
         and (spark_files is None or spark_files.is_same)
         and files.is_same,
-        "first": summary(first),
-        "second": summary(second),
+        "first": checkpoint_row(first),
+        "second": checkpoint_row(second),
         "progress": progress,
         "operators": [asdict(difference) for difference in differences],
         "subtasks": subtasks,
@@ -122,13 +135,13 @@ def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[s
 
 
 def _other_coordinator_states(first: CheckpointMetadata, second: CheckpointMetadata) -> list[str]:
-    """Names of the coordinator's states that differ; without Spark's own, which are compared apart, and the history."""
+    """Return the names of coordinator states that differ, without the history and the states of Spark."""
     old, new = first.coordinator_states, second.coordinator_states
     names = sorted((old.keys() | new.keys()) - {SPARK, SPARK_FILES, HISTORY})
     return [name for name in names if old.get(name) != new.get(name)]
 
 
-def _compared_spark_files(
+def _compare_spark_files(
     first: CompletedCheckpoint, second: CompletedCheckpoint
 ) -> SparkFilesComparison:
     old, new = (
@@ -138,24 +151,24 @@ def _compared_spark_files(
     return compare_spark_files(old, new)
 
 
-def _stood(checkpoint: CompletedCheckpoint) -> tuple[Any, ...]:
-    """Where a query stood: its job, and its batch, id and offsets if it was one of Spark's."""
-    progress = progress_in(checkpoint)
+def _position(checkpoint: CompletedCheckpoint) -> tuple[Any, ...]:
+    """Return the job, and batch, query id and offsets if a Spark query took the checkpoint."""
     job = checkpoint.metadata.job_id
-    if progress is None:
+    if SPARK not in checkpoint.metadata.coordinator_states:
         return job, None, None, None
+    progress = progress_of(checkpoint.metadata)
     return job, progress.batch_id, progress.query_id, progress.offsets
 
 
 def _files(files: "FileComparison") -> dict[str, Any]:
-    def listed(some: tuple[FileStateHandle, ...]) -> list[dict[str, Any]]:
-        return [{"uri": file.uri, "bytes": file.size} for file in some]
+    def file_rows(handles: tuple[FileStateHandle, ...]) -> list[dict[str, Any]]:
+        return [{"uri": file.uri, "bytes": file.size} for file in handles]
 
     return {
-        "only_first": listed(files.only_first),
-        "only_second": listed(files.only_second),
-        "shared": listed(files.shared),
-        "copies": listed(files.copies),
+        "only_first": file_rows(files.only_first),
+        "only_second": file_rows(files.only_second),
+        "shared": file_rows(files.shared),
+        "copies": file_rows(files.copies),
         "inline_differs": files.inline_differs,
     }
 
@@ -167,7 +180,7 @@ def _print(comparison: dict[str, Any]) -> None:
             f"{side}: {checkpoint['kind']} {checkpoint['checkpoint']}, {checkpoint['pointer']}"
         )
     if comparison["is_same"]:
-        print_line("alike: the same states, bytes and progress")
+        print_line("equal: the same states, bytes and progress")
         return
     kinds = ("progress", "operators", "subtasks", "coordinator_states", "spark_files")
     if any(comparison[kind] for kind in kinds):
@@ -179,9 +192,9 @@ def _print(comparison: dict[str, Any]) -> None:
             _print_change(name.removesuffix("_id"), before, after)
     _print_operators(comparison["operators"])
     for uid, indices in comparison["subtasks"].items():
-        print_line(f"operator {uid}: other state in {_subtasks_text(indices)}")
+        print_line(f"operator {uid}: different state in {_subtasks_text(indices)}")
     for name in comparison["coordinator_states"]:
-        print_line(f"{name}: not the same")
+        print_line(f"{name}: different")
     if comparison["spark_files"] is not None:
         _print_spark_files(comparison["spark_files"])
     _print_files(comparison["files"])
@@ -189,45 +202,45 @@ def _print(comparison: dict[str, Any]) -> None:
 
 def _print_operators(operators: list[dict[str, Any]]) -> None:
     for operator in operators:
-        what = (
+        subject = (
             f"state {operator['state']} of {operator['operator']}"
             if operator["state"]
             else f"operator {operator['operator']}"
         )
         if operator["change"] != "changed":
-            print_line(f"{what}: {operator['change']}")
+            print_line(f"{subject}: {operator['change']}")
         changes = operator["changes"]
         for name, (before, after) in changes.items():
             if name != _FORMS:
-                _print_change(f"{what}: {name.replace('_', ' ')}", before, after)
-            elif "arrow_type" not in changes:  # else that shows what is different
-                print_line(f"{what}: its classes have other fields, defaults or types")
+                _print_change(f"{subject}: {name.replace('_', ' ')}", before, after)
+            elif "arrow_type" not in changes:  # else that shows the difference
+                print_line(f"{subject}: its classes have different fields, defaults or types")
 
 
 def _subtasks_text(indices: list[int]) -> str:
-    shown = ", ".join(map(str, indices[:_SHOWN]))
-    more = f" and {len(indices) - _SHOWN} more" if len(indices) > _SHOWN else ""
+    shown = ", ".join(map(str, indices[:_MAX_SUBTASKS]))
+    more = f" and {len(indices) - _MAX_SUBTASKS} more" if len(indices) > _MAX_SUBTASKS else ""
     return f"{'subtask' if len(indices) == 1 else 'subtasks'} {shown}{more}"
 
 
 def _print_spark_files(files: dict[str, Any]) -> None:
     if files["is_committed"] is not None:
-        _print_change("Spark has noted the batch as done", *files["is_committed"])
+        _print_change("batch is committed in Spark's log", *files["is_committed"])
     for name, (before, after) in files["settings"].items():
         _print_change(name, before, after)
     if files["paths"]:
-        print_line(f"Spark's own: {count_text(len(files['paths']), 'file')} not the same")
+        print_line(f"Spark's files: {count_text(len(files['paths']), 'file')} different")
 
 
 def _print_offsets(before: str, after: str) -> None:
-    """Print how two entries of Spark's offset log differ; the time only if nothing else does."""
+    """Print the differences of two entries of Spark's offset log; the time only if it is the only one."""
     try:
         old, new = _entry(before), _entry(after)
-    except (ValueError, TypeError, AttributeError):  # no entry as Spark writes it
+    except (ValueError, TypeError, AttributeError):  # not an entry of Spark's log
         _print_change("offsets", before, after)
         return
     names = [name for name in sorted(old | new) if old.get(name) != new.get(name)]
-    if not names:  # written in another way
+    if not names:  # formatted differently
         _print_change("offsets", before, after)
     for name in names:
         if name != _TIME or len(names) == 1:
@@ -235,10 +248,10 @@ def _print_offsets(before: str, after: str) -> None:
 
 
 def _entry(offsets: str) -> dict[str, Any]:
-    """The version, settings, time, watermark and offsets of an entry of the log, by name.
+    """Parse an entry of the log into version, settings, time, watermark and offsets, by name.
 
     Raises:
-        ValueError: The text is no such entry; `TypeError` and `AttributeError` mean the same.
+        ValueError: The text is not a valid entry; so do `TypeError` and `AttributeError`.
     """
     log_version, *lines = offsets.splitlines()
     settings = json.loads(lines[0]) if lines else {}
@@ -246,15 +259,15 @@ def _entry(offsets: str) -> dict[str, Any]:
     return {"version of the log": log_version, **settings.pop("conf", {}), **settings, **sources}
 
 
-def _print_change(what: str, before: Any, after: Any) -> None:
+def _print_change(name: str, before: Any, after: Any) -> None:
     old, new = _text(before), _text(after)
-    if "\n" in old + new or len(what) + len(old) + len(new) > 70:
-        print_line(f"{what}:")
+    if "\n" in old + new or len(name) + len(old) + len(new) > 70:
+        print_line(f"{name}:")
         for sign, text in (("-", old), ("+", new)):
             for line in text.splitlines():
                 print_line(f"  {sign} {line}")
     else:
-        print_line(f"{what}: {old} -> {new}")
+        print_line(f"{name}: {old} -> {new}")
 
 
 def _text(value: Any) -> str:
@@ -275,5 +288,5 @@ def _print_files(files: dict[str, Any]) -> None:
     for key, title in kinds.items():
         size = sum(file["bytes"] for file in files[key])
         pairs[title] = f"{count_text(len(files[key]), 'file')}, {bytes_text(size)}"
-    pairs["state in metadata"] = "differs" if files["inline_differs"] else "is the same"
+    pairs["state in metadata"] = "different" if files["inline_differs"] else "equal"
     print_pairs(pairs)

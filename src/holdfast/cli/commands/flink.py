@@ -1,21 +1,19 @@
-"""`holdfast flink`: what is in savepoints and checkpoints of Flink jobs, and the ways from there and back."""
+"""`holdfast flink`: savepoints and checkpoints of Flink jobs, shown, imported and exported."""
 
 import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import add_command, add_json
-from holdfast.cli.commands.flink_export import add_export
-from holdfast.cli.commands.flink_import import add_import
-from holdfast.cli.output import count_text, print_json, print_line, print_table, say
-from holdfast.cli.printed_rows import add_rows, print_rows
-from holdfast.cli.stores import add_stores, use_stores
+from holdfast.cli.commands.flink_moves import add_export, add_import
+from holdfast.cli.options import add_command, add_json, add_stores, configure_stores
+from holdfast.cli.output import count_text, print_json, print_line, print_status, print_table
+from holdfast.cli.rows import add_rows, print_rows
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
     from holdfast.flink import FlinkSavepoint
 
 _NUMBERS = ("subtask", "key_group", "timestamp", "parallelism", "states")
@@ -25,9 +23,9 @@ _POINTER_HELP = "URI of the directory of a savepoint or retained checkpoint of F
 def add_to(commands: "Commands") -> None:
     """Add the commands."""
     whole = commands.add_parser(
-        "flink", help="savepoints of Apache Flink jobs: looked into, imported, written"
+        "flink", help="show, import and export savepoints of Apache Flink jobs"
     )
-    kinds = whole.add_subparsers(required=True, metavar="WHAT", title="what is done")
+    kinds = whole.add_subparsers(required=True, metavar="ACTION", title="actions")
     show = add_command(
         kinds,
         "show",
@@ -35,8 +33,8 @@ def add_to(commands: "Commands") -> None:
         help="show operators and states of a savepoint of Flink",
         description=(
             "Show the operators of a savepoint or retained checkpoint of Apache Flink 1.8 to 2.3, their states\n"
-            "and the types of these. Neither Flink nor Java is needed. What can't be read says why.\n\n"
-            "Before Flink 2.0 a savepoint has no uids: name those that you know."
+            "and the types of these. Flink and Java are not needed. An unreadable state is shown with its error.\n\n"
+            "Before Flink 2.0 a savepoint has no uids: give the known ones as options."
         ),
         examples="""
             holdfast flink show s3://bucket/savepoints/savepoint-1a2b3c-4d5e6f
@@ -51,9 +49,9 @@ def add_to(commands: "Commands") -> None:
         cat_command,
         help="print states of a savepoint of Flink as rows",
         description=(
-            "Print a state of a savepoint or retained checkpoint of Apache Flink as rows; without a state, what\n"
-            "states there are. In JSON, bytes are in base64, times in ISO 8601, decimals are texts; as a table,\n"
-            "long values are cut."
+            "Print a state of a savepoint or retained checkpoint of Apache Flink as rows; without a state, list\n"
+            "the states. JSON has bytes in base64, times in ISO 8601, and decimals as text; tables have long\n"
+            "values truncated."
         ),
         examples="""
             holdfast flink cat s3://bucket/savepoints/savepoint-1a2b3c-4d5e6f orders seen --limit 10
@@ -64,15 +62,15 @@ def add_to(commands: "Commands") -> None:
     cat.add_argument("pointer", help=_POINTER_HELP)
     cat.add_argument("operator", nargs="?", help="uid, id or name of the operator")
     cat.add_argument("state", nargs="?", help="name of the state")
-    cat.add_argument("--kind", help="the state's kind, where two states have one name")
+    cat.add_argument("--kind", help="kind of the state, if two states have the same name")
     cat.add_argument(
         "--timers", action="store_true", help="the operator's timers instead of a state"
     )
-    cat.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has stored")
+    cat.add_argument("--subtask", type=int, metavar="N", help="only the state of this subtask")
     cat.add_argument(
         "--explode", action="store_true", help="a row for each element of a list or entry of a map"
     )
-    cat.add_argument("--bytes", action="store_true", help="values as they are stored, not decoded")
+    cat.add_argument("--bytes", action="store_true", help="stored bytes instead of decoded values")
     cat.add_argument(
         "--type",
         action="append",
@@ -84,7 +82,7 @@ def add_to(commands: "Commands") -> None:
     add_rows(cat)
     imported = add_import(kinds)
     imported.add_argument("pointer", help=_POINTER_HELP)
-    imported.set_defaults(opened=_opened)
+    imported.set_defaults(open_savepoint=_open_savepoint)
     add_export(kinds)
     for command in (show, cat, imported):
         command.add_argument(
@@ -98,7 +96,7 @@ def add_to(commands: "Commands") -> None:
             action="append",
             default=[],
             metavar="OLD=NEW",
-            help="where files of a checkpoint are now, by what their URIs began with; may be repeated",
+            help="old and new prefix of the URIs of files that were moved; may be repeated",
         )
         add_stores(command)
 
@@ -106,9 +104,9 @@ def add_to(commands: "Commands") -> None:
 def show_command(options: argparse.Namespace) -> int:
     """Print operators and states."""
     try:
-        savepoint = _opened(options)
+        savepoint = _open_savepoint(options)
     except CheckpointNotFoundError as error:
-        say(str(error))
+        print_status(str(error))
         return 1
     states: dict[str, list[dict[str, Any]]] = {}
     for state in savepoint.states().to_pylist():
@@ -138,9 +136,9 @@ def cat_command(options: argparse.Namespace) -> int:
         CheckpointError: The state can't be read.
     """
     try:
-        savepoint = _opened(options)
+        savepoint = _open_savepoint(options)
     except CheckpointNotFoundError as error:
-        say(str(error))
+        print_status(str(error))
         return 1
     if options.timers and (options.operator is None or options.state is not None):
         raise InvalidRequestError("--timers takes an operator and no state")
@@ -159,28 +157,28 @@ def cat_command(options: argparse.Namespace) -> int:
             types=dict(_pair("--type", text) for text in options.type),
         )
     if not print_rows(options, batches, right=_NUMBERS):
-        say("it is empty")
+        print_status("it is empty")
     return 0
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     if not name or not value:
-        raise InvalidRequestError(f"{option} takes NAME=VALUE, and not {text!r}")
+        raise InvalidRequestError(f"{option} takes NAME=VALUE, got {text!r}")
     return name, value
 
 
-def _opened(options: argparse.Namespace) -> "FlinkSavepoint":
-    from holdfast import flink  # noqa: PLC0415  # it takes a while to load Arrow, which other commands don't need
+def _open_savepoint(options: argparse.Namespace) -> "FlinkSavepoint":
+    from holdfast import flink  # noqa: PLC0415  # loads Arrow
 
     moved = {}
     for pair in options.moved:
         old, equals, new = pair.partition("=")
         if not old or not equals or not new:
-            message = f"--moved takes OLD=NEW, such as --moved s3://old/flink=s3://new/flink, and not {pair!r}"
+            message = f"--moved takes OLD=NEW, such as --moved s3://old/flink=s3://new/flink, got {pair!r}"
             raise InvalidRequestError(message)
         moved[old] = new
-    use_stores(options, options.pointer, *moved.values(), getattr(options, "to", None))
+    configure_stores(options, options.pointer, *moved.values(), getattr(options, "to", None))
     return flink.open_savepoint(options.pointer, moved=moved, uids=options.uid)
 
 
@@ -211,9 +209,9 @@ def _print(shown: dict[str, Any]) -> None:
         )
         for state in operator["states"]:
             if state["failure"]:
-                say(f"{state['state'] or state['kind']} can't be read: {state['failure']}")
+                print_status(f"{state['state'] or state['kind']} can't be read: {state['failure']}")
     if stateless:
         print_line()
         print_line(f"without state: {', '.join(stateless)}")
     for warning in shown["warnings"]:
-        say(warning)
+        print_status(warning)

@@ -1,25 +1,41 @@
-"""`holdfast list`: what completed checkpoints and savepoints there are."""
+"""`holdfast list`: the completed checkpoints and savepoints below a directory."""
 
 import argparse
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import add_command, add_json
-from holdfast.cli.history import checkpoints_by_job, history_rows, print_history
-from holdfast.cli.output import age_text, bytes_text, print_json, print_line, print_lines, say
-from holdfast.cli.pointed_checkpoint import summary
-from holdfast.cli.stores import add_stores, use_stores
+import msgspec
+
+from holdfast.cli.options import (
+    add_command,
+    add_json,
+    add_stores,
+    claimant_values,
+    configure_stores,
+)
+from holdfast.cli.output import (
+    bytes_text,
+    minute_text,
+    ms_text,
+    print_json,
+    print_line,
+    print_status,
+    print_table,
+    second_text,
+    span_text,
+)
 from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import CheckpointError
-from holdfast.locations.coordination import FoundCheckpoint, find_checkpoints
+from holdfast.locations.coordination import FoundCheckpoint, find_checkpoints, is_savepoint
 from holdfast.locations.storages import CompletedCheckpoint
+from holdfast.spark_progress import CheckpointView, history_of
 
 if TYPE_CHECKING:
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 _UNREADABLE = 3
 
 _NUMBERS = ("batch", "parallelism", "age", "new", "referenced", "total")
+_HISTORY_NUMBERS = ("batch", "took", "rows in", "rows out", "new", "referenced")
 
 
 def add_to(commands: "Commands") -> None:
@@ -30,9 +46,9 @@ def add_to(commands: "Commands") -> None:
         list_command,
         help="list the completed checkpoints and savepoints below a directory",
         description=(
-            "List the completed checkpoints and savepoints below a directory, oldest first\n"
-            "in each job. What is new is in the checkpoint's own directory; what is\n"
-            "referenced is elsewhere, and others may need it too."
+            "List the completed checkpoints and savepoints below a directory, oldest first in each\n"
+            "job. New bytes are in the checkpoint's own directory; referenced bytes are elsewhere,\n"
+            "and other checkpoints may need them too."
         ),
         examples="""
             holdfast list file:///data/holdfast
@@ -43,121 +59,175 @@ def add_to(commands: "Commands") -> None:
     )
     command.add_argument(
         "directory",
-        help="URI of a checkpoint directory, a job's own, or one with savepoints, such as "
+        help="URI of a checkpoint directory, of a job's directory, or of one with savepoints, such as "
         "file:///data/holdfast",
     )
     command.add_argument("--job", metavar="ID", help="only those of this job")
     command.add_argument(
         "--history",
         action="store_true",
-        help="also checkpoints that retention has deleted, attempts that were given up, and "
-        "restarts: what each job's newest checkpoint remembers of those before it",
+        help="also checkpoints that retention has deleted, failed attempts, and restarts, as recorded "
+        "in each job's newest checkpoint",
     )
     add_json(command, "one object a checkpoint")
     add_stores(command)
 
 
 def list_command(options: argparse.Namespace) -> int:
-    """Print one line for each completed checkpoint, oldest first within its job.
+    """Print a line for each completed checkpoint, oldest first in its job.
 
-    The status is 3 if a checkpoint can't be read; the others are printed all the same.
+    The status is 3 if a checkpoint can't be read; the others are printed anyway.
     """
-    use_stores(options, options.directory)
+    configure_stores(options, options.directory)
     checkpoints: list[CompletedCheckpoint] = []
     failures: list[CheckpointError] = []
     for checkpoint in find_checkpoints(options.directory):
-        if options.job is not None and not _may_be_of(checkpoint, options.job):
+        if options.job is not None and not _may_belong_to(checkpoint, options.job):
             continue
         if isinstance(checkpoint.outcome, CheckpointError):
             failures.append(checkpoint.outcome)
         else:
             checkpoints.append(checkpoint.outcome)
-    rows = _history(checkpoints, failures) if options.history else _rows(checkpoints, failures)
+    if options.history:
+        rows = _history_rows(checkpoints, failures)
+    else:
+        results = map_in_parallel(_row, checkpoints)
+        failures += [result for result in results if isinstance(result, CheckpointError)]
+        rows = [result for result in results if isinstance(result, dict)]
     if options.json:
         print_json(rows)
     elif options.history:
-        print_history(rows)
+        _print_tables(rows, _history_text, right=_HISTORY_NUMBERS)
     else:
-        _print(rows, now_s=options.clock.now_ms() / 1000)
+        now_ms = options.clock.now_ms()
+        _print_tables(rows, lambda row: _text(row, now_ms), right=_NUMBERS)
     for failure in failures:
-        say(str(failure))
+        print_status(str(failure))
     if failures:
-        return _UNREADABLE  # whatever it is: the command was right
+        return _UNREADABLE
     if not rows:
-        of_job = "" if options.job is None else f" of job {options.job}"
-        say(f"no completed checkpoint or savepoint{of_job} below {options.directory}")
+        job = "" if options.job is None else f" of job {options.job}"
+        print_status(f"no completed checkpoint or savepoint{job} below {options.directory}")
     return 0 if rows else 1
 
 
-def _may_be_of(checkpoint: FoundCheckpoint, job: str) -> bool:
+def checkpoint_row(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
+    """Return a checkpoint as the JSON of `list` and `diff` shows it, without its subtasks.
+
+    Raises:
+        CheckpointCorruptedError: Spark's progress or files, or the claim, can't be decoded.
+    """
+    view = CheckpointView.of(checkpoint)
+    values: dict[str, Any] = msgspec.to_builtins(view)
+    return values | {
+        "operators": {uid: operator.parallelism for uid, operator in view.operators.items()},
+        "claimed_by": claimant_values(view.pointer),
+    }
+
+
+def _may_belong_to(checkpoint: FoundCheckpoint, job: str) -> bool:
     if checkpoint.checkpoint is not None:
         return checkpoint.checkpoint.metadata.job_id == job
-    # A savepoint's metadata alone says for sure.
+    # Only its metadata has the job of a savepoint.
     return checkpoint.is_savepoint or uripath.name(uripath.parent(checkpoint.pointer)) == job
-
-
-def _rows(
-    checkpoints: list[CompletedCheckpoint], failures: list[CheckpointError]
-) -> list[dict[str, Any]]:
-    """A row for each checkpoint; why there is none joins the failures."""
-    rows = []
-    for row in map_in_parallel(_row, checkpoints):
-        if isinstance(row, CheckpointError):
-            failures.append(row)
-        else:
-            rows.append(row)
-    return rows
 
 
 def _row(checkpoint: CompletedCheckpoint) -> dict[str, Any] | CheckpointError:
     try:
-        return summary(checkpoint)
+        return checkpoint_row(checkpoint)
     except CheckpointError as error:
         return error
 
 
-def _history(
+def _history_rows(
     checkpoints: list[CompletedCheckpoint], failures: list[CheckpointError]
 ) -> list[dict[str, Any]]:
-    """The rows of all checkpoints that are remembered."""
-    rows = []
-    for job in checkpoints_by_job(checkpoints):
+    """Return the recorded checkpoints and failed attempts of each job, oldest first."""
+    jobs: dict[str, list[CompletedCheckpoint]] = {}
+    for checkpoint in checkpoints:
+        pointer = checkpoint.location.external_pointer
+        if not is_savepoint(pointer):
+            jobs.setdefault(uripath.parent(pointer), []).append(checkpoint)
+    rows: list[dict[str, Any]] = []
+    for directory, job in jobs.items():
+        job.sort(key=lambda checkpoint: checkpoint.checkpoint_id)
         try:
-            rows += history_rows(job)
+            history = history_of(job)
         except CheckpointError as error:
             failures.append(error)
+            continue
+        retained = {checkpoint.checkpoint_id for checkpoint in job}
+        common = {"job": job[-1].metadata.job_id, "directory": directory}
+        timed = [
+            *(
+                (row["failed_ms"], common | {"kind": "failed attempt"} | row)
+                for row in history.attempt_rows()
+            ),
+            *(
+                (row["completed_ms"], common | {"kind": "checkpoint"} | row)
+                for row in history.checkpoint_rows(retained)
+            ),
+        ]
+        rows += [row for _, row in sorted(timed, key=lambda pair: pair[0])]
     return rows
 
 
-def _print(rows: list[dict[str, Any]], *, now_s: float) -> None:
+def _print_tables(rows: list[dict[str, Any]], text: Any, *, right: tuple[str, ...]) -> None:
     """Print a table for each directory of each job."""
     tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        tables.setdefault((row["job"], uripath.parent(row["pointer"])), []).append(row)
+        directory = row["directory"] if "directory" in row else uripath.parent(row["pointer"])
+        tables.setdefault((row["job"], directory), []).append(row)
     for number, ((job, directory), table) in enumerate(tables.items()):
         if number:
             print_line()
         newest = table[-1]
-        name = f" of query {newest['query_name']!r}" if newest["query_name"] else ""
-        operators = f" ({', '.join(newest['operators'])})" if newest["operators"] else ""
-        print_line(f"job {job}{name}{operators} in {directory}")
-        print_lines([_text(row, now_s) for row in table], right=_NUMBERS)
+        title = f"job {job}"
+        if newest.get("query_name"):
+            title += f" of query {newest['query_name']!r}"
+        if newest.get("operators") and "pointer" in newest:
+            title += f" ({', '.join(newest['operators'])})"
+        print_line(f"{title} in {directory}")
+        print_table(list(map(text, table)), right=right)
 
 
-def _claimed(row: dict[str, Any]) -> str:
-    holder = row["claimed_by"]
-    return "" if holder is None else f" (claimed by job {holder['job']})"
-
-
-def _text(row: dict[str, Any], now_s: float) -> dict[str, str]:
-    completed = datetime.fromisoformat(row["completed"])
+def _text(row: dict[str, Any], now_ms: int) -> dict[str, str]:
+    claimant = row["claimed_by"]
+    claimed = "" if claimant is None else f" (claimed by job {claimant['job']})"
     return {
-        "completed": f"{completed:%Y-%m-%d %H:%M}",
-        "age": age_text(now_s - completed.timestamp()),
+        "completed": minute_text(row["completed"]),
+        "age": span_text((now_ms - row["completed_ms"]) / 1000),
         "parallelism": ", ".join(map(str, sorted(set(row["operators"].values())))) or "-",
         "batch": "-" if row["batch"] is None else str(row["batch"]),
         "new": bytes_text(row["new_bytes"]),
         "referenced": bytes_text(row["referenced_bytes"]),
         "total": bytes_text(row["total_bytes"]),
-        "name": uripath.name(row["pointer"]) + _claimed(row),
+        "name": uripath.name(row["pointer"]) + claimed,
+    }
+
+
+def _history_text(row: dict[str, Any]) -> dict[str, str]:
+    is_checkpoint = row["kind"] == "checkpoint"
+    counts = dict.fromkeys(("rows in", "rows out", "new", "referenced"), "-")
+    notes = []
+    if is_checkpoint:
+        counts = {
+            "rows in": f"{row['rows_in']:,}",
+            "rows out": f"{row['rows_out']:,}",
+            "new": bytes_text(row["new_bytes"]),
+            "referenced": bytes_text(row["referenced_bytes"]),
+        }
+        if row["claims"]:
+            notes.append(f"restarted from {row['restored_checkpoint']} in epoch {row['epoch']}")
+        if row["is_retained"]:
+            notes.append("retained")
+    else:
+        notes.append(f"failed: {row['reason']}")
+    return {
+        "completed": second_text(row["completed" if is_checkpoint else "failed"]),
+        "checkpoint": str(row["checkpoint"]),
+        "batch": "-" if row["batch"] is None else str(row["batch"]),
+        "took": ms_text(row["duration_ms"]),
+        **counts,
+        "note": ", ".join(notes) or "deleted",
     }

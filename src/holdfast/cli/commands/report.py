@@ -1,19 +1,19 @@
-"""`holdfast report`: the history of checkpoints as a page."""
+"""`holdfast report`: the history of checkpoints as an HTML page."""
 
 import argparse
-import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import add_command, add_json
-from holdfast.cli.report import page_maker, report_of
-from holdfast.cli.stores import add_stores, use_stores
+import msgspec
+
+from holdfast.cli.options import add_command, add_json, add_stores, configure_stores
+from holdfast.cli.report import gather_report, load_renderer
 from holdfast.common import replace_file
 from holdfast.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 
 def add_to(commands: "Commands") -> None:
@@ -26,7 +26,7 @@ def add_to(commands: "Commands") -> None:
         description=(
             "Write one HTML file with the history of checkpoints of all jobs below a checkpoint\n"
             "directory: durations, sizes, rows, subtasks, failures, gaps, savepoints, and what a\n"
-            "sweep would delete. The file needs nothing else, no network and no script."
+            "sweep would delete. The file is self-contained, without scripts."
         ),
         examples="""
             holdfast report file:///data/holdfast -o report.html
@@ -41,9 +41,9 @@ def add_to(commands: "Commands") -> None:
     command.add_argument(
         "--savepoints",
         metavar="URI",
-        help="a directory to look for savepoints in, besides the checkpoint directory",
+        help="another directory to search for savepoints",
     )
-    add_json(command, "what the page shows, instead of the page")
+    add_json(command, "the values of the page")
     add_stores(command)
 
 
@@ -54,20 +54,20 @@ def report_command(options: argparse.Namespace) -> int:
         InvalidRequestError: Jinja is not installed, or the file can't be written.
         CheckpointError: A directory can't be listed.
     """
-    use_stores(options, options.directory, options.savepoints)
+    configure_stores(options, options.directory, options.savepoints)
     now_ms = options.clock.now_ms()
     if options.json:
-        report = report_of(options.directory, options.savepoints, now_ms=now_ms)
-        content = json.dumps(dataclasses.asdict(report), indent=2, ensure_ascii=False) + "\n"
+        report = gather_report(options.directory, options.savepoints, now_ms=now_ms)
+        content = json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False) + "\n"
     else:
         try:
-            page = page_maker()
+            render_page = load_renderer()
         except ModuleNotFoundError as error:
             message = f"the page needs {error.name}; pip install 'holdfast[report]'"
             raise InvalidRequestError(message) from error
-        report = report_of(options.directory, options.savepoints, now_ms=now_ms)
-        content = page(report)
-    # A name on a disk may hold bytes that are no UTF-8.
+        report = gather_report(options.directory, options.savepoints, now_ms=now_ms)
+        content = render_page(report)
+    # A name on a disk may have bytes that are not UTF-8.
     data = content.encode("utf-8", "backslashreplace")
     if options.output is None:
         sys.stdout.write(data.decode())
@@ -77,7 +77,7 @@ def report_command(options: argparse.Namespace) -> int:
 
 
 def _replace(file: str, data: bytes) -> None:
-    """Write a file in one step: somebody may be reading the last one."""
+    """Replace a file atomically."""
     try:
         with replace_file(file) as unfinished, open(unfinished, "xb") as stream:
             stream.write(data)

@@ -1,18 +1,23 @@
-"""`holdfast restore`: a query that goes on from a savepoint."""
+"""`holdfast restore`: a query that resumes from a savepoint."""
 
 import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import add_command, add_json
-from holdfast.cli.output import print_json, print_line, say, told_when_interrupted
-from holdfast.cli.properties_file import line_of
-from holdfast.cli.spark import add_job, spark_needed
-from holdfast.cli.stores import add_stores, configuration
+from holdfast.cli.options import (
+    add_command,
+    add_job,
+    add_json,
+    add_stores,
+    configuration,
+    require_spark,
+)
+from holdfast.cli.output import interrupt_hint, print_json, print_line, print_status
+from holdfast.cli.properties_file import properties_line
 from holdfast.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 
 def add_to(commands: "Commands") -> None:
@@ -21,15 +26,15 @@ def add_to(commands: "Commands") -> None:
         commands,
         "restore",
         restore_command,
-        help="make a query of a savepoint",
+        help="create a query from a savepoint",
         description=(
-            "Make a checkpointLocation of a savepoint; a query started with it goes on from there.\n\n"
-            "It is a query of its own, a fork, and may run beside the original. Prints the settings\n"
-            "to start it with, as lines for spark-submit --properties-file. A restore that was\n"
-            "interrupted is finished by the same command; one that is done prints the same again,\n"
-            "until the query goes on.\n\n"
-            "To spread Spark's own state over other partitions a Spark is needed: call\n"
-            "restore_savepoint with shuffle_partitions in Python."
+            "Create a checkpointLocation from a savepoint; a query started with it resumes from there.\n\n"
+            "It is a separate query, a fork, and may run concurrently with the original. Prints the\n"
+            "settings to start it with, as lines for spark-submit --properties-file. Run the command\n"
+            "again to finish an interrupted restore; after a completed one it prints the same, until\n"
+            "the query is started.\n\n"
+            "To repartition Spark's own state, call restore_savepoint with shuffle_partitions in\n"
+            "Python: it needs a Spark."
         ),
         examples="""
             holdfast restore "$P" file:///data/fork-spark --checkpoint-dir file:///data/fork >fork.conf
@@ -40,12 +45,12 @@ def add_to(commands: "Commands") -> None:
     command.add_argument(
         "checkpoint_location",
         metavar="CHECKPOINT_LOCATION",
-        help="URI of the new checkpointLocation; nothing may be there",
+        help="URI of the new checkpointLocation; must not exist",
     )
     command.add_argument(
         "--keep-query-id",
         action="store_true",
-        help="move the query instead: Spark takes it for the same, and the old one must never run again",
+        help="move the query instead: Spark regards it as the same query, and the old one must never run again",
     )
     command.add_argument(
         "--paths",
@@ -53,12 +58,12 @@ def add_to(commands: "Commands") -> None:
         action="append",
         default=[],
         metavar=("OLD", "NEW"),
-        help="what the URIs of input files began with, and what they begin with now; may be repeated",
+        help="old and new prefix of the URIs of input files; may be repeated",
     )
     add_json(command, "one object")
     add_job(
         command,
-        "without these, spark.holdfast.checkpoint.dir of --conf, and a job named like the query",
+        "default: spark.holdfast.checkpoint.dir of --conf, and a job with the name of the query",
     )
     add_stores(command)
 
@@ -67,15 +72,15 @@ def restore_command(options: argparse.Namespace) -> int:
     """Restore the savepoint, and print the settings that the query needs.
 
     Raises:
-        InvalidRequestError: Input files have moved to two places.
+        InvalidRequestError: Two new prefixes were given for the same old one.
     """
-    with spark_needed():
+    with require_spark():
         from holdfast.spark.savepoints import restore_savepoint  # noqa: PLC0415
     paths = {old: new for old, new in options.paths}  # noqa: C416  # pairs are lists
     if len(paths) < len(options.paths):
-        raise InvalidRequestError("--paths names the same beginning twice; name each once")
-    way_out = "the same command again finishes it, and until then Spark can't start the query"
-    with told_when_interrupted(way_out):
+        raise InvalidRequestError("--paths has the same old prefix twice")
+    hint = "run the command again to finish it; until then Spark can't start the query"
+    with interrupt_hint(hint):
         restored = restore_savepoint(
             options.pointer,
             options.checkpoint_location,
@@ -97,17 +102,17 @@ def restore_command(options: argparse.Namespace) -> int:
         )
     else:
         for key, value in sorted(restored.settings.items()):
-            print_line(line_of(key, value))
+            print_line(properties_line(key, value))
     if restored.restored_before:
-        say("this restore was done before; nothing was changed")
+        print_status("this restore was done before; nothing was changed")
     if options.keep_query_id:
-        say(
-            f"has the sink batches after {restored.batch_id} from the old query? They come again under the same "
-            "ids, with other rows: a sink that appends has them twice, and one that skips batch ids which it has "
-            "seen (Delta's txnAppId and txnVersion) loses rows unless it uses holdfast.application_id()"
+        print_status(
+            f"does the sink have batches after {restored.batch_id} from the old query? They are repeated under the same "
+            "ids, with other rows: a sink that appends has them twice, and one that skips known batch ids "
+            "(Delta's txnAppId and txnVersion) loses rows unless it uses holdfast.application_id()"
         )
-    say(
-        f"query {restored.query_id} goes on behind batch {restored.batch_id}; start it with "
+    print_status(
+        f"query {restored.query_id} resumes after batch {restored.batch_id}; start it with "
         f"checkpointLocation {restored.checkpoint_location} and these settings"
     )
     return 0

@@ -1,23 +1,23 @@
-"""`holdfast rollback`: a stopped query goes back, in place."""
+"""`holdfast rollback`: a stopped query returns to an earlier batch, in place."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import add_command, add_json
-from holdfast.cli.output import (
-    print_json,
-    print_line,
-    print_table,
-    say,
-    time_text,
-    told_when_interrupted,
+from holdfast.cli.options import (
+    add_command,
+    add_job,
+    add_json,
+    add_no_operators,
+    add_stores,
+    configuration,
+    require_spark,
 )
-from holdfast.cli.spark import add_job, add_no_operators, spark_needed
-from holdfast.cli.stores import add_stores, configuration
+from holdfast.cli.output import interrupt_hint, print_json, print_line, print_status, print_table
 from holdfast.errors import InvalidRequestError
+from holdfast.spark_progress import iso_time
 
 if TYPE_CHECKING:
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 
 def add_to(commands: "Commands") -> None:
@@ -26,18 +26,18 @@ def add_to(commands: "Commands") -> None:
         commands,
         "rollback",
         rollback_command,
-        help="take a stopped query back to an earlier batch, in place",
+        help="roll a stopped query back to an earlier batch, in place",
         description=(
-            "Take a stopped query back to where it was, in place.\n\n"
-            "Of all later batches Spark's logs, its state, and the checkpoints of operators are deleted\n"
-            "together.\n\n"
-            "  without --checkpoint and --batch   lists where it can go back to\n"
-            "  with one of them                   prints what would be deleted\n"
-            "  with --yes too                     does it\n\n"
-            "End the Spark application that ran the query first: its executors could still store\n"
-            "state of the batches that are taken back, and from here nobody sees them. A roll back\n"
-            "that was interrupted is finished by the same command. The sink is not rolled back: it must\n"
-            "replace the batches that come again, or have them deleted first."
+            "Roll a stopped query back to an earlier batch, in place.\n\n"
+            "Spark's logs, its state, and the checkpoints of operators are deleted together for all later\n"
+            "batches.\n\n"
+            "  without --checkpoint and --batch   lists the possible targets\n"
+            "  with one of them                   prints the files that would be deleted\n"
+            "  with --yes too                     rolls back\n\n"
+            "End the Spark application that ran the query first: its executors could still store state\n"
+            "of the later batches, which this command can't detect. Run the command again to finish an\n"
+            "interrupted rollback. The sink is not rolled back: it must replace repeated batches, or\n"
+            "their rows must be deleted first."
         ),
         examples="""
             holdfast rollback file:///data/totals-spark
@@ -54,25 +54,25 @@ def add_to(commands: "Commands") -> None:
         "--checkpoint",
         type=_checkpoint,
         metavar="ID",
-        help="of a query with operators: id of a checkpoint that is kept, or the URI of its directory",
+        help="for a query with operators: id of a retained checkpoint, or the URI of its directory",
     )
     target.add_argument(
-        "--batch", type=int, metavar="N", help="of any other query: the last batch that is to count"
+        "--batch", type=int, metavar="N", help="for any other query: the last batch to keep"
     )
     add_no_operators(command)
-    command.add_argument("--yes", action="store_true", help="do it")
+    command.add_argument("--yes", action="store_true", help="roll back")
     add_json(command, "one object; a list of them without --checkpoint and --batch")
-    add_job(command, "without these, where the checkpointLocation says")
+    add_job(command, "default: as recorded in the checkpointLocation")
     add_stores(command)
 
 
 def rollback_command(options: argparse.Namespace) -> int:
-    """List where the query can go back to, print what that would delete, or do it.
+    """List the possible targets, print the files that a rollback would delete, or roll back.
 
     Raises:
-        InvalidRequestError: The query is to go back, and nobody said to which checkpoint.
+        InvalidRequestError: `--yes` was given without a target.
     """
-    with spark_needed():
+    with require_spark():
         from holdfast.spark.savepoints import preview_rollback, roll_back, rollback_points  # noqa: PLC0415
     query: dict[str, Any] = {
         "checkpoint_dir": options.checkpoint_dir,
@@ -84,7 +84,7 @@ def rollback_command(options: argparse.Namespace) -> int:
     target = {"checkpoint": options.checkpoint, "batch_id": options.batch}
     if options.checkpoint is None and options.batch is None:
         if options.yes:
-            raise InvalidRequestError("name where to go back to, with --checkpoint or --batch")
+            raise InvalidRequestError("set the target with --checkpoint or --batch")
         return _print_points(
             [
                 {
@@ -113,24 +113,24 @@ def rollback_command(options: argparse.Namespace) -> int:
             for uri in [*preview.checkpoints, *preview.files]:
                 print_line(uri)
         if preview.newest_batch_id > preview.batch_id:
-            say(
+            print_status(
                 f"what does the sink do with batches {preview.batch_id + 1} to {preview.newest_batch_id}? It may "
-                "have them, and gets them again with other rows. One that replaces them is right. One that appends "
-                "has them twice: delete their rows first. One that skips batch ids which it has seen (Delta's "
-                "txnAppId and txnVersion) loses the new rows, unless the id that it is given is "
-                "holdfast.application_id(); delete the old rows first then, too"
+                "have them, and gets them again with other rows. A sink that replaces them is correct. One that appends "
+                "has them twice: delete their rows first. One that skips known batch ids (Delta's txnAppId and "
+                "txnVersion) loses the new rows, unless it uses holdfast.application_id(); delete the old rows "
+                "first in that case, too"
             )
-        say(
-            f"query {preview.query_id} would go on behind batch {preview.batch_id}; end the Spark "
-            "application that ran it, then --yes does it"
+        print_status(
+            f"query {preview.query_id} would resume after batch {preview.batch_id}; end the Spark "
+            "application that ran it, then use --yes"
         )
         return 0
-    way_out = "the same command again finishes it; until then Spark may not start the query"
-    with told_when_interrupted(way_out):
+    hint = "run the command again to finish it; until then Spark must not start the query"
+    with interrupt_hint(hint):
         batch = roll_back(location, **target, **query)
     if options.json:
         print_json({"dry_run": False, "batch": batch})
-    say(f"query is back behind batch {batch}; started again it goes on with batch {batch + 1}")
+    print_status(f"the query was rolled back to batch {batch}; it resumes with batch {batch + 1}")
     return 0
 
 
@@ -138,8 +138,8 @@ def _checkpoint(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-def _time(begun_ms: int | None) -> str | None:
-    return None if begun_ms is None else time_text(begun_ms)
+def _time(start_ms: int | None) -> str | None:
+    return None if start_ms is None else iso_time(start_ms)
 
 
 def _print_points(points: list[dict[str, Any]], *, as_json: bool) -> int:
@@ -154,8 +154,8 @@ def _print_points(points: list[dict[str, Any]], *, as_json: bool) -> int:
             right=("checkpoint", "batch"),
         )
     if not points:
-        say("there is nothing that it could go back to")
+        print_status("there is no checkpoint or batch to roll back to")
         return 1
     option = "--batch" if points[0]["checkpoint"] is None else "--checkpoint"
-    say(f"{option} with one of these prints what going back there would delete")
+    print_status(f"{option} with one of these prints the files that a rollback would delete")
     return 0

@@ -3,14 +3,20 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import add_command, add_json
-from holdfast.cli.output import print_json, say, told_when_interrupted
-from holdfast.cli.spark import add_job, add_no_operators, spark_needed
-from holdfast.cli.stores import add_stores, configuration
+from holdfast.cli.options import (
+    add_command,
+    add_job,
+    add_json,
+    add_no_operators,
+    add_stores,
+    configuration,
+    require_spark,
+)
+from holdfast.cli.output import interrupt_hint, print_json, print_status
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
 if TYPE_CHECKING:
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 
 def add_to(commands: "Commands") -> None:
@@ -22,9 +28,9 @@ def add_to(commands: "Commands") -> None:
         help="take a savepoint of a query, running or stopped",
         description=(
             "Take a savepoint of a streaming query, running or stopped.\n\n"
-            "It is a copy of all that the query needs to go on: Spark's logs and state, and the state\n"
-            "of its operators, if it has any. Prints the URI of the savepoint, and nothing else on\n"
-            "standard output."
+            "It is a copy of everything that the query needs to resume: Spark's logs and state, and the\n"
+            "state of its operators, if it has any. Only the URI of the savepoint is printed on standard\n"
+            "output."
         ),
         examples="""
             holdfast savepoint file:///data/totals-spark file:///data/savepoints
@@ -41,34 +47,34 @@ def add_to(commands: "Commands") -> None:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="URI of the directory to make it in; otherwise spark.holdfast.savepoint.dir of --conf",
+        help="URI of the directory for it; by default spark.holdfast.savepoint.dir of --conf",
     )
     command.add_argument(
         "--base",
         metavar="POINTER",
-        help="an earlier savepoint of the query: what has not changed since is not copied, but "
-        "referred to there, so keep it as long",
+        help="an earlier savepoint of the query, whose unchanged files are referenced instead of copied; it must be "
+        "kept as long",
     )
     command.add_argument(
         "--format",
         choices=("native", "canonical"),
         default="native",
-        help="how keyed state is written: native copies the files of its backend; canonical writes all rows "
-        "that count anew, in a form that every backend reads",
+        help="format of keyed state: native copies the files of its backend; canonical writes all current rows "
+        "in a format that every backend can read",
     )
     add_no_operators(command)
     add_json(command, "one object")
-    add_job(command, "without these, where the checkpointLocation says")
+    add_job(command, "default: as recorded in the checkpointLocation")
     add_stores(command)
 
 
 def savepoint_command(options: argparse.Namespace) -> int:
-    """Take a savepoint, and print the pointer to it."""
-    with spark_needed():
+    """Take a savepoint, and print its pointer."""
+    with require_spark():
         from holdfast.spark.savepoints import take_savepoint  # noqa: PLC0415
         from holdfast.spark_progress import progress_of  # noqa: PLC0415
-    way_out = "if files of an unfinished savepoint are left, `holdfast clean` deletes them"
-    with told_when_interrupted(f"{way_out} with --savepoint-dir"):
+    hint = "if files are left, `holdfast clean --savepoint-dir` deletes them"
+    with interrupt_hint(hint):
         pointer = take_savepoint(
             options.checkpoint_location,
             options.target,
@@ -95,5 +101,5 @@ def savepoint_command(options: argparse.Namespace) -> int:
         )
     else:
         print(pointer)
-    say(f"took a savepoint of query {progress.query_id} behind batch {progress.batch_id}")
+    print_status(f"took a savepoint of query {progress.query_id} after batch {progress.batch_id}")
     return 0

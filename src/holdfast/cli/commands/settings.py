@@ -1,16 +1,15 @@
-"""`holdfast settings`: what can be set."""
+"""`holdfast settings`: the settings of jobs."""
 
 import argparse
 import shutil
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import add_command, add_json
+from holdfast.cli.options import add_command, add_json, require_spark
 from holdfast.cli.output import print_json
-from holdfast.cli.spark import spark_needed
 
 if TYPE_CHECKING:
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 _MARGIN = "    "
 
@@ -33,13 +32,13 @@ def add_to(commands: "Commands") -> None:
 
 
 def settings_command(options: argparse.Namespace) -> int:
-    """Print the settings whose text has all the given words; without words, all settings.
+    """Print the settings whose text has all given words; without words, all settings.
 
     Raises:
         InvalidRequestError: PySpark is not installed.
     """
     words = [word.lower() for word in options.words]
-    rows = [row for row in _rows() if all(word in _searched(row) for word in words)]
+    rows = [row for row in _rows() if all(word in _searchable_text(row) for word in words)]
     if options.json:
         print_json(rows)
     elif rows:
@@ -49,7 +48,7 @@ def settings_command(options: argparse.Namespace) -> int:
 
 
 def _rows() -> list[dict[str, Any]]:
-    with spark_needed():
+    with require_spark():
         from holdfast.spark.settings import settings_table  # noqa: PLC0415
     return [
         {
@@ -65,7 +64,7 @@ def _rows() -> list[dict[str, Any]]:
     ]
 
 
-def _searched(row: dict[str, Any]) -> str:
+def _searchable_text(row: dict[str, Any]) -> str:
     return "\n".join(text for text in row.values() if text).lower()
 
 

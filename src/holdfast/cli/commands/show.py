@@ -1,47 +1,55 @@
-"""`holdfast show`: all about one checkpoint, but for the elements of its states."""
+"""`holdfast show`: everything in a checkpoint except the elements of its states."""
 
 import argparse
 import json
 import statistics
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.cli.command import add_command, add_json
+from holdfast.cli.options import (
+    POINTER_HELP,
+    add_command,
+    add_json,
+    add_stores,
+    claimant_values,
+    resolve_checkpoint,
+    retry_if_deleted,
+)
 from holdfast.cli.output import (
-    age_text,
     bytes_text,
     count_text,
+    ms_text,
     print_json,
     print_line,
     print_pairs,
+    print_status,
     print_table,
-    say,
-    time_text,
+    second_text,
+    span_text,
 )
-from holdfast.cli.pointed_checkpoint import POINTER_HELP, follow, pointed, progress_in, summary
-from holdfast.cli.stores import add_stores
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
 from holdfast.locations.coordination import files_of, is_gone
 from holdfast.locations.handles import FileStateHandle
-from holdfast.locations.metadata import StoredOperator, StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
     HISTORY,
     SPARK,
     SPARK_FILES,
+    CheckpointView,
     all_streams,
+    iso_time,
+    progress_of,
     sources_of,
     spark_files_of,
 )
 
 if TYPE_CHECKING:
     from holdfast.backends.inspection import ShownColumn, StoredState
-    from holdfast.cli.command import Commands
+    from holdfast.cli.options import Commands
 
 _MILLISECONDS = ("restore_ms", "process_ms", "sync_ms", "async_ms")
-_MEASURED = ("rows_in", "rows_out", "rows_late", "state_bytes", *_MILLISECONDS)
+_MEASURES = ("rows_in", "rows_out", "rows_late", "state_bytes", *_MILLISECONDS)
 
 
 def add_to(commands: "Commands") -> None:
@@ -53,7 +61,7 @@ def add_to(commands: "Commands") -> None:
         help="show what is in a checkpoint or savepoint",
         description=(
             "Show what is in a checkpoint or savepoint: operators, their states and how\n"
-            "those are stored, sizes, what each subtask did, and Spark's progress. Elements\n"
+            "those are stored, sizes, statistics of subtasks, and Spark's progress. Elements\n"
             "are not read."
         ),
         examples="""
@@ -65,20 +73,20 @@ def add_to(commands: "Commands") -> None:
     command.add_argument(
         "--subtasks",
         action="store_true",
-        help="what each subtask did, instead of least, median and most",
+        help="statistics of each subtask, instead of minimum, median and maximum",
     )
     add_json(command, "one object with everything")
     add_stores(command)
 
 
 def show_command(options: argparse.Namespace) -> int:
-    """Print what the checkpoint holds."""
+    """Print the contents of the checkpoint."""
     try:
-        checkpoint = pointed(options, options.pointer)
+        checkpoint = resolve_checkpoint(options, options.pointer)
     except CheckpointNotFoundError as error:
-        say(str(error))
+        print_status(str(error))
         return 1
-    shown = follow(options, options.pointer, checkpoint, _shown_whole)
+    shown = retry_if_deleted(options, options.pointer, checkpoint, _checkpoint_values)
     if options.json:
         print_json(shown)
     else:
@@ -86,28 +94,23 @@ def show_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _shown_whole(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
-    """What the checkpoint holds. Raises `CheckpointNotFoundError` if it was deleted before all of it was read."""
-    shown = _shown(checkpoint)
-    states = (state for operator in shown["operators"].values() for state in operator["states"])
-    if any(state["failure"] for state in states) and is_gone(checkpoint):
-        message = "checkpoint was deleted while it was read"
-        raise CheckpointNotFoundError(message, checkpoint.location.external_pointer)
-    return shown
-
-
-def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
-    # Not at the top: it takes a while to load Arrow, and other commands need none.
-    from holdfast.backends.inspection import states_of  # noqa: PLC0415
+def _checkpoint_values(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
+    """Return the values to show. Raises `CheckpointNotFoundError` if the checkpoint is deleted in the meantime."""
+    from holdfast.backends.inspection import states_of  # noqa: PLC0415  # loads Arrow
 
     metadata = checkpoint.metadata
-    progress = progress_in(checkpoint)
+    pointer = checkpoint.location.external_pointer
+    view: dict[str, Any] = msgspec.to_builtins(CheckpointView.of(checkpoint))
+    for uid, operator in metadata.operators.items():
+        states = [_state_values(state) for state in states_of(uid, operator)]
+        if any(state["failure"] for state in states) and is_gone(checkpoint):
+            message = "checkpoint was deleted while it was read"
+            raise CheckpointNotFoundError(message, pointer)
+        view["operators"][uid]["states"] = states
+    progress = progress_of(metadata) if SPARK in metadata.coordinator_states else None
     others = metadata.coordinator_states.keys() - {SPARK, SPARK_FILES, HISTORY}
-    return {
-        **summary(checkpoint),
-        "duration_ms": metadata.duration_ms,
-        "epoch": metadata.epoch,
-        "writer": metadata.writer,
+    return view | {
+        "claimed_by": claimant_values(pointer),
         "commit_token": metadata.commit_token,
         "spark": None
         if progress is None
@@ -120,10 +123,6 @@ def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
         "coordinator_states": {
             name: len(metadata.coordinator_states[name]) for name in sorted(others)
         },
-        "operators": {
-            uid: _operator(operator, states_of(uid, operator))
-            for uid, operator in metadata.operators.items()
-        },
         "files": [
             {"uri": file.uri, "bytes": file.size} for file in files_of(all_streams(checkpoint))
         ],
@@ -131,7 +130,7 @@ def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
 
 
 def _source(offsets: str) -> Any:
-    """Return the offsets of a source as JSON has them, or their text if they are no JSON."""
+    """Parse the offsets of a source; return their text if they are not JSON."""
     try:
         return json.loads(offsets)
     except (ValueError, RecursionError):
@@ -139,7 +138,7 @@ def _source(offsets: str) -> Any:
 
 
 def _source_text(source: Any) -> str:
-    """Return the offsets of a source in a line for each topic, if it has topics with partitions, as Kafka has."""
+    """Format the offsets of a source, with a line for each topic if it has topics with partitions, such as Kafka."""
     is_by_topic = (
         isinstance(source, dict)
         and bool(source)
@@ -173,19 +172,7 @@ def _spark_files(checkpoint: CompletedCheckpoint) -> dict[str, Any] | None:
     }
 
 
-def _operator(operator: StoredOperator, states: "list[StoredState]") -> dict[str, Any]:
-    return {
-        "parallelism": operator.parallelism,
-        "max_parallelism": operator.max_parallelism,
-        "key": list(operator.key),
-        "key_hash": operator.key_hash,
-        "key_types": list(operator.key_types),
-        "states": [_state(state) for state in states],
-        "subtasks": {str(index): _subtask(state) for index, state in operator.subtasks.items()},
-    }
-
-
-def _state(state: "StoredState") -> dict[str, Any]:
+def _state_values(state: "StoredState") -> dict[str, Any]:
     columns: tuple[ShownColumn, ...] = ()
     failure = None
     try:
@@ -193,7 +180,7 @@ def _state(state: "StoredState") -> dict[str, Any]:
     except CheckpointError as error:
         failure = str(error)
     row = state.row(columns)
-    del row["operator"]  # whose states these are
+    del row["operator"]
     return {
         **row,
         "columns": [
@@ -209,28 +196,14 @@ def _state(state: "StoredState") -> dict[str, Any]:
     }
 
 
-def _subtask(subtask: StoredSubtask) -> dict[str, Any]:
-    counted: SubtaskStatistics | None = subtask.statistics
-    return {
-        "stored_bytes": subtask.stored_bytes,
-        "statistics": None
-        if counted is None
-        else {
-            field: getattr(counted, field)
-            for field in (*_MEASURED, "restored_from", "backend_metrics")
-        },
-    }
-
-
 def _print(shown: dict[str, Any], *, subtasks: bool, now_s: float) -> None:
-    completed = datetime.fromisoformat(shown["completed"])
-    age = age_text(now_s - completed.timestamp())
+    age = span_text(now_s - shown["completed_ms"] / 1000)
     epoch = f", in epoch {shown['epoch']}" if shown["epoch"] else ""
     print_line(f"{shown['kind']} {shown['checkpoint']} of job {shown['job']}")
     pairs = {
         "pointer": shown["pointer"],
-        "completed": f"{completed:%Y-%m-%d %H:%M:%S} UTC, {age} ago",
-        "duration": _ms(shown["duration_ms"]),
+        "completed": f"{second_text(shown['completed'])} UTC, {age} ago",
+        "duration": ms_text(shown["duration_ms"]),
         "written by": shown["writer"] + epoch,
         "size": f"{bytes_text(shown['total_bytes'])}: {bytes_text(shown['new_bytes'])} new, "
         f"{bytes_text(shown['referenced_bytes'])} referenced",
@@ -246,9 +219,8 @@ def _print(shown: dict[str, Any], *, subtasks: bool, now_s: float) -> None:
 def _claim_pairs(shown: dict[str, Any]) -> dict[str, str]:
     pairs = {}
     if (holder := shown["claimed_by"]) is not None:
-        when = datetime.fromisoformat(holder["claimed"])
         pairs["claimed by"] = (
-            f"job {holder['job']} in {holder['directory']}, {when:%Y-%m-%d %H:%M:%S} UTC"
+            f"job {holder['job']} in {holder['directory']}, {second_text(holder['claimed'])} UTC"
         )
     if shown["has_claimed"]:
         pairs["has claimed"] = "\n".join(shown["has_claimed"])
@@ -266,12 +238,12 @@ def _spark_pairs(shown: dict[str, Any]) -> dict[str, str]:
             "checkpointLocation": spark["checkpoint_location"],
         }
         if spark["watermark"]:
-            pairs["watermark"] = time_text(spark["watermark"])
+            pairs["watermark"] = iso_time(spark["watermark"])
         pairs["offsets"] = "\n".join(map(_source_text, spark["sources"])) or "-"
     if (files := shown["spark_files"]) is not None:
-        is_noted = "noted as done" if files["is_committed"] else "not yet noted as done"
-        what = f"{count_text(len(files['files']), 'file')}, {bytes_text(files['bytes'])}"
-        pairs["Spark's own"] = f"{what}; the batch is {is_noted}"
+        commit = "committed" if files["is_committed"] else "not committed"
+        size = f"{count_text(len(files['files']), 'file')}, {bytes_text(files['bytes'])}"
+        pairs["Spark's files"] = f"{size}; the batch is {commit} in Spark's log"
     for name, size in shown["coordinator_states"].items():
         pairs[name] = bytes_text(size)
     return pairs
@@ -279,10 +251,10 @@ def _spark_pairs(shown: dict[str, Any]) -> dict[str, str]:
 
 def _print_operator(uid: str, operator: dict[str, Any], *, subtasks: bool) -> None:
     key = operator["key"]
-    dealt = f"by {', '.join(key)} ({operator['key_hash']})" if key else "evenly"
+    partitioning = f"by {', '.join(key)} ({operator['key_hash']})" if key else "evenly"
     print_line(
         f"operator {uid}: {count_text(operator['parallelism'], 'subtask')}, "
-        f"at most {operator['max_parallelism']}; rows dealt {dealt}"
+        f"at most {operator['max_parallelism']}; rows partitioned {partitioning}"
     )
     print_table(
         [
@@ -299,51 +271,47 @@ def _print_operator(uid: str, operator: dict[str, Any], *, subtasks: bool) -> No
     )
     for state in operator["states"]:
         if state["failure"]:
-            say(state["failure"])
+            print_status(state["failure"])
     _print_statistics(operator["subtasks"], subtasks=subtasks)
 
 
-def _print_statistics(each: dict[str, Any], *, subtasks: bool) -> None:
-    counted = {
-        index: subtask["statistics"]
-        for index, subtask in each.items()
-        if subtask["statistics"] is not None
-    }
-    if not counted:
+def _print_statistics(all_subtasks: list[dict[str, Any]], *, subtasks: bool) -> None:
+    recorded = [subtask for subtask in all_subtasks if subtask["rows_in"] is not None]
+    if not recorded:
         return
     print_line()
     if subtasks:
         rows = [
             {
-                "subtask": index,
-                **{_title(field): _measure(field, statistics[field]) for field in _MEASURED},
-                "restored from": statistics["restored_from"] or "-",
+                "subtask": str(subtask["subtask"]),
+                **{_title(name): _measure(name, subtask[name]) for name in _MEASURES},
+                "restored from": subtask["restored_from"] or "-",
             }
-            for index, statistics in counted.items()
+            for subtask in recorded
         ]
-        print_table(rows, right=("subtask", *map(_title, _MEASURED)))
+        print_table(rows, right=("subtask", *map(_title, _MEASURES)))
         return
     rows = []
-    for field in _MEASURED:
-        values = [statistics[field] for statistics in counted.values()]
-        spread = {"least": min(values), "median": statistics.median(values), "most": max(values)}
-        texts = {name: _measure(field, value) for name, value in spread.items()}
-        most = max(counted, key=lambda index: counted[index][field])
-        rows.append({"a subtask's": _title(field), **texts, "most in": most})
-    print_table(rows, right=("least", "median", "most", "most in"))
+    for name in _MEASURES:
+        values = [subtask[name] for subtask in recorded]
+        largest = max(recorded, key=lambda subtask: subtask[name])
+        rows.append(
+            {
+                "per subtask": _title(name),
+                "min": _measure(name, min(values)),
+                "median": _measure(name, statistics.median(values)),
+                "max": _measure(name, max(values)),
+                "max in": str(largest["subtask"]),
+            }
+        )
+    print_table(rows, right=("min", "median", "max", "max in"))
 
 
-def _title(field: str) -> str:
-    return field.removesuffix("_ms").replace("state_bytes", "written").replace("_", " ")
+def _title(name: str) -> str:
+    return name.removesuffix("_ms").replace("state_bytes", "written").replace("_", " ")
 
 
-def _measure(field: str, value: float) -> str:
-    if field in _MILLISECONDS:
-        return _ms(value)
-    return bytes_text(round(value)) if field == "state_bytes" else f"{value:.0f}"
-
-
-def _ms(milliseconds: float) -> str:
-    if milliseconds < 1000:
-        return f"{milliseconds:.0f} ms"
-    return f"{milliseconds / 1000:.1f} s"
+def _measure(name: str, value: float) -> str:
+    if name in _MILLISECONDS:
+        return ms_text(value)
+    return bytes_text(value) if name == "state_bytes" else f"{value:.0f}"

@@ -1,298 +1,273 @@
-"""Gathers what a report shows from the checkpoints below a directory."""
+"""The values of a report, gathered from the checkpoints below a directory: the page and the JSON show them."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import msgspec
 
-from holdfast.cli.output import time_text
-from holdfast.cli.report.data import (
-    Checkpoint,
-    Failure,
-    GivenUp,
-    Job,
-    Leftover,
-    RememberedCheckpoint,
-    RememberedOperator,
-    Report,
-    ReportedOperator,
-    Subtask,
-    Sweep,
-)
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import (
     JobHistory,
     SweepReport,
     UnreadableCheckpoint,
-    checkpoint_size,
     job_histories,
 )
-from holdfast.locations.handles import StreamStateHandle
-from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
+    CheckpointView,
     History,
-    all_streams,
     checkpoint_statistics,
     history_of,
-    progress_of,
+    iso_time,
 )
 
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
 
-QUIET_FACTOR, QUIET_LEAST_MS = 10, 60_000
-"""A job is quiet when its newest checkpoint is older than this many times their usual distance."""
+QUIET_FACTOR, MIN_QUIET_MS = 10, 60_000
+"""A job is quiet if its newest checkpoint is older than this many times their usual interval."""
 
 
-def report_of(directory: str, savepoint_directory: str | None, *, now_ms: int) -> Report:
-    """Look at a directory.
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A checkpoint or savepoint that can't be read or was not completed.
+
+    Attributes:
+        checkpoint: Checkpoint id; None for a savepoint.
+        pointer: URI of its directory, without a user's name.
+        reason: `unreadable`, or `incomplete` for a directory without metadata.
+        error: Error message of an unreadable checkpoint.
+        files: Number of files of an incomplete checkpoint.
+        bytes: Size of these files.
+        modified: Time of the last write to it, ISO 8601 in UTC; None if unknown.
+    """
+
+    checkpoint: int | None
+    pointer: str
+    reason: str
+    error: str = ""
+    files: int = 0
+    bytes: int = 0
+    modified: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A file or unfinished upload that a sweep would delete; the size of an upload is not known."""
+
+    uri: str
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The files that a sweep would delete.
+
+    Attributes:
+        error: Error message if a sweep would fail and delete nothing.
+        files: Files and unfinished uploads.
+        directories: URIs of directories.
+        bytes: Size of the files.
+        within_grace: Number of unreferenced files that may still be written.
+    """
+
+    error: str
+    files: list[Leftover]
+    directories: list[str]
+    bytes: int
+    within_grace: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job.
+
+    Attributes:
+        job: Job id.
+        query_name: Name of the query in the newest checkpoint; empty if it has none.
+        state: `healthy`; `quiet` if the newest checkpoint is far older than the usual interval;
+            `attention` if a newer one was started long ago and not completed, or an older one can't
+            be read; `damaged` if the newest can't be read; `empty` without checkpoints.
+        median_interval_ms: Median time between two checkpoints; None if there are less than three.
+        checkpoints: Oldest first.
+        failures: Checkpoints that can't be read or were not completed, oldest first.
+        gaps: First and last id of each run that is missing between retained checkpoints.
+        savepoints: Oldest first.
+        unreadable_savepoints: Savepoints that can't be read.
+        sweep: The files that a sweep of the job would delete; None if the job has no directory.
+        history: Rows of all recorded checkpoints, oldest first; deleted ones included.
+        failed_attempts: Rows of recorded attempts, oldest first.
+        history_error: Error message if the recorded history can't be read.
+    """
+
+    job: str
+    query_name: str
+    state: str
+    median_interval_ms: float | None
+    checkpoints: list[CheckpointView]
+    failures: list[Failure]
+    gaps: list[tuple[int, int]]
+    savepoints: list[CheckpointView]
+    unreadable_savepoints: list[Failure]
+    sweep: Sweep | None
+    history: list[dict[str, Any]]
+    failed_attempts: list[dict[str, Any]]
+    history_error: str
+
+    @property
+    def restarts(self) -> list[dict[str, Any]]:
+        """The first checkpoint of each driver that took over the job."""
+        return [row for row in self.history if row["claims"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All jobs below a directory.
+
+    Attributes:
+        directory: URI of the directory, without a user's name.
+        savepoint_directory: Another directory that was searched for savepoints, if any.
+        made: Time of the report, ISO 8601 in UTC.
+        made_ms: The same in milliseconds since 1970.
+        made_by: Name and version of this program.
+        jobs: Sorted by id.
+    """
+
+    directory: str
+    savepoint_directory: str | None
+    made: str
+    made_ms: int
+    made_by: str
+    jobs: list[Job]
+
+
+def gather_report(directory: str, savepoint_directory: str | None, *, now_ms: int) -> Report:
+    """Gather a report of the jobs below a directory.
 
     Args:
         directory: URI of the checkpoint directory.
-        savepoint_directory: Another one to look for savepoints in.
-        now_ms: The time, milliseconds since 1970 UTC.
+        savepoint_directory: Another directory with savepoints.
+        now_ms: The current time, milliseconds since 1970 UTC.
 
     Raises:
-        InvalidRequestError: A directory can't be used.
+        InvalidRequestError: A directory is not valid.
         CheckpointError: A directory can't be listed.
     """
     histories = job_histories(directory, savepoint_directory=savepoint_directory)
     return Report(
-        directory=public_text(directory),
-        savepoint_directory=public_text(savepoint_directory) if savepoint_directory else None,
-        made=_time(now_ms),
+        directory=without_users(directory),
+        savepoint_directory=without_users(savepoint_directory) if savepoint_directory else None,
+        made=iso_time(now_ms),
         made_ms=now_ms,
         made_by=f"holdfast {version('holdfast')}",
         jobs=[_job(history, now_ms) for history in histories],
     )
 
 
-def public_text(text: str) -> str:
-    """A URI, or a text with URIs in it, without names of users: on some stores those are keys."""
+def without_users(text: str) -> str:
+    """Remove names of users from URIs in a text: in some stores they are keys."""
     return _USER.sub("", text)
 
 
 def _job(history: JobHistory, now_ms: int) -> Job:
-    checkpoints = [_checkpoint(checkpoint) for checkpoint in history.checkpoints]
-    distances = [
+    checkpoints = [_view(checkpoint) for checkpoint in history.checkpoints]
+    intervals = [
         later.completed_ms - earlier.completed_ms for earlier, later in pairwise(checkpoints)
     ]
-    usual = median(distances) if len(distances) > 1 else None
-    past, history_error = _remembered(history)
+    median_interval_ms = median(intervals) if len(intervals) > 1 else None
+    recorded, history_error = _recorded_history(history.checkpoints)
     failures = [
-        *(_unreadable(unreadable) for unreadable in history.unreadable),
+        *map(_unreadable_failure, history.unreadable),
         *(
             Failure(
-                begun.checkpoint_id,
-                public_text(begun.uri),
-                "uncommitted",
-                files=begun.files,
-                bytes=begun.total_bytes,
-                modified=_time(begun.modified_ms) if begun.modified_ms else None,
+                incomplete.checkpoint_id,
+                without_users(incomplete.uri),
+                "incomplete",
+                files=incomplete.files,
+                bytes=incomplete.total_bytes,
+                modified=iso_time(incomplete.modified_ms) if incomplete.modified_ms else None,
             )
-            for begun in history.incomplete
+            for incomplete in history.incomplete
         ),
     ]
     return Job(
         job=history.job_id,
-        query_name=_query_name(history.checkpoints),
-        state=_state(history, usual, now_ms),
-        usual_distance_ms=usual,
+        query_name=checkpoints[-1].query_name if checkpoints else "",
+        state=_state(history, median_interval_ms, now_ms),
+        median_interval_ms=median_interval_ms,
         checkpoints=checkpoints,
         failures=sorted(failures, key=lambda failure: failure.checkpoint or 0),
         gaps=history.gaps,
-        savepoints=[_checkpoint(savepoint) for savepoint in history.savepoints],
-        unreadable_savepoints=[
-            _unreadable(unreadable) for unreadable in history.unreadable_savepoints
-        ],
+        savepoints=list(map(_view, history.savepoints)),
+        unreadable_savepoints=list(map(_unreadable_failure, history.unreadable_savepoints)),
         sweep=None if history.leftovers is None else _sweep(history.leftovers),
-        history=_past(past, history),
-        given_up=[
-            GivenUp(
-                attempt.checkpoint,
-                attempt.batch,
-                attempt.epoch,
-                _time(attempt.failed_ms),
-                attempt.duration_ms,
-                public_text(attempt.reason),
-            )
-            for attempt in past.failed_attempts
+        history=recorded.checkpoint_rows({each.checkpoint for each in checkpoints}),
+        failed_attempts=[
+            row | {"reason": without_users(row["reason"])} for row in recorded.attempt_rows()
         ],
         history_error=history_error,
     )
 
 
-def _query_name(checkpoints: Sequence[CompletedCheckpoint]) -> str:
-    """Return the name of the query, or nothing if the newest checkpoint is not one of Spark's."""
-    try:
-        return progress_of(checkpoints[-1].metadata).query_name if checkpoints else ""
-    except CheckpointError:
-        return ""
+def _view(checkpoint: CompletedCheckpoint) -> CheckpointView:
+    view = CheckpointView.of(checkpoint, allow_corrupt_progress=True)
+    return msgspec.structs.replace(
+        view,
+        pointer=without_users(view.pointer),
+        has_claimed=tuple(map(without_users, view.has_claimed)),
+    )
 
 
-def _remembered(history: JobHistory) -> tuple[History, str]:
-    """The history in the newest checkpoint that can be read; and why not, if it can't be read."""
+def _recorded_history(checkpoints: Sequence[CompletedCheckpoint]) -> tuple[History, str]:
+    """Return the history in the newest readable checkpoint, and the error message if it can't be decoded."""
     try:
-        return history_of(history.checkpoints), ""
+        return history_of(checkpoints), ""
     except CheckpointError as error:
-        return History(tuple(map(checkpoint_statistics, history.checkpoints))), public_text(
-            str(error)
-        )
+        return History(tuple(map(checkpoint_statistics, checkpoints))), without_users(str(error))
 
 
-def _past(past: History, history: JobHistory) -> list[RememberedCheckpoint]:
-    retained = {checkpoint.checkpoint_id for checkpoint in history.checkpoints}
-    restarts = {restart.checkpoint: restart for restart in past.restarts}
-    return [
-        RememberedCheckpoint(
-            checkpoint=figures.checkpoint,
-            batch=figures.batch,
-            completed=_time(figures.completed_ms),
-            duration_ms=figures.duration_ms,
-            epoch=figures.epoch,
-            new_bytes=figures.new_bytes,
-            referenced_bytes=figures.referenced_bytes,
-            rows_in=figures.rows_in,
-            rows_late=figures.rows_late,
-            rows_out=figures.rows_out,
-            operators=[
-                RememberedOperator(uid, **msgspec.structs.asdict(operator))
-                for uid, operator in sorted(figures.operators.items())
-            ],
-            is_retained=figures.checkpoint in retained,
-            restored_checkpoint=restart.restored_checkpoint if restart else None,
-            claims=restart.claims if restart else 0,
-        )
-        for figures in past.checkpoints
-        for restart in [restarts.get(figures.checkpoint)]
-    ]
-
-
-def _state(history: JobHistory, usual_ms: float | None, now_ms: int) -> str:
+def _state(history: JobHistory, median_interval_ms: float | None, now_ms: int) -> str:
     retained = history.retained_ids
     if not retained:
         return "empty"
     newest = history.checkpoints[-1].metadata if history.checkpoints else None
     if newest is None or newest.checkpoint_id != retained[-1]:
         return "damaged"
-    quiet_after_ms = max(QUIET_LEAST_MS, QUIET_FACTOR * (usual_ms or 0))
-    begun_ms = [
-        begun.modified_ms
-        for begun in history.incomplete
-        if begun.checkpoint_id > newest.checkpoint_id and begun.modified_ms
-    ]
-    # What was begun just now goes on, as far as one can tell.
-    if history.unreadable or any(now_ms - modified_ms > quiet_after_ms for modified_ms in begun_ms):
+    quiet_after_ms = max(MIN_QUIET_MS, QUIET_FACTOR * (median_interval_ms or 0))
+    # A checkpoint that was started a short time ago is probably in progress.
+    is_stuck = any(
+        now_ms - incomplete.modified_ms > quiet_after_ms
+        for incomplete in history.incomplete
+        if incomplete.checkpoint_id > newest.checkpoint_id and incomplete.modified_ms
+    )
+    if history.unreadable or is_stuck:
         return "attention"
-    if usual_ms is not None and now_ms - newest.created_ms > quiet_after_ms:
+    if median_interval_ms is not None and now_ms - newest.created_ms > quiet_after_ms:
         return "quiet"
     return "healthy"
 
 
-def _checkpoint(completed: CompletedCheckpoint) -> Checkpoint:
-    metadata = completed.metadata
-    size = checkpoint_size(completed, _streams(completed))
-    operators = [_operator(uid, state) for uid, state in sorted(metadata.operators.items())]
-    subtasks = [subtask for operator in operators for subtask in operator.subtasks]
-    return Checkpoint(
-        checkpoint=metadata.checkpoint_id,
-        pointer=public_text(completed.location.external_pointer),
-        batch=_batch_of(metadata),
-        completed=_time(metadata.created_ms),
-        completed_ms=metadata.created_ms,
-        duration_ms=metadata.duration_ms,
-        writer=metadata.writer,
-        new_bytes=size.new_bytes,
-        referenced_bytes=size.referenced_bytes,
-        total_bytes=size.total_bytes,
-        metadata_bytes=completed.metadata_bytes,
-        rows_in=max(
-            (
-                rows
-                for operator in operators
-                if (rows := _total(subtask.rows_in for subtask in operator.subtasks)) is not None
-            ),
-            default=None,
-        ),
-        rows_late=_total(subtask.rows_late for subtask in subtasks),
-        rows_out=_total(subtask.rows_out for subtask in subtasks),
-        operators=operators,
+def _unreadable_failure(unreadable: UnreadableCheckpoint) -> Failure:
+    error = without_users(str(unreadable.error.args[0]))  # without the URI
+    return Failure(
+        unreadable.checkpoint_id, without_users(unreadable.uri), "unreadable", error=error
     )
-
-
-def _total(counts: Iterable[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
-def _streams(completed: CompletedCheckpoint) -> list[StreamStateHandle]:
-    """All streams that the checkpoint leads to; without Spark's files if their list can't be read."""
-    try:
-        return all_streams(completed)
-    except CheckpointError:
-        return completed.metadata.streams()
-
-
-def _batch_of(metadata: CheckpointMetadata) -> int | None:
-    """The micro-batch; None if the checkpoint is not one of Spark's, which is no failure of the page."""
-    try:
-        return progress_of(metadata).batch_id
-    except CheckpointError:
-        return None
-
-
-def _operator(uid: str, state: StoredOperator) -> ReportedOperator:
-    return ReportedOperator(
-        uid=uid,
-        parallelism=state.parallelism,
-        max_parallelism=state.max_parallelism,
-        key=list(state.key),
-        subtasks=[_subtask(index, subtask) for index, subtask in sorted(state.subtasks.items())],
-    )
-
-
-def _subtask(index: int, state: StoredSubtask) -> Subtask:
-    did = state.statistics
-    return Subtask(
-        subtask=index,
-        stored_bytes=state.stored_bytes,
-        rows_in=did.rows_in if did else None,
-        rows_late=did.rows_late if did else None,
-        rows_out=did.rows_out if did else None,
-        restore_ms=did.restore_ms if did else None,
-        process_ms=did.process_ms if did else None,
-        snapshot_ms=did.sync_ms + did.async_ms if did else None,
-        restored_from=did.restored_from if did else "",
-        backend_metrics=did.backend_metrics if did else {},
-    )
-
-
-def _unreadable(unreadable: UnreadableCheckpoint) -> Failure:
-    # The message without the place, which stands beside it.
-    error = public_text(str(unreadable.error.args[0]))
-    return Failure(unreadable.checkpoint_id, public_text(unreadable.uri), "unreadable", error=error)
 
 
 def _sweep(leftovers: SweepReport | CheckpointError) -> Sweep:
     if isinstance(leftovers, CheckpointError):
-        return Sweep(public_text(str(leftovers)), [], [], 0, 0)
+        return Sweep(without_users(str(leftovers)), [], [], 0, 0)
     return Sweep(
         error="",
         files=[
-            *(Leftover(public_text(file.uri), file.size) for file in leftovers.files),
-            *(Leftover(public_text(upload.uri), None) for upload in leftovers.uploads),
+            *(Leftover(without_users(file.uri), file.size) for file in leftovers.files),
+            *(Leftover(without_users(upload.uri), None) for upload in leftovers.uploads),
         ],
-        directories=[public_text(directory) for directory in leftovers.directories],
+        directories=list(map(without_users, leftovers.directories)),
         bytes=leftovers.total_bytes,
-        too_young=leftovers.within_grace,
+        within_grace=leftovers.within_grace,
     )
-
-
-def _time(ms: int) -> str:
-    try:
-        return time_text(ms)
-    except (OverflowError, ValueError, OSError):  # a clock that was far off
-        return "unknown"

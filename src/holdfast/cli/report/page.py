@@ -1,24 +1,16 @@
-"""The page: what the report knows, in HTML."""
+"""The report as an HTML page."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from holdfast.cli.output import bytes_text
-from holdfast.cli.report.data import (
-    Checkpoint,
-    GivenUp,
-    Job,
-    Leftover,
-    RememberedCheckpoint,
-    Report,
-)
-from holdfast.cli.report.figures import Figure, job_figures
-from holdfast.cli.report.folded_rows import Rows, rows_of
-from holdfast.cli.report.operator_view import OperatorView, operator_view
-from holdfast.cli.report.text import count_text, ms_text, span_text, time_text
+from holdfast.cli.output import bytes_text, ms_text, second_text, span_text
+from holdfast.cli.report.charts import Figure, job_figures, number_text, subtask_figures
+from holdfast.cli.report.gathering import Job, Leftover, Report
+from holdfast.spark_progress import CheckpointView, OperatorView, SubtaskView, add_known
 
 _STATES = {
     "healthy": ("Healthy", "good"),
@@ -27,28 +19,138 @@ _STATES = {
     "damaged": ("Damaged", "bad"),
     "empty": ("No checkpoint", "warn"),
 }
-"""By a job's state: the word for it, and the class of its colour."""
+"""Word and colour class of each job state."""
+
+SHOWN_ROWS, MAX_ROWS = 8, 500
+
+_COUNTS = ("rows_in", "rows_late", "rows_out", "restore_ms", "process_ms", "sync_ms", "async_ms")
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
-class JobView:
-    """A job, and what the page shows of it.
+class FoldedRows(Generic[Row]):
+    """Rows of a table.
+
+    Attributes:
+        shown: The first rows.
+        folded: The next rows, shown when a reader unfolds them.
+        left_out: Number of rows that are not on the page.
+    """
+
+    shown: list[Row]
+    folded: list[Row]
+    left_out: int
+
+
+def fold_rows(rows: Sequence[Row]) -> FoldedRows[Row]:
+    """Show the first rows, fold the next, and leave out the rest."""
+    return FoldedRows(
+        list(rows[:SHOWN_ROWS]), list(rows[SHOWN_ROWS:MAX_ROWS]), max(len(rows) - MAX_ROWS, 0)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSection:
+    """The section of an operator, as it was in the newest readable checkpoint.
+
+    Attributes:
+        uid: The operator's uid.
+        operator: The operator.
+        checkpoints: Number of checkpoints whose rows and times are summed up.
+        figures: Charts of the distribution of work over its subtasks.
+        rows: The subtasks.
+        is_by_size: Whether they are sorted by the size of their state, and not by index.
+        maximum: Maximum of each column.
+    """
+
+    uid: str
+    operator: OperatorView
+    checkpoints: int
+    figures: list[Figure]
+    rows: FoldedRows[SubtaskView]
+    is_by_size: bool
+    maximum: dict[str, float]
+
+
+def operator_section(
+    uid: str, operator: OperatorView, checkpoints: Sequence[CheckpointView]
+) -> OperatorSection:
+    """Sum up the work of the subtasks over all checkpoints of the same parallelism.
+
+    A single micro-batch shows little of the distribution of rows, and other parallelisms distribute them differently.
+    """
+    comparable = [
+        checkpoint.operators[uid]
+        for checkpoint in checkpoints
+        if uid in checkpoint.operators
+        and checkpoint.operators[uid].parallelism == operator.parallelism
+    ]
+    subtasks = _totals(operator, comparable)
+    is_by_size = len(subtasks) > SHOWN_ROWS
+    if is_by_size:
+        subtasks_in_order = sorted(subtasks, key=lambda subtask: -subtask.stored_bytes)
+    else:
+        subtasks_in_order = subtasks
+    columns = ("stored_bytes", "rows_in", "rows_late", "rows_out", "process_ms", "snapshot_ms")
+    return OperatorSection(
+        uid=uid,
+        operator=operator,
+        checkpoints=len(comparable),
+        figures=subtask_figures(subtasks),
+        rows=fold_rows(subtasks_in_order),
+        is_by_size=is_by_size,
+        maximum={
+            column: max((getattr(subtask, column) or 0 for subtask in subtasks), default=0)
+            for column in columns
+        },
+    )
+
+
+def _totals(operator: OperatorView, comparable: Sequence[OperatorView]) -> list[SubtaskView]:
+    """Return each subtask with its state in the newest checkpoint, and the sums of its rows and times."""
+    newest = {subtask.subtask: subtask for subtask in operator.subtasks}
+    by_index: dict[int, list[SubtaskView]] = defaultdict(list)
+    for each in comparable:
+        for subtask in each.subtasks:
+            by_index[subtask.subtask].append(subtask)
+    totals = []
+    for index in range(operator.parallelism):
+        state = newest.get(index, SubtaskView(subtask=index, stored_bytes=0))
+        sums = {
+            name: add_known(getattr(part, name) for part in by_index[index]) for name in _COUNTS
+        }
+        totals.append(
+            SubtaskView(
+                subtask=index,
+                stored_bytes=state.stored_bytes,
+                restored_from=state.restored_from,
+                backend_metrics=state.backend_metrics,
+                **sums,
+            )
+        )
+    return totals
+
+
+@dataclass(frozen=True, slots=True)
+class JobSection:
+    """The section of a job.
 
     Attributes:
         job: The job.
-        anchor: Where it is on the page.
-        state: The word for its state.
-        kind: The class of the state's colour: `good`, `warn` or `bad`.
-        headline: The job's condition, in a few words.
-        newest: The newest checkpoint that can be read.
-        first_id: The oldest that can be read; 0 if there is none.
+        anchor: Id of the section.
+        state: Word for the job's state.
+        kind: Class of the state's colour: `good`, `warn` or `bad`.
+        headline: The job's condition in a few words.
+        newest: The newest readable checkpoint.
+        first_id: Id of the oldest readable checkpoint; 0 without one.
         figures: Charts over its checkpoints.
         checkpoints: Newest first.
         operators: The operators of the newest checkpoint.
         files: The files that a sweep would delete, largest first.
         savepoints: Newest first.
-        restarts: First checkpoints of drivers that took the job over, newest first.
-        given_up: Newest first.
+        restarts: First checkpoints of drivers that took over the job, newest first.
+        failed_attempts: Newest first.
     """
 
     job: Job
@@ -56,19 +158,19 @@ class JobView:
     state: str
     kind: str
     headline: str
-    newest: Checkpoint | None
+    newest: CheckpointView | None
     first_id: int
     figures: list[Figure]
-    checkpoints: Rows[Checkpoint]
-    operators: list[OperatorView]
-    files: Rows[Leftover]
-    savepoints: Rows[Checkpoint]
-    restarts: Rows[RememberedCheckpoint]
-    given_up: Rows[GivenUp]
+    checkpoints: FoldedRows[CheckpointView]
+    operators: list[OperatorSection]
+    files: FoldedRows[Leftover]
+    savepoints: FoldedRows[CheckpointView]
+    restarts: FoldedRows[dict[str, Any]]
+    failed_attempts: FoldedRows[dict[str, Any]]
 
 
-def page(report: Report) -> str:
-    """The whole page. All that comes from outside is escaped."""
+def render_page(report: Report) -> str:
+    """Render the page. Texts from checkpoints are escaped."""
     environment = Environment(
         loader=PackageLoader("holdfast.cli.report", "."),
         autoescape=True,
@@ -79,32 +181,31 @@ def page(report: Report) -> str:
     )
     environment.filters |= {
         "bytes": _if_known(bytes_text),
-        "count": _if_known(count_text),
+        "count": _if_known(number_text),
         "ms": _if_known(ms_text),
-        "span": span_text,
-        "time": _if_known(time_text),
+        "time": _if_known(second_text),
         "share": _share,
         "below": lambda uri, directory: uri.removeprefix(f"{directory}/"),
     }
-    views = [_view(job, f"job-{number}", report) for number, job in enumerate(report.jobs, 1)]
-    rendered = environment.get_template("page.html.jinja").render(report=report, jobs=views)
-    return rendered.lstrip()  # macros stand before the page
+    sections = [_section(job, f"job-{number}", report) for number, job in enumerate(report.jobs, 1)]
+    rendered = environment.get_template("page.html.jinja").render(report=report, jobs=sections)
+    return rendered.lstrip()  # macros are before the page
 
 
 def _if_known(text: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: "-" if value is None else text(value)
 
 
-def _share(part: float | None, most: float) -> float:
-    """How much of the most something is, in percent."""
-    return round(100 * (part or 0) / most, 2) if most else 0
+def _share(part: float | None, maximum: float) -> float:
+    """Return a part of the maximum in percent."""
+    return round(100 * (part or 0) / maximum, 2) if maximum else 0
 
 
-def _view(job: Job, anchor: str, report: Report) -> JobView:
+def _section(job: Job, anchor: str, report: Report) -> JobSection:
     state, kind = _STATES[job.state]
     newest = job.checkpoints[-1] if job.checkpoints else None
     files = job.sweep.files if job.sweep else []
-    return JobView(
+    return JobSection(
         job=job,
         anchor=anchor,
         state=state,
@@ -113,31 +214,38 @@ def _view(job: Job, anchor: str, report: Report) -> JobView:
         newest=newest,
         first_id=job.checkpoints[0].checkpoint if job.checkpoints else 0,
         figures=job_figures(job),
-        checkpoints=rows_of(job.checkpoints[::-1]),
-        operators=[operator_view(operator, job.checkpoints) for operator in newest.operators]
+        checkpoints=fold_rows(job.checkpoints[::-1]),
+        operators=[
+            operator_section(uid, operator, job.checkpoints)
+            for uid, operator in newest.operators.items()
+        ]
         if newest
         else [],
-        files=rows_of(sorted(files, key=lambda file: -(file.bytes or 0))),
-        savepoints=rows_of(job.savepoints[::-1]),
-        restarts=rows_of(job.restarts[::-1]),
-        given_up=rows_of(job.given_up[::-1]),
+        files=fold_rows(sorted(files, key=lambda file: -(file.bytes or 0))),
+        savepoints=fold_rows(job.savepoints[::-1]),
+        restarts=fold_rows(job.restarts[::-1]),
+        failed_attempts=fold_rows(job.failed_attempts[::-1]),
     )
 
 
-def _headline(job: Job, newest: Checkpoint | None, made_ms: int) -> str:
+def _headline(job: Job, newest: CheckpointView | None, made_ms: int) -> str:
     if newest is None:
         if job.state == "damaged":
             return "no checkpoint can be read"
         return "only savepoints" if job.sweep is None else "nothing was completed yet"
     age_ms = made_ms - newest.completed_ms
-    ago = f"{span_text(age_ms)} ago" if age_ms >= 1_000 else "just now"
+    ago = f"{span_text(age_ms / 1000)} ago" if age_ms >= 1_000 else "just now"
     last = f"last checkpoint {ago}, {ms_text(newest.duration_ms)}"
     if job.state == "damaged":
-        return f"the newest checkpoint can't be read; the last that can: {ago}"
-    if job.state == "quiet" and job.usual_distance_ms is not None:
-        return f"{last}; before that, one every {ms_text(job.usual_distance_ms)}"
+        return f"the newest checkpoint can't be read; the last readable one: {ago}"
+    if job.state == "quiet" and job.median_interval_ms is not None:
+        return f"{last}; before that, one every {ms_text(job.median_interval_ms)}"
     if job.state == "attention":
-        bad = sum(failure.reason == "unreadable" for failure in job.failures)
-        why = f"{bad} older can't be read" if bad else "a newer one was begun and not completed"
-        return f"{last}; {why}"
+        unreadable = sum(failure.reason == "unreadable" for failure in job.failures)
+        reason = (
+            f"{unreadable} older can't be read"
+            if unreadable
+            else "a newer one was started and not completed"
+        )
+        return f"{last}; {reason}"
     return last

@@ -1,4 +1,4 @@
-"""Rows of states, as commands print them."""
+"""Output of rows of states, as a table or JSON."""
 
 import argparse
 import itertools
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.output import print_table, say
+from holdfast.cli.output import print_status, print_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,24 +16,24 @@ _LENGTH = 200  # of an element
 
 
 def add_rows(command: argparse.ArgumentParser) -> None:
-    """Add `--limit` and `--json`, which say how rows are printed."""
+    """Add `--limit` and `--json`."""
     command.add_argument(
         "--limit",
-        type=_count,
+        type=_parse_count,
         metavar="N",
-        help=f"at most so many rows; without --json {_LIMIT} if not given",
+        help=f"maximum number of rows; without --json {_LIMIT} by default",
     )
     command.add_argument("--json", action="store_true", help="print JSON, one object a line")
 
 
 def element_cell(_: str, value: Any) -> str:
-    """A value of a column in a table, cut if it is long."""
+    """Format a value in a table, truncated if it is long."""
     text = cell_text(value)
     return f"{text[:_LENGTH]}…" if len(text) > _LENGTH else text
 
 
 def cell_text(value: Any) -> str:
-    """A value in a table: texts as they are, all else as JSON."""
+    """Format a value in a table: text unchanged, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -44,36 +44,36 @@ def print_rows(
     right: Sequence[str],
     cell: Callable[[str, Any], str] = element_cell,
 ) -> bool:
-    """Print rows as the options of `add_rows` say; whether there are any.
+    """Print rows by the options of `add_rows`; return whether there are any.
 
     Args:
         options: The command's options.
         batches: The rows.
-        right: Columns that stand at the right of their place in a table.
-        cell: The text of a value in a table, by the name of its column.
+        right: Columns of a table to align right.
+        cell: Formats a value in a table; called with the name of its column and the value.
     """
     limit = options.limit
     if limit is None and not options.json:
         limit = _LIMIT
-    # One row more, to know whether there are more.
+    # One more row shows whether there are more.
     rows = itertools.islice(_json_rows(batches), None if limit is None else limit + 1)
     if options.json:
-        is_any = False
+        has_rows = False
         for row in itertools.islice(rows, limit):
-            is_any = True
-            print(json.dumps(row))  # in ASCII: other characters may steer the terminal
-        return is_any
+            has_rows = True
+            print(json.dumps(row))  # in ASCII: other characters can control the terminal
+        return has_rows
     shown = list(rows)
     texts = [{name: cell(name, row[name]) for name in row} for row in shown[:limit]]
     print_table(texts, right=right)
     if len(shown) > limit:
-        say(f"there are more than these {limit} rows; --limit shows more of them")
+        print_status(f"only the first {limit} rows are shown; use --limit to show more")
     return bool(shown)
 
 
 def _json_rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
-    """Each row of some batches, with values that JSON has."""
-    from holdfast.cli.json_values import json_value  # noqa: PLC0415  # it needs Arrow
+    """Yield each row, with values for JSON."""
+    from holdfast.cli.json_values import json_value  # noqa: PLC0415  # loads Arrow
 
     for batch in batches:
         for row in zip(*batch.columns, strict=True):
@@ -82,8 +82,8 @@ def _json_rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
             }
 
 
-def _count(text: str) -> int:
-    """An option's value that is a number of rows."""
+def _parse_count(text: str) -> int:
+    """Parse a number of rows."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+        raise argparse.ArgumentTypeError(f"must be an integer >= 1, got {text!r}")
     return int(text)
