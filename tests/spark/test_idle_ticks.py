@@ -14,10 +14,9 @@ from jobs.timed import TellsTimes
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast import scan_state
+from holdfast import scan_state, stateful_query
 from holdfast.backends.functions import BatchTimes
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import stateful_query
 from holdfast.spark.event_time import IdleTicks, idle_ticks
 from holdfast.spark.query import query_run
 
