@@ -33,7 +33,6 @@ PENDING = (
     "src/holdfast/spark/operators/",
     "src/holdfast/spark/processors/",
     "src/holdfast/spark_progress/",
-    "tests/backends/",
     "tests/cases_of_spark/",
     "tests/cli/",
     "tests/conftest.py",
