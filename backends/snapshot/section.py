@@ -270,7 +270,7 @@ def _open(
 class _SectionReader:
     """Reads single blocks of a section.
 
-    Arrow's own file reader would read a Python stream in a thread of Arrow's. If the interpreter ends before this
+    Arrow's own file reader would read a Python stream in one of its threads. If the interpreter ends before this
     thread has released its last buffer, the process aborts (arrow#34314).
 
     Attributes:
