@@ -243,12 +243,12 @@ class TimerService(CurrentKeyView["TimerPage", Timers]):
         time_ms = whole_ms(time_ms)
         # A fired timer whose call has not ended exists, unless it was deleted before.
         is_fired = self._calls and time_ms in self._times_to_call(index)
-        page.changes.append((index, time_ms, None if is_fired else Operation.PUT))
+        page.changes.append(((index, time_ms), None if is_fired else Operation.PUT))
 
     def delete(self, time_ms: int) -> None:
         """Delete a timer of the current key, if it exists. Raises the same as `register`."""
         page, index = self._current()
-        page.changes.append((index, whole_ms(time_ms), Operation.DELETE))
+        page.changes.append(((index, whole_ms(time_ms)), Operation.DELETE))
 
     def times(self) -> list[int]:
         """Return the times of the current key's timers, ascending. Raises `InvalidRequestError` if no key is current."""
@@ -301,14 +301,14 @@ class TimerPage:
     """The timers of the keys of a batch.
 
     Attributes:
-        changes: Operations on timers in their order: the index of the key, the time, and the operation; None for one
+        changes: Operations on timers in their order: the index of the key and the time, and the operation; None for one
             that takes back the timer's earlier operations.
     """
 
     __slots__ = ("_by_key", "_columns", "_keys", "_sorted", "_stored", "changes")
 
     def __init__(self, columns: Timers, keys: Keys) -> None:
-        self.changes: list[tuple[int, int, Operation | None]] = []
+        self.changes: list[tuple[tuple[int, int], Operation | None]] = []
         self._by_key: dict[int, dict[int, Operation | None]] = {}
         self._sorted = 0  # the number of changes in `_by_key`
         self._columns = columns
@@ -326,13 +326,13 @@ class TimerPage:
 
     def changes_of(self, index: int) -> dict[int, Operation | None]:
         """Return the last operation on each changed timer of a key, by its time."""
-        for owner, time_ms, operation in self.changes[self._sorted :]:
+        for (owner, time_ms), operation in self.changes[self._sorted :]:
             self._by_key.setdefault(owner, {})[time_ms] = operation
         self._sorted = len(self.changes)
         return self._by_key.get(index, {})
 
     def store(self) -> None:
-        last = {(index, time_ms): operation for index, time_ms, operation in self.changes}
+        last = dict(self.changes)
         for operation in (Operation.DELETE, Operation.PUT):
             chosen = [timer for timer, known in last.items() if known is operation]
             if chosen:
