@@ -242,7 +242,7 @@ def _resolve_hash_collisions(
 
 def _sort_by_arrow(groups: Rows, columns: Sequence[Column]) -> Rows | None:
     """Sort positions by group, by row, and then as they are; return None if Arrow can't sort a column."""
-    sorted_by = [part for column in columns for part in _columns_to_sort_by(column)]
+    sorted_by = [key for column in columns for key in _columns_to_sort_by(column)]
     table = {f"column {number}": column for number, column in enumerate(sorted_by)}
     keys = [(name, "ascending") for name in ("group", *table, "row")]
     table |= {"group": groups, "row": np.arange(len(groups))}

@@ -44,7 +44,6 @@ CALLED_FROM_ELSEWHERE = {
     "appendValue": "processors of PySpark call it",
     "containsKey": "processors of PySpark call it",
     "deleteIfExists": "processors of PySpark call it",
-    "flink_key_group": "an import of Flink's state compares its key groups by it",
     "getMapState": "processors of PySpark call it",
     "getValue": "processors of PySpark call it",
     "handle_expect_100": "http.server calls it",

@@ -149,7 +149,7 @@ class TestMap:
 
 
 class TestSnapshots:
-    def test_a_later_change_does_not_show(self) -> None:
+    def test_later_change_does_not_show(self) -> None:
         backend = OperatorStateBackend()
         state = broadcast_state(backend, entries={1: 2})
         first = snapshot_of(backend)
@@ -162,7 +162,7 @@ class TestSnapshots:
         ]
         assert restored == [{1: 2}, {1: 3}, {}]
 
-    def test_an_object_changed_after_it_was_put_changes_nothing(self) -> None:
+    def test_object_changed_after_it_was_put_changes_nothing(self) -> None:
         backend = OperatorStateBackend()
         state = broadcast_state(backend, types=(int, Node))
         node = Node(1)
@@ -174,7 +174,7 @@ class TestSnapshots:
 
     @pytest.mark.parametrize("key_type", [Mutable, Pickled(Mutable)])
     @pytest.mark.parametrize("is_restored", [False, True])
-    def test_a_key_changed_after_it_was_put_changes_nothing(
+    def test_key_changed_after_it_was_put_changes_nothing(
         self,
         key_type: Any,
         is_restored: bool,  # noqa: FBT001
@@ -199,7 +199,7 @@ class TestSnapshots:
         state.put(Mutable(1), 8)
         assert contents(restored(backend), (key_type, int)) == {**expected, Mutable(1): 8}
 
-    def test_a_buffer_changed_after_it_was_put_changes_no_snapshot(self) -> None:
+    def test_buffer_changed_after_it_was_put_changes_no_snapshot(self) -> None:
         backend = OperatorStateBackend()
         content = bytearray(b"old")
         state = broadcast_state(backend, types=(int, bytes))
@@ -261,7 +261,7 @@ class TestRestore:
             assert sum(len(list_state(backend)) for backend in news) == 3
             handles = [[snapshot_of(backend)] for backend in news]
 
-    def test_a_map_does_not_grow_over_a_hundred_checkpoints(self) -> None:
+    def test_map_does_not_grow_over_a_hundred_checkpoints(self) -> None:
         backend = OperatorStateBackend()
         broadcast_state(backend, entries=dict.fromkeys(range(100), 1))
         sizes = set()

@@ -79,7 +79,7 @@ def test_all_listings_of_states_have_the_same_names(
 
 
 @pytest.mark.parametrize("command", ["show", "cat"])
-def test_a_table_has_raw_state_by_its_kind(
+def test_table_has_raw_state_by_its_kind(
     pointer: str, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     assert main([command, pointer]) == 0

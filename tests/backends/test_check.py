@@ -294,14 +294,14 @@ class TestReading:
         with pytest.raises(CheckpointCorruptedError):
             check(f"{local_directory}/job/chk-1", {"op": []})
 
-    def test_a_missing_state_file_is_not_found(self, directory: str) -> None:
+    def test_missing_state_file_is_not_found(self, directory: str) -> None:
         (stream,) = checkpoint(directory, {"op": [full()]}).streams()
         assert isinstance(stream, FileStateHandle)
         file_system_for(stream.uri).delete([stream.uri])
         with pytest.raises(CheckpointNotFoundError):
             check(f"{directory}/job/chk-1", {})
 
-    def test_a_missing_checkpoint_is_not_found(self, directory: str) -> None:
+    def test_missing_checkpoint_is_not_found(self, directory: str) -> None:
         with pytest.raises(CheckpointNotFoundError):
             check(f"{directory}/job/chk-1", {})
 
@@ -345,7 +345,7 @@ class TestReading:
         (state,) = check(f"{memory_directory}/job/chk-1", descriptors)
         assert state.outcome is RestoreOutcome.RESTORED
 
-    def test_the_metadata_file_is_a_pointer_too(self, local_directory: str) -> None:
+    def test_metadata_file_is_a_pointer_too(self, local_directory: str) -> None:
         checkpoint(local_directory, {"op": [full()]})
         expected = check(f"{local_directory}/job/chk-1", {})
         assert check(f"{local_directory}/job/chk-1/_metadata", {}) == expected

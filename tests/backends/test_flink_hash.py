@@ -1,23 +1,32 @@
+"""Hash codes of Java and key groups of Flink, compared with results of Java and Flink."""
+
 import math
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.keys import MAX_PARALLELISM, operator_index_for_key_group
-from holdfast.backends.keys.flink_hash import (
-    flink_key_group,
-    flink_key_group_of_hash,
-    flink_murmur,
+from holdfast.backends.keys import (
+    MAX_PARALLELISM,
+    flink_key_groups,
     java_hash,
-    java_hash_of_long,
+    operator_index_for_key_group,
 )
+from holdfast.backends.keys.flink_hash import flink_murmur
 from holdfast.errors import InvalidRequestError
+from holdfast.flink.serializers.hash_codes import (
+    of_booleans,
+    of_floats,
+    of_ints,
+    of_longs,
+    of_texts,
+)
 
-# Results of Flink's own classes. For ints: the key, flink_murmur, its key group of 128, of 4096 and of
-# 32768, and the operator of 4 that owns the group of 128.
+# For each int: the key, flink_murmur, its key group of 128, of 4096 and of 32768, and the operator of 4 that owns the
+# group of 128.
 INTS = [
     (0, 593689054, 94, 2526, 31198, 2),
     (1, 68075478, 86, 4054, 16342, 2),
@@ -52,129 +61,100 @@ STRINGS = [
 ]
 
 
-class TestJavaHash:
-    @pytest.mark.parametrize(("key", "expected"), [row[:2] for row in INTS])
-    def test_murmur_is_flinks(self, key: int, expected: int) -> None:
-        assert flink_murmur(key) == flink_murmur(key & 0xFFFFFFFF) == expected
+class TestHashCodes:
+    def test_murmur_of_ints_matches_flink(self) -> None:
+        keys = np.array([row[0] for row in INTS])
+        expected = [row[1] for row in INTS]
+        assert flink_murmur(keys).tolist() == expected
+        assert flink_murmur(keys & 0xFFFFFFFF).tolist() == expected
 
     @pytest.mark.exhaustive
-    def test_murmur_is_flinks_from_minus_to_plus_a_million(self) -> None:
+    def test_murmur_of_two_million_ints_matches_flink(self) -> None:
+        *mixed, last = flink_murmur(np.arange(-1_000_000, 1_000_001)).tolist()
         checksum = 0
-        for key in range(-1_000_000, 1_000_000):
-            checksum = checksum * 31 + flink_murmur(key) & 0xFFFF_FFFF_FFFF_FFFF
+        for number in mixed:
+            checksum = checksum * 31 + number & 0xFFFF_FFFF_FFFF_FFFF
         assert checksum == 2332442025218954414
-        checksum = checksum * 31 + flink_murmur(1_000_000) & 0xFFFF_FFFF_FFFF_FFFF
+        checksum = checksum * 31 + last & 0xFFFF_FFFF_FFFF_FFFF
         assert checksum - (1 << 64) == -1481273510923324381
 
-    @given(st.integers(-(2**31), 2**31 - 1))
-    def test_murmur_is_never_negative(self, key_hash: int) -> None:
-        assert 0 <= flink_murmur(key_hash) < 2**31
+    @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1))
+    def test_murmur_is_never_negative(self, codes: list[int]) -> None:
+        mixed = flink_murmur(np.array(codes))
+        assert 0 <= mixed.min() <= mixed.max() < 2**31
 
-    @pytest.mark.parametrize("row", STRINGS, ids=lambda row: repr(row[0]))
-    def test_strings_hash_as_in_java(self, row: tuple[str, int, int, int, int, int]) -> None:
-        key, hashed, murmured, of_128, of_4096, operator = row
-        assert java_hash(key) == hashed
-        assert flink_murmur(hashed) == murmured
-        assert (flink_key_group(key, 128), flink_key_group(key, 4096)) == (of_128, of_4096)
-        assert operator_index_for_key_group(128, 4, of_128) == operator
+    def test_strings_hash_as_in_java(self) -> None:
+        codes = of_texts(pa.array([row[0] for row in STRINGS]))
+        assert codes.tolist() == [row[1] for row in STRINGS]
+        assert flink_murmur(codes).tolist() == [row[2] for row in STRINGS]
+        assert flink_key_groups(codes, 128).tolist() == [row[3] for row in STRINGS]
+        assert flink_key_groups(codes, 4096).tolist() == [row[4] for row in STRINGS]
+        assert [operator_index_for_key_group(128, 4, row[3]) for row in STRINGS] == [
+            row[5] for row in STRINGS
+        ]
+
+    def test_lone_surrogate_hashes_as_in_java(self) -> None:
+        assert java_hash("\ud83d") == 0xD83D
 
     @pytest.mark.parametrize(
-        ("key", "expected"),
+        ("keys", "expected"),
         [
-            (True, 1231),
-            (False, 1237),
-            (2**31 - 1, 2**31 - 1),
-            (-(2**31), -(2**31)),
-            (2**31, -(2**31)),
-            (2**32, 1),
-            (-(2**31) - 1, -(2**31)),
-            (2**63 - 1, -(2**31)),
-            (-(2**63), -(2**31)),
-            (0.0, 0),
-            (-0.0, -(2**31)),
-            (1.0, 1072693248),
-            (math.nan, 2146959360),
-            pytest.param(-math.nan, 2146959360, id="-nan"),
-            (b"", 1),
-            (b"\x01\x02\x03", 30817),
-            (b"\xff", 30),
-            ("\ud83d", 0xD83D),
+            ([2**31 - 1, 0, 1], [2**31 - 1, 0, 1]),
+            ([2**31, 2**32, -(2**31) - 1], [-(2**31), 1, -(2**31)]),
+            ([2**63 - 1, -(2**63)], [-(2**31), -(2**31)]),
         ],
     )
-    def test_other_types_hash_as_in_java(self, key: Any, expected: int) -> None:
-        assert java_hash(key) == expected
+    def test_longs_hash_as_in_java(self, keys: list[int], expected: list[int]) -> None:
+        assert of_longs(pa.array(keys, pa.int64())).tolist() == expected
 
-    @given(st.integers(0, 2**31 - 1))
-    def test_small_longs_hash_as_ints_if_they_are_not_negative(self, key: int) -> None:
-        assert java_hash_of_long(key) == java_hash(key) == key
-        assert java_hash_of_long(-key - 1) == key != java_hash(-key - 1)
+    def test_ints_booleans_and_doubles_hash_as_in_java(self) -> None:
+        assert of_ints(pa.array([2**31 - 1, -(2**31)])).tolist() == [2**31 - 1, -(2**31)]
+        assert of_booleans(pa.array([True, False])).tolist() == [1231, 1237]
+        doubles = pa.array([0.0, -0.0, 1.0, math.nan, -math.nan])
+        expected = [0, -(2**31), 1072693248, 2146959360, 2146959360]
+        assert of_floats(doubles).tolist() == expected
 
-    @given(st.integers(-(2**63), 2**63 - 1) | st.text() | st.floats() | st.binary() | st.booleans())
-    def test_a_hash_has_32_bits_and_a_sign(self, key: Any) -> None:
+    @given(st.lists(st.integers(0, 2**31 - 1), min_size=1))
+    def test_nonnegative_longs_hash_as_ints(self, keys: list[int]) -> None:
+        assert of_longs(pa.array(keys, pa.int64())).tolist() == keys
+        negative = pa.array([-key - 1 for key in keys], pa.int64())
+        assert of_longs(negative).tolist() == keys
+        assert of_ints(negative).tolist() == negative.to_pylist()
+
+    @given(st.text())
+    def test_hash_of_a_string_is_a_signed_32_bit_integer(self, key: str) -> None:
         assert -(2**31) <= java_hash(key) < 2**31
-
-    @pytest.mark.parametrize(
-        "key",
-        [
-            None,
-            2**63,
-            (1, "secret"),
-            [1],
-            bytearray(b"secret"),
-            np.int64(1),
-            object(),
-        ],
-        ids=lambda key: type(key).__name__,
-    )
-    def test_other_keys_are_refused_without_showing_them(self, key: Any) -> None:
-        with pytest.raises(InvalidRequestError) as caught:
-            java_hash(key)
-        assert "secret" not in str(caught.value)
-
-    @pytest.mark.parametrize("key", [2**63, -(2**63) - 1])
-    def test_a_long_has_64_bits(self, key: int) -> None:
-        with pytest.raises(InvalidRequestError, match="64 bits"):
-            java_hash_of_long(key)
 
 
 class TestKeyGroup:
-    @pytest.mark.parametrize("row", INTS, ids=lambda row: str(row[0]))
-    def test_ints_are_in_flinks_groups(self, row: tuple[int, ...]) -> None:
-        key, _, of_128, of_4096, of_32768, operator = row
-        groups = [flink_key_group(key, limit) for limit in (128, 4096, 32768)]
-        assert groups == [of_128, of_4096, of_32768]
-        assert operator_index_for_key_group(128, 4, of_128) == operator
+    def test_ints_are_in_the_groups_of_flink(self) -> None:
+        codes = of_ints(pa.array([row[0] for row in INTS]))
+        for column, max_parallelism in ((2, 128), (3, 4096), (4, 32768)):
+            expected = [row[column] for row in INTS]
+            assert flink_key_groups(codes, max_parallelism).tolist() == expected
+        for row in INTS:
+            assert operator_index_for_key_group(128, 4, row[2]) == row[5]
 
     @pytest.mark.parametrize(
-        ("key", "expected"),
-        [(0, 94), (1, 86), (-1, 94), (42, 29), (2**32, 86), (2**63 - 1, 108), (-(2**63), 108)],
-    )
-    def test_longs_are_in_flinks_groups(self, key: int, expected: int) -> None:
-        assert flink_key_group_of_hash(java_hash_of_long(key), 128) == expected
-
-    @pytest.mark.parametrize(
-        ("key", "expected"),
+        ("codes", "expected"),
         [
-            (True, 77),
-            (False, 3),
-            (0.0, 94),
-            (-0.0, 108),
-            (1.0, 71),
-            (3.14, 4),
-            (math.nan, 41),
-            (b"\x01\x02\x03", 97),
+            (
+                of_longs(pa.array([0, 1, -1, 42, 2**32, 2**63 - 1, -(2**63)])),
+                [94, 86, 94, 29, 86, 108, 108],
+            ),
+            (of_booleans(pa.array([True, False])), [77, 3]),
+            (of_floats(pa.array([0.0, -0.0, 1.0, 3.14, math.nan])), [94, 108, 71, 4, 41]),
         ],
+        ids=["longs", "booleans", "doubles"],
     )
-    def test_other_types_are_in_flinks_groups(self, key: Any, expected: int) -> None:
-        assert flink_key_group(key, 128) == expected
+    def test_other_types_are_in_the_groups_of_flink(self, codes: Any, expected: list[int]) -> None:
+        assert flink_key_groups(codes, 128).tolist() == expected
 
     def test_keys_are_spread_over_all_groups(self) -> None:
-        keys = [0] * 128
-        for key in range(100_000):
-            keys[flink_key_group(key, 128)] += 1
-        assert (min(keys), max(keys)) == (699, 845)
+        counts = np.bincount(flink_key_groups(np.arange(100_000), 128))
+        assert (len(counts), counts.min(), counts.max()) == (128, 699, 845)
 
     @pytest.mark.parametrize("max_parallelism", [0, -1, MAX_PARALLELISM + 1])
-    def test_a_number_of_groups_out_of_bounds_is_refused(self, max_parallelism: int) -> None:
+    def test_max_parallelism_out_of_bounds_is_refused(self, max_parallelism: int) -> None:
         with pytest.raises(InvalidRequestError, match="32768"):
-            flink_key_group("key", max_parallelism)
+            flink_key_groups(np.zeros(1, np.int32), max_parallelism)

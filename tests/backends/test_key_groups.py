@@ -52,7 +52,7 @@ def test_default_max_parallelism_is_flinks(parallelism: int, expected: int) -> N
 
 
 @given(st.integers(1, MAX_PARALLELISM))
-def test_the_default_leaves_room_to_scale_out(parallelism: int) -> None:
+def test_default_leaves_room_to_scale_out(parallelism: int) -> None:
     default = default_max_parallelism(parallelism)
     assert default.bit_count() == 1
     assert parallelism <= default <= MAX_PARALLELISM
@@ -69,7 +69,7 @@ class TestKeyGroupRanges:
         assert ranges == expected
 
     @given(parallelisms)
-    def test_the_ranges_cover_all_groups_once_and_evenly(self, numbers: tuple[int, int]) -> None:
+    def test_ranges_cover_all_groups_once_and_evenly(self, numbers: tuple[int, int]) -> None:
         max_parallelism, parallelism = numbers
         ranges = [key_group_range(max_parallelism, parallelism, i) for i in range(parallelism)]
         assert [group for owned in ranges for group in owned] == list(range(max_parallelism))
@@ -120,7 +120,7 @@ class TestKeyGroupRange:
         assert [int(key_group) for key_group in np.arange(8) if key_group in groups] == [3, 4, 5]
         assert len(KeyGroupRange(7, 7)) == 1
 
-    def test_a_position_is_one_of_its_groups(self) -> None:
+    def test_range_position_is_one_of_its_groups(self) -> None:
         groups = KeyGroupRange(3, 5)
         assert [groups[index] for index in range(3)] == [3, 4, 5]
         for index in (-1, 3):
@@ -132,6 +132,6 @@ class TestKeyGroupRange:
         with pytest.raises(InvalidRequestError):
             KeyGroupRange(*ends)
 
-    def test_a_range_can_be_pickled_and_copied(self) -> None:
+    def test_range_can_be_pickled_and_copied(self) -> None:
         groups = KeyGroupRange(3, 5)
         assert pickle.loads(pickle.dumps(groups)) == copy.copy(groups) == groups

@@ -162,7 +162,7 @@ def timers(backend: KeyedStateBackend, keys: Keys) -> None:
 
 class TestOneKey:
     @pytest.mark.parametrize("name", NAMES)
-    def test_the_value_of_a_key_is_read_by_its_columns(
+    def test_value_of_a_key_is_read_by_its_columns(
         self, local_directory: str, name: str | None
     ) -> None:
         pointer = write_checkpoints(local_directory, lengths)
@@ -172,7 +172,7 @@ class TestOneKey:
         ]
         assert holdfast.read_state(pointer, key={"user": "unknown"}).num_rows == 0
 
-    def test_a_key_of_one_column_may_be_given_as_its_value(self, local_directory: str) -> None:
+    def test_key_of_one_column_may_be_given_as_its_value(self, local_directory: str) -> None:
         pointer = write_checkpoints(
             local_directory, lengths, names=[7, 8], key=pa.schema([("n", pa.int64())])
         )

@@ -148,7 +148,7 @@ def counts_in(subtask: int, handle: Runs) -> Iterator[tuple[str, str, CountPart]
     yield "counts", "keyed value", CountPart(subtask, handle)
 
 
-def test_a_line_in_the_catalogue_lists_and_reads_it(
+def test_catalogue_entry_lists_and_reads_a_new_handle(
     checkpoint: CompletedCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(READERS["managed_keyed"], Runs, counts_in)

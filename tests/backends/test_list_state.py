@@ -64,7 +64,7 @@ def test_many_elements_come_in_many_shapes(values: Any) -> None:
         assert state.get() == [1, 2, 3]
 
 
-def test_an_iterator_is_read_once() -> None:
+def test_iterator_is_read_once() -> None:
     state = state_of(pa.int64(), 1)
     state.add_all(iter([2, 3]))
     state.update(value * 10 for value in state)
@@ -268,11 +268,11 @@ class TestDescriptor:
         with pytest.raises(InvalidRequestError):
             MapStateDescriptor(name, element_type, element_type)
 
-    def test_an_empty_name_is_a_name(self) -> None:
+    def test_empty_name_is_a_name(self) -> None:
         assert ListStateDescriptor("", pa.int64()).name == ""
 
 
-def test_an_error_of_the_users_own_generator_comes_through() -> None:
+def test_error_of_the_users_own_generator_comes_through() -> None:
     def values() -> Iterator[int]:
         yield 1
         raise ValueError("mine")
@@ -287,7 +287,7 @@ class TestOwnership:
     """A state is independent of the objects that it was made of."""
 
     @pytest.mark.parametrize("as_column", [np.array, pd.Series])
-    def test_a_column_of_numpy_changed_afterwards_changes_nothing(self, as_column: Any) -> None:
+    def test_column_of_numpy_changed_afterwards_changes_nothing(self, as_column: Any) -> None:
         state = state_of(pa.int64())
         column = as_column([1, 2, 3])
         for change in (state.update, state.add_all):
@@ -319,6 +319,6 @@ class TestOwnership:
         ],
         ids=str,
     )
-    def test_a_type_without_room_for_all_values_is_refused(self, element_type: Any) -> None:
+    def test_type_without_room_for_all_values_is_refused(self, element_type: Any) -> None:
         with pytest.raises(InvalidRequestError, match="'s'"):
             ListStateDescriptor("s", element_type)

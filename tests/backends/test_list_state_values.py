@@ -302,7 +302,7 @@ class TestPandasColumns:
             state.add_all(pd.Series([1.0, None], dtype="Float64"))
 
     @pytest.mark.parametrize("as_column", [np.array, pd.Series])
-    def test_the_order_of_bytes_is_no_matter(self, as_column: Any) -> None:
+    def test_byte_order_is_irrelevant(self, as_column: Any) -> None:
         state = state_of(pa.int64())
         state.add_all(as_column(np.array([1, 2], ">i8")))
         assert state.get() == [1, 2]

@@ -46,7 +46,7 @@ def test_missing_values_may_have_invalid_indices_and_nulls() -> None:
     check_memory(pa.array([{"inner": None}], pa.struct([("inner", inner)])))
 
 
-def test_an_index_leads_into_its_dictionary() -> None:
+def test_index_leads_into_its_dictionary() -> None:
     indices = pa.array([0, 7], pa.int32())
     wrong = pa.DictionaryArray.from_arrays(indices, pa.array(["a"]), safe=False)
     with pytest.raises(pa.ArrowInvalid, match="out of bounds"):

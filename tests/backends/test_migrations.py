@@ -109,7 +109,7 @@ class TestBackend:
             backend = restored(backend)
         assert list_state(backend, "s", V1).get() == [V1(1, "x")]
 
-    def test_a_refused_type_leaves_the_state_for_the_next_snapshot(self) -> None:
+    def test_refused_type_leaves_the_state_for_the_next_snapshot(self) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", V1).add(V1(1, "x"))
         broadcast_state(backend, "b", (str, V1), {"k": V1(2, "y")})
@@ -214,7 +214,7 @@ class TestRequestsAtDifferentTimes:
         assert len(files) == 2
         assert all(file.exists() for file in files)
 
-    def test_a_subtask_stores_all_of_it(self) -> None:
+    def test_subtask_stores_all_of_it(self) -> None:
         backend = restored(
             *(backend_with(s=(arrow_type, [1])) for arrow_type in (pa.int32(), pa.int64()))
         )

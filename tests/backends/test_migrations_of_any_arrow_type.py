@@ -143,7 +143,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 @given(data=st.data(), stored=all_types, start=st.integers(0, 3))
-def test_a_change_keeps_every_value_or_is_refused(
+def test_change_keeps_every_value_or_is_refused(
     data: st.DataObject, stored: pa.DataType, start: int
 ) -> None:
     wanted = data.draw(change_type(stored))
@@ -176,7 +176,7 @@ SOME_REQUIRED = pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.l
 
 @given(data=st.data(), type=all_types, start=st.integers(0, 3), end=st.integers(0, 6))
 @example(Drawn([{"a": 1, "b": [None, None]}, {"a": 2, "b": [None]}]), SOME_REQUIRED, 0, 1)
-def test_an_array_conforms_to_a_type_with_nulls_elsewhere(
+def test_array_conforms_to_a_type_with_nulls_elsewhere(
     data: st.DataObject | Drawn, type: pa.DataType, start: int, end: int
 ) -> None:
     values = data.draw(st.lists(values_of(type), max_size=6))
@@ -191,7 +191,7 @@ def test_an_array_conforms_to_a_type_with_nulls_elsewhere(
 
 
 @given(data=st.data(), stored=all_types)
-def test_a_state_is_migrated_or_stays_as_it_was(data: st.DataObject, stored: pa.DataType) -> None:
+def test_state_is_migrated_or_stays_as_it_was(data: st.DataObject, stored: pa.DataType) -> None:
     wanted = data.draw(change_type(stored))
     values = [
         element

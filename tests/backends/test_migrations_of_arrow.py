@@ -41,7 +41,7 @@ class TestArrowStructs:
         ids=str,
     )
     @pytest.mark.parametrize("nullable", [True, False])
-    def test_a_field_with_a_default_may_be_added(
+    def test_field_with_a_default_may_be_added(
         self,
         type: Any,
         default: Any,
@@ -55,7 +55,7 @@ class TestArrowStructs:
         wanted = pa.struct([*self.STORED, required("c", pa.int64())])
         assert "c is new" in refused(self.STORED, wanted, self.ROWS)
 
-    def test_a_default_is_not_for_a_field_further_down(self) -> None:
+    def test_default_is_not_for_a_field_further_down(self) -> None:
         stored = struct(c=pa.int64(), d=struct(x=pa.int64()))
         wanted = struct(c=pa.int64(), d=pa.struct([("x", pa.int64()), required("c", pa.int64())]))
         backend = OperatorStateBackend()

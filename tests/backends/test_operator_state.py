@@ -59,7 +59,7 @@ def test_restored_state_equals_the_stored_one(
     assert state.type == element_type
 
 
-def test_a_million_longs_go_to_a_file_and_back(local_directory: str) -> None:
+def test_million_longs_go_to_a_file_and_back(local_directory: str) -> None:
     values = pa.array(range(1_000_000))
     backend = backend_with(s=(pa.int64(), values))
     handle = snapshot_of(backend, lambda: on_disk(local_directory))
@@ -70,7 +70,7 @@ def test_a_million_longs_go_to_a_file_and_back(local_directory: str) -> None:
     assert state.to_arrow().equals(pa.chunked_array([values]))
 
 
-def test_the_state_of_several_handles_is_appended_in_order() -> None:
+def test_state_of_several_handles_is_appended_in_order() -> None:
     handles = [snapshot_of(backend_with(s=(pa.int64(), values))) for values in ([1, 2], [], [3])]
     assert list_state(OperatorStateBackend.restore(handles)).get() == [1, 2, 3]
     assert list_state(OperatorStateBackend.restore(handles[::-1])).get() == [3, 1, 2]
@@ -122,14 +122,14 @@ def test_only_assigned_elements_are_restored() -> None:
     assert restored.registered_state_names() == {"s"}
 
 
-def test_the_same_state_is_the_same_object() -> None:
+def test_same_state_is_the_same_object() -> None:
     backend = OperatorStateBackend()
     assert list_state(backend) is list_state(backend)
     assert list_state(backend) is not list_state(backend, "other")
     assert backend.registered_state_names() == {"s", "other"}
 
 
-def test_a_registered_but_empty_state_is_kept() -> None:
+def test_registered_but_empty_state_is_kept() -> None:
     backend = backend_with(empty=(pa.int64(), []), full=(pa.int64(), [1]))
     handle = snapshot_of(backend)
     assert handle.states["empty"].count == 0
@@ -186,7 +186,7 @@ def test_lists_of_incompatible_types_are_refused_on_request() -> None:
             list_state(backend, "s", wanted)
 
 
-def test_a_state_does_not_grow_over_a_hundred_checkpoints() -> None:
+def test_state_does_not_grow_over_a_hundred_checkpoints() -> None:
     kinds = VALUES["categories"][0]
     backend = backend_with(s=(pa.int64(), range(100)), k=(kinds, ["a", "b"]))
     sizes = set()
@@ -209,7 +209,7 @@ def test_state_grown_by_every_checkpoint_is_restored_as_one_chunk() -> None:
     assert list_state(backend).get() == list(range(100))
 
 
-def test_a_missing_file_is_not_found(local_directory: str) -> None:
+def test_missing_file_is_not_found(local_directory: str) -> None:
     handle = snapshot_of(
         backend_with(s=(pa.int64(), range(10_000))), lambda: on_disk(local_directory)
     )
@@ -232,7 +232,7 @@ class TestCorruption:
         assert isinstance(handle.stream, ByteStreamStateHandle)
         return handle.stream.data
 
-    def test_a_stream_cut_at_any_byte_is_corrupt(self, handle: OperatorStateHandle) -> None:
+    def test_stream_cut_at_any_byte_is_corrupt(self, handle: OperatorStateHandle) -> None:
         data = self.data(handle)
         for length in range(len(data)):
             with pytest.raises(CheckpointCorruptedError, match="'s'"):
@@ -244,7 +244,7 @@ class TestCorruption:
             with pytest.raises(CheckpointCorruptedError, match="'s'"):
                 self.restore(handle, other)
 
-    def test_a_byte_changed_in_the_footer_is_corrupt_or_harmless(
+    def test_byte_changed_in_the_footer_is_corrupt_or_harmless(
         self, handle: OperatorStateHandle
     ) -> None:
         # The bytes of the elements have the file's checksum, or that of `_metadata`.
@@ -280,7 +280,7 @@ class TestCorruption:
         with pytest.raises(CheckpointCorruptedError):
             OperatorStateBackend.restore([OperatorStateHandle({"s": wrong}, handle.stream)])
 
-    def test_a_damaged_file_is_corrupt(self, local_directory: str) -> None:
+    def test_damaged_file_is_corrupt(self, local_directory: str) -> None:
         handle = snapshot_of(
             backend_with(s=(pa.int64(), range(10_000))), lambda: on_disk(local_directory)
         )
@@ -302,7 +302,7 @@ def test_mode_numbers_are_stable() -> None:
     ]
 
 
-def test_a_list_state_is_split_when_it_is_restored_elsewhere() -> None:
+def test_list_state_is_split_when_it_is_restored_elsewhere() -> None:
     handle = snapshot_of(backend_with(s=(pa.int64(), [1, 2])))
     length = handle.states["s"].length
     assert handle.states == {
@@ -314,13 +314,13 @@ def test_a_list_state_is_split_when_it_is_restored_elsewhere() -> None:
 class TestUpstream:
     """Flink's OperatorStateBackendTest."""
 
-    def test_a_fresh_backend_has_no_names(self) -> None:
+    def test_fresh_backend_has_no_names(self) -> None:
         backend = OperatorStateBackend()
         assert backend.registered_state_names() == frozenset()
         assert backend.registered_broadcast_state_names() == frozenset()
 
     @pytest.mark.parametrize("element_type", [Point, Pickled(Plain), str])
-    def test_a_class_is_a_type(self, element_type: Any) -> None:
+    def test_class_is_a_type(self, element_type: Any) -> None:
         value = {Point: Point(1), str: "a"}.get(element_type, Plain(1))
         state = list_state(OperatorStateBackend(), "s", element_type)
         state.add(value)
@@ -528,13 +528,13 @@ class TestKinds:
                 OperatorStateBackend.restore([OperatorStateHandle({"s": wrong}, handle.stream)])
 
     @pytest.mark.parametrize("name", [None, 1, b"s"])
-    def test_a_name_is_text(self, name: Any) -> None:
+    def test_name_is_text(self, name: Any) -> None:
         with pytest.raises(InvalidRequestError):
             ListStateDescriptor(name, int)
         with pytest.raises(InvalidRequestError):
             MapStateDescriptor(name, int, int)
 
-    def test_an_empty_name_is_a_name(self) -> None:
+    def test_empty_name_is_a_name(self) -> None:
         backend = backend_with(**{"": (int, [1])})
         assert list_state(restored(backend), "").get() == [1]
 

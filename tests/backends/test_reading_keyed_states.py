@@ -71,7 +71,7 @@ def test_states_are_listed_with_their_kinds_types_and_rows(
     ]
 
 
-def test_a_state_is_read_with_its_keys_and_values(write: Write) -> None:
+def test_state_is_read_with_its_keys_and_values(write: Write) -> None:
     assert holdfast.read_state(write(), "op", "totals").to_pylist() == [
         {"subtask": 0, "user": "ann", "value": 1},
         {"subtask": 0, "user": "bob", "value": 2},
@@ -80,7 +80,7 @@ def test_a_state_is_read_with_its_keys_and_values(write: Write) -> None:
     ]
 
 
-def test_a_struct_is_read_as_a_value(write: Write) -> None:
+def test_struct_is_read_as_a_value(write: Write) -> None:
     assert holdfast.read_state(write(), "op", "people").to_pylist() == [
         {"subtask": 0, "user": "ann", "value": {"name": "Ann", "age": 31}}
     ]

@@ -89,7 +89,7 @@ class TestReading:
             assert stream.readinto(bytearray(10)) == 0
             assert stream.read() == b""
 
-    def test_a_stream_can_be_sought_in_and_not_be_left(self, make: Make) -> None:
+    def test_stream_can_be_sought_in_and_not_be_left(self, make: Make) -> None:
         handle = partitions_of(make(), b"before", b"0123456789", b"after")
         for n, stream in enumerate(raw_operator_partitions([handle])):
             if n != 1:
@@ -128,7 +128,7 @@ class TestReading:
         some = RawOperatorStateHandle((handle.partitions[2], handle.partitions[0]), handle.stream)
         assert read_partitions(some) == [b"ef", b"ab"]
 
-    def test_a_stream_is_closed_when_the_next_one_is_asked_for(self, make: Make) -> None:
+    def test_stream_is_closed_when_the_next_one_is_asked_for(self, make: Make) -> None:
         handle = partitions_of(make(), b"ab", b"cd")
         streams = list(raw_operator_partitions([handle]))
         assert len(streams) == 2
@@ -136,7 +136,7 @@ class TestReading:
             with pytest.raises(ValueError, match="closed"):
                 stream.read()
 
-    def test_a_file_is_opened_by_the_first_read_and_once(self, faults: Faults) -> None:
+    def test_file_is_opened_by_the_first_read_and_once(self, faults: Faults) -> None:
         handles = [partitions_of(file_stream(faults.directory), b"ab", b"", b"cd")] * 2
         faults.calls.clear()
         for _ in raw_operator_partitions(handles):
@@ -202,7 +202,7 @@ READS: list[Callable[[Any], Any]] = [
 class TestCorruption:
     @pytest.mark.parametrize("partition", [(0, 11), (11, 1), (10**15, 10**15), (-1, 2), (1, -1)])
     @pytest.mark.parametrize("read_some", READS, ids=["all", "one", "line", "into"])
-    def test_a_partition_outside_of_its_stream_is_corrupt(
+    def test_partition_outside_of_its_stream_is_corrupt(
         self, kind: str, partition: tuple[int, int], read_some: Callable[[Any], Any], make: Make
     ) -> None:
         stream = partitions_of(make(), b"0123456789").stream
@@ -231,7 +231,7 @@ class TestCorruption:
                     handle.read()
                 assert caught.value.location == stream.uri
 
-    def test_a_byte_changed_anywhere_is_corrupt(self, kind: str, local_directory: str) -> None:
+    def test_byte_changed_anywhere_is_corrupt(self, kind: str, local_directory: str) -> None:
         stream = partitions_of(file_stream(local_directory), b"x" * 1000).stream
         assert isinstance(stream, FileStateHandle)
         with open(stream.uri.removeprefix("file://"), "r+b") as file:

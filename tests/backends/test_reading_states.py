@@ -79,9 +79,7 @@ def test_elements_of_an_arrow_type_come_as_they_are(
 
 
 @pytest.mark.parametrize("levels", [1, 2], ids=["of the job", "of checkpoints"])
-def test_the_newest_checkpoint_below_a_directory_is_read(
-    checkpoint: Checkpoint, levels: int
-) -> None:
+def test_newest_checkpoint_below_a_directory_is_read(checkpoint: Checkpoint, levels: int) -> None:
     checkpoint.add("op", lambda backend, _: list_state(backend, "s", pa.int64()).add(7))
     pointer = checkpoint.complete()
     directory = pointer.rsplit("/", levels)[0]
@@ -322,7 +320,7 @@ def rows(pointer: str) -> list[dict[str, Any]]:
     return listed
 
 
-def test_the_overview_names_every_state(checkpoint: Checkpoint) -> None:
+def test_overview_names_every_state(checkpoint: Checkpoint) -> None:
     def fill(backend: OperatorStateBackend, subtask: int) -> None:
         list_state(backend, "longs").add_all(range(subtask))
         list_state(backend, "points", Point)
@@ -368,14 +366,14 @@ def test_the_overview_names_every_state(checkpoint: Checkpoint) -> None:
     ]
 
 
-def test_a_state_without_elements_is_a_table_without_rows(checkpoint: Checkpoint) -> None:
+def test_state_without_elements_is_a_table_without_rows(checkpoint: Checkpoint) -> None:
     pointer = one_state(checkpoint, Color, [])
     read = holdfast.read_state(pointer)
     assert (len(read), read.schema.field("value").type) == (0, pa.string())
     assert list(holdfast.iter_state(pointer)) == []
 
 
-def test_a_wrong_name_is_answered_with_the_right_ones(checkpoint: Checkpoint) -> None:
+def test_wrong_name_is_answered_with_the_right_ones(checkpoint: Checkpoint) -> None:
     checkpoint.add("op", lambda backend, _: (list_state(backend, "s"), list_state(backend, "t")))
     checkpoint.add("other", lambda backend, _: list_state(backend, "u"))
     pointer = checkpoint.complete()
@@ -394,7 +392,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones(checkpoint: Checkpoint) ->
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
-def test_a_large_state_comes_block_by_block_and_in_parts(
+def test_large_state_comes_block_by_block_and_in_parts(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, compression: Compression | None
 ) -> None:
     chunks = [pa.array(range(i * 200_000, (i + 1) * 200_000)) for i in range(5)]
@@ -426,7 +424,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
     assert sum(map(len, whole.batches([fewer]))) == 300_000
 
 
-def test_a_large_array_is_stored_in_blocks(
+def test_large_array_is_stored_in_blocks(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.backends.snapshot.section.BLOCK_BYTES", 1 << 16)

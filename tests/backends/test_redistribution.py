@@ -246,7 +246,7 @@ def test_registered_state_is_never_forgotten(counts: list[int], parallelism: int
     assert streams == {f"h{i}" for i in range(len(counts))}
 
 
-def test_a_state_without_any_element_is_carried_on_by_one_subtask() -> None:
+def test_state_without_elements_is_carried_over_by_one_subtask() -> None:
     handles = [[split("h0", a=range(1), s=range(0))], [split("h1", s=range(0))]]
     assert [parts(subtask) for subtask in redistribute(handles, 3)] == [
         [("h0", {"a": [0]})],
@@ -262,16 +262,16 @@ def test_nothing_is_spread_as_nothing(handles: list[list[None]], parallelism: in
     assert redistribute_raw(handles, parallelism) == [()] * parallelism
 
 
-def test_an_absent_handle_is_passed_over() -> None:
+def test_absent_handle_is_skipped() -> None:
     stored = split("h0", s=range(2))
     assert redistribute([[None, stored], [None]], 2) == [(stored,), ()]
     assert redistribute([[None, stored], [None]], 1) == [(stored,)]
 
 
 @pytest.mark.parametrize("parallelism", [0, -1])
-def test_a_parallelism_below_one_is_refused(parallelism: int) -> None:
+def test_parallelism_below_one_is_refused(parallelism: int) -> None:
     for function in (redistribute, redistribute_raw):
-        with pytest.raises(InvalidRequestError, match="below 1"):
+        with pytest.raises(InvalidRequestError, match="parallelism must be >= 1"):
             function([], parallelism)
 
 
@@ -281,7 +281,7 @@ def test_streams_with_the_same_bytes_are_still_two() -> None:
     assert redistribute([[stored] for stored in same], 1) == [tuple(same)]
 
 
-def test_a_piece_of_a_piece_counts_from_the_beginning_of_the_stream() -> None:
+def test_part_of_a_part_counts_from_the_stream_start() -> None:
     ((first,), (second,)) = redistribute([[split("h0", s=range(10, 20))]], 2)
     assert parts([first, second]) == [
         ("h0", {"s": [10, 11, 12, 13, 14]}),
@@ -295,7 +295,7 @@ def test_a_piece_of_a_piece_counts_from_the_beginning_of_the_stream() -> None:
     ]
 
 
-def test_the_time_does_not_grow_with_the_elements() -> None:
+def test_redistribution_time_is_independent_of_elements() -> None:
     handles = [[split("h0", s=range(10**12))]]
     start = time.perf_counter()
     subtasks = redistribute(handles, 3)

@@ -30,7 +30,7 @@ def test_killed_process_leaves_only_the_last_checkpoint(step: int) -> None:
     assert int(killed) > 50 // step
 
 
-def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "host").mkdir()
     if shutil.which("unshare") is None:

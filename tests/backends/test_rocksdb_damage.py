@@ -81,7 +81,7 @@ def test_damaged_file_is_named_in_the_error(tmp_path: Path, checkpoints: KeyedCh
 
 
 @pytest.mark.parametrize("part", ["a block", "the index", "the end"])
-def test_a_damaged_copy_is_deleted_and_fetched_again_by_the_next_attempt(
+def test_damaged_copy_is_deleted_and_fetched_again(
     tmp_path: Path, checkpoints: KeyedCheckpoints, part: str
 ) -> None:
     whole = numbers_stored(checkpoints, range(5000))

@@ -46,7 +46,7 @@ def rewritten(handle: OperatorStateHandle, old: bytes, new: bytes) -> OperatorSt
 
 
 @pytest.mark.parametrize("rows", [2**31, 2**63 - 1, -1])
-def test_a_block_with_fewer_bytes_than_its_rows_need_is_corrupt(
+def test_block_with_fewer_bytes_than_its_rows_need_is_corrupt(
     handle: OperatorStateHandle, rows: int
 ) -> None:
     wrong = rewritten(handle, struct.pack("<q", ROWS), struct.pack("<q", rows))

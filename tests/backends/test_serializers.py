@@ -38,7 +38,7 @@ PYTHON = pytest.mark.parametrize(
 class TestRoundTrip:
     @PYTHON
     @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
-    def test_a_restored_state_has_the_same_elements(
+    def test_restored_state_has_the_same_elements(
         self, element_type: Any, values: list[Any], compression: Compression | None
     ) -> None:
         backend = OperatorStateBackend()
@@ -99,7 +99,7 @@ class TestRoundTrip:
         assert again.get() == []
 
     @PYTHON
-    def test_a_column_has_several_chunks(self, element_type: Any, values: list[Any]) -> None:
+    def test_column_has_several_chunks(self, element_type: Any, values: list[Any]) -> None:
         backend = OperatorStateBackend()
         state = list_state(backend, "s", element_type)
         for value in values:
@@ -118,7 +118,7 @@ class TestRoundTrip:
             again = (values * 2)[first:] + (values * 2)[:first]
             assert serializer.decode(column) == again
 
-    def test_a_hundred_thousand_structs_come_back(self) -> None:
+    def test_hundred_thousand_structs_come_back(self) -> None:
         values = [Point(n) for n in range(100_000)]
         backend = OperatorStateBackend()
         list_state(backend, "s", Point).add_all(values)
@@ -194,7 +194,7 @@ class TestTypes:
             ListStateDescriptor("s", element_type, defaults={"x": 1})
 
     @pytest.mark.parametrize("defaults", [{"b": 1}, {"a": "x"}, {"a": None}], ids=str)
-    def test_a_default_has_to_fit_its_field(self, defaults: dict[str, Any]) -> None:
+    def test_default_has_to_fit_its_field(self, defaults: dict[str, Any]) -> None:
         with pytest.raises(InvalidRequestError):
             ListStateDescriptor("s", pa.struct({"a": pa.int64()}), defaults=defaults)
 
@@ -253,7 +253,7 @@ class TestManyBytes:
 
 class TestStored:
     @SAMPLE
-    def test_the_same_type_reads_it_as_it_is(self, element_type: Any, values: list[Any]) -> None:
+    def test_same_type_reads_it_as_it_is(self, element_type: Any, values: list[Any]) -> None:
         serializer = serializer_of(element_type)
         again = serializer_of(element_type)
         compatibility = again.compatibility(serializer.stored, serializer.storage_type)

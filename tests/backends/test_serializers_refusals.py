@@ -363,7 +363,7 @@ class TestClassErrors:
         assert "secret" not in str(caught.value)
         assert len(state) == 0
 
-    def test_a_stored_element_can_not_be_read_then(self) -> None:
+    def test_stored_element_can_not_be_read_then(self) -> None:
         backend = OperatorStateBackend()
         state = list_state(backend, "s", Failing)
         state.add(Failing(1))

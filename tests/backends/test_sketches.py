@@ -31,7 +31,7 @@ def sketch(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_sketch_of_sparks_is_counted_as_by_spark(name: str) -> None:
+def test_sketch_of_sparks_is_counted_as_by_spark(name: str) -> None:
     assert estimates_of_sketches([sketch(name)]).to_pylist() == [ESTIMATES[name]]
     assert ESTIMATES[name] == pytest.approx(len(VALUES[name]), rel=0.02)
 

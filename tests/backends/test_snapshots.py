@@ -50,7 +50,7 @@ def test_no_state_makes_an_empty_result_and_no_file(
     assert faults.calls == []
 
 
-def test_a_snapshot_does_not_show_later_changes() -> None:
+def test_snapshot_does_not_show_later_changes() -> None:
     backend = backend_with(s=(pa.int64(), [1, 2]), t=(pa.int64(), [3]))
     list_state(backend).add(9)
     pending = backend.snapshot(memory_factory())
@@ -66,7 +66,7 @@ def test_a_snapshot_does_not_show_later_changes() -> None:
     assert list_state(backend).get() == [1, 2, 9, 4, 5]
 
 
-def test_a_snapshot_runs_once(location: CheckpointStorageLocation, faults: Faults) -> None:
+def test_snapshot_runs_once(location: CheckpointStorageLocation, faults: Faults) -> None:
     snapshot = backend_with(s=LARGE).snapshot(location)
     snapshot.run()
     files = files_in(faults)
@@ -95,7 +95,7 @@ def test_snapshot_cancelled_before_it_ran_writes_nothing(
 
 
 @pytest.mark.parametrize("call", ["create", "write", "commit"])
-def test_a_snapshot_cancelled_while_it_runs_leaves_nothing(
+def test_snapshot_cancelled_while_it_runs_leaves_nothing(
     faults: Faults, location: CheckpointStorageLocation, call: str
 ) -> None:
     snapshot = backend_with(s=LARGE).snapshot(location)
@@ -117,7 +117,7 @@ def test_a_snapshot_cancelled_while_it_runs_leaves_nothing(
 @pytest.mark.parametrize(
     "error", [StorageUnavailableError("out of reach"), OSError(5, "Input/output error")]
 )
-def test_a_failing_stream_raises_and_leaves_nothing(
+def test_failing_stream_raises_and_leaves_nothing(
     faults: Faults, location: CheckpointStorageLocation, call: str, error: Exception
 ) -> None:
     snapshot = backend_with(s=LARGE, t=LARGE).snapshot(location)
@@ -192,7 +192,7 @@ def asynchronous(strategy: Strategy, factory: CheckpointStreamFactory) -> AsyncS
 class TestAsyncSnapshot:
     """Flink's AsyncSnapshotCallableTest, and what a failure after a finished stream leaves."""
 
-    def test_a_normal_run_releases_once(
+    def test_normal_run_releases_once(
         self, faults: Faults, location: CheckpointStorageLocation
     ) -> None:
         strategy = Strategy()
@@ -251,7 +251,7 @@ class TestAsyncSnapshot:
         assert faults.calls.count("delete") == 1
         assert files_in(faults) == []
 
-    def test_a_failure_to_discard_does_not_hide_the_first_error(
+    def test_failure_to_discard_does_not_hide_the_first_error(
         self, faults: Faults, location: CheckpointStorageLocation
     ) -> None:
         def fail() -> None:
@@ -261,7 +261,7 @@ class TestAsyncSnapshot:
         with pytest.raises(ValueError, match="mine"):
             asynchronous(Strategy(fail), location).run()
 
-    def test_a_cancel_between_two_streams_discards_the_first(
+    def test_cancel_between_two_streams_discards_the_first(
         self, faults: Faults, location: CheckpointStorageLocation
     ) -> None:
         strategy = Strategy()
@@ -272,7 +272,7 @@ class TestAsyncSnapshot:
         assert files_in(faults) == []
         assert strategy.resources.released == 1
 
-    def test_a_cancel_before_the_run_releases_once(
+    def test_cancel_before_the_run_releases_once(
         self, faults: Faults, location: CheckpointStorageLocation
     ) -> None:
         strategy = Strategy()
@@ -288,7 +288,7 @@ class TestAsyncSnapshot:
         assert faults.calls == []
 
     @pytest.mark.parametrize("round_", range(20))
-    def test_a_cancel_at_any_time_leaves_a_result_or_nothing(
+    def test_cancel_at_any_time_leaves_a_result_or_nothing(
         self, faults: Faults, location: CheckpointStorageLocation, round_: int
     ) -> None:
         strategy = Strategy()

@@ -129,7 +129,7 @@ class TestMaxParallelism:
         stored = checkpoint(op=operator(2, 300))
         assert assign(stored, {"op": OperatorSettings(parallelism)})["op"].max_parallelism == 300
 
-    def test_the_same_may_be_asked_for(self) -> None:
+    def test_same_max_parallelism_may_be_requested(self) -> None:
         stored = checkpoint(op=operator(2, 300))
         assert assign(stored, {"op": OperatorSettings(3, 300)})["op"].max_parallelism == 300
 
@@ -139,7 +139,7 @@ class TestMaxParallelism:
             assign(stored, {"op": OperatorSettings(2, 128)})
 
     @pytest.mark.parametrize("max_parallelism", [None, 256])
-    def test_a_higher_parallelism_is_refused(self, max_parallelism: int | None) -> None:
+    def test_higher_parallelism_is_refused(self, max_parallelism: int | None) -> None:
         stored = checkpoint(op=operator(2, 128))
         assert len(assign(stored, {"op": OperatorSettings(128)})["op"].subtasks) == 128
         with pytest.raises(InvalidRequestError, match=r"'op'.* 129.* 128; reduce"):
@@ -169,7 +169,7 @@ class TestNonRestoredState:
         assert list(assigned) == ["kept", "new"]
         assert "['gone', 'lost']" in caplog.text
 
-    def test_an_operator_without_state_may_go(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_operator_without_state_may_go(self, caplog: pytest.LogCaptureFixture) -> None:
         assert assign(checkpoint(empty=EMPTY), {}) == {}
         assert not caplog.records
 

@@ -117,7 +117,7 @@ class TestRoundTrip:
             "groups": {key_group: b"group %d" % key_group * 1000 for key_group in (2, 4)},
         }
 
-    def test_a_fresh_start_has_nothing(self) -> None:
+    def test_fresh_start_has_nothing(self) -> None:
         function = Function()
         state_handler = OperatorStateHandler.restore(function, StoredSubtask(), uid="counter")
         initialize_handler(state_handler, StoredSubtask(), None)
@@ -128,7 +128,7 @@ class TestRoundTrip:
         assert context.operator_state_store is state_handler.backend
         assert list(context.raw_operator_state_inputs) == list(context.raw_keyed_state_inputs) == []
 
-    def test_a_restored_function_knows_the_checkpoint(self) -> None:
+    def test_restored_function_knows_the_checkpoint(self) -> None:
         function = Function()
         initialize_handler(handler(function), StoredSubtask())
         assert (function.context.is_restored, function.context.restored_checkpoint_id) == (True, 7)
@@ -186,7 +186,7 @@ class TestOrder:
         with pytest.raises((StreamClosedError, ValueError)):
             kept[0].write(b"late")
 
-    def test_an_operator_without_keys_has_no_raw_keyed_state(
+    def test_operator_without_keys_has_no_raw_keyed_state(
         self, location: CheckpointStorageLocation
     ) -> None:
         function = Function(lambda context: context.raw_keyed_state_output())
@@ -233,7 +233,7 @@ class TestFailures:
             state_handler.snapshot_state(7, location)
         assert files_below(faults.inner_directory) == set()
 
-    def test_a_closed_backend_declines_the_checkpoint_and_leaves_nothing(
+    def test_closed_backend_declines_the_checkpoint_and_leaves_nothing(
         self, location: CheckpointStorageLocation, faults: Faults
     ) -> None:
         state_handler = handler(Function(with_raw_state))
@@ -242,7 +242,7 @@ class TestFailures:
             state_handler.snapshot_state(7, location)
         assert files_below(faults.inner_directory) == set()
 
-    def test_an_interrupt_takes_raw_state_with_it(
+    def test_interrupt_discards_raw_state(
         self, location: CheckpointStorageLocation, faults: Faults, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def interrupt(*_: Any, **__: Any) -> None:
@@ -383,7 +383,7 @@ class Decorated:
 
 
 class TestFunctions:
-    def test_a_function_is_found_inside_of_its_wrappers(self) -> None:
+    def test_function_is_found_inside_of_its_wrappers(self) -> None:
         function = Function()
         for wrapped in (
             function,
@@ -393,7 +393,7 @@ class TestFunctions:
         ):
             assert unwrap_function(wrapped) is function
 
-    def test_the_outermost_one_counts(self) -> None:
+    def test_outermost_function_counts(self) -> None:
         outer = Function()
         outer.wrapped_function = Function()  # type: ignore[attr-defined]
         assert unwrap_function(Wrapper(outer)) is outer

@@ -95,7 +95,7 @@ class TestShared:
         assert values.schema == rows.schema
         assert values.to_pylist() == rows.to_pylist()
 
-    def test_the_whole_is_left_as_it_is(self, element_type: pa.DataType) -> None:
+    def test_trimming_leaves_the_array_unchanged(self, element_type: pa.DataType) -> None:
         rows = pa.table({"element": of_texts(element_type, TEXTS)})
         (chunk,) = trim_rows(rows)["element"].chunks
         addresses = [buffer and buffer.address for buffer in chunk.buffers()]
@@ -116,7 +116,7 @@ def test_untrimmable_arrays_are_stored_whole() -> None:
     assert trim_rows(rows).to_pylist() == rows.to_pylist()
 
 
-def test_the_order_of_a_dictionary_is_kept() -> None:
+def test_order_of_a_dictionary_is_kept() -> None:
     indices = pa.array([2, 0], pa.int8())
     ordered = pa.DictionaryArray.from_arrays(indices, ["low", "middle", "high"], ordered=True)
     (chunk,) = trim_rows(pa.table({"element": ordered}))["element"].chunks

@@ -132,7 +132,7 @@ class TestNotRequested:
             [element] for element in ELEMENTS
         ]
 
-    def test_a_subtask_without_a_part_of_it_stores_nothing(self) -> None:
+    def test_subtask_without_a_part_stores_nothing(self) -> None:
         stored = first_run()[:1]
         assert [len(handles) for handles in checkpoint(restart_job(stored, 2))] == [1, 1]
         only_union = OperatorStateBackend()
@@ -150,7 +150,7 @@ class TestNotRequested:
             assert elements == [f"run {restart}", *ELEMENTS[1:]]
 
 
-def test_the_message_names_both_kinds() -> None:
+def test_message_names_both_kinds() -> None:
     backend = OperatorStateBackend()
     union_state(backend, "one")
     list_state(backend, "other")

@@ -370,7 +370,7 @@ def typed_values(draw: st.DrawFn, types: list[tuple[Any, st.SearchStrategy[Any]]
 
 @on_each_backend
 @given(typed_values())
-def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, typed: Any) -> None:
+def test_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, typed: Any) -> None:
     kind, values = typed
     serializer = serializer_of(kind, {})
     with open_backend(tables) as backend:
@@ -421,14 +421,14 @@ def test_a_value_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, type
         ),
     ],
 )
-def test_a_value_out_of_bounds_is_refused_at_once(kind: Any, value: Any) -> None:
+def test_value_out_of_bounds_is_refused_at_once(kind: Any, value: Any) -> None:
     with open_backend(ColumnarStateTables) as backend, current(backend, "a"):
         assert is_refused(backend.get_state(ValueStateDescriptor("s", kind)).update, value)
 
 
 @on_each_backend
 @given(typed_values())
-def test_a_list_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, typed: Any) -> None:
+def test_list_is_the_same_by_key_by_columns_and_in_arrow(tables: Tables, typed: Any) -> None:
     kind, values = typed
     serializer = serializer_of(kind, {})
     given_values = [value for value in values if model_of(serializer, value) is not None]

@@ -120,7 +120,7 @@ class TestWritingKeyedState:
             at = order.index(key_group) * 100 if key_group in order else None
             assert partition == (None if at is None else (at, 100))
 
-    def test_a_key_group_may_be_empty(self, make: Make) -> None:
+    def test_key_group_may_be_empty(self, make: Make) -> None:
         parts = {6: b"", 5: b"x", 7: b""}
         handle = groups_of(make(), KeyGroupRange(5, 9), parts)
         assert handle is not None
@@ -152,7 +152,7 @@ class TestWritingKeyedState:
             with pytest.raises(StreamClosedError):
                 out.start_new_key_group(key_group)
 
-    def test_a_key_group_of_another_subtask_is_refused_with_a_hint(self, make: Make) -> None:
+    def test_key_group_of_another_subtask_is_refused_with_a_hint(self, make: Make) -> None:
         with make() as stream:
             out = KeyedStateCheckpointOutputStream(stream, KeyGroupRange(3, 5))
             for key_group in (2, 6, 4711, -1):
@@ -160,7 +160,7 @@ class TestWritingKeyedState:
                     out.start_new_key_group(key_group)
             assert out.current_key_group is None
 
-    def test_a_key_group_is_written_once(self, make: Make) -> None:
+    def test_key_group_is_written_once(self, make: Make) -> None:
         out = KeyedStateCheckpointOutputStream(make(), THREE)
         for key_group in (1, 0):
             out.start_new_key_group(key_group)
@@ -173,7 +173,7 @@ class TestWritingKeyedState:
         assert handle is not None
         assert read_groups(handle) == {1: b"1", 0: b"0on"}
 
-    def test_a_key_group_can_be_a_number_of_numpy(self, make: Make) -> None:
+    def test_key_group_can_be_a_number_of_numpy(self, make: Make) -> None:
         numpy = pytest.importorskip("numpy")
         handle = groups_of(make(), THREE, {numpy.int32(1): b"1"})
         assert handle is not None
@@ -255,7 +255,7 @@ class TestTheStreamInTheUsersHands:
         stream.close()
         assert all(file.closed for file in (*buffers, *texts))
 
-    def test_the_system_discards_it_by_closing_its_own_stream(
+    def test_system_discards_it_by_closing_its_own_stream(
         self,
         output: Callable[[CheckpointStateOutputStream], Output],
         local_directory: str,

@@ -211,7 +211,7 @@ def test_elements_of_any_value_come_back(kind: str, data: st.DataObject) -> None
 
 
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1)), parallelism=st.integers(1, 5))
-def test_a_list_is_spread_evenly_in_its_order(values: list[int], parallelism: int) -> None:
+def test_list_is_spread_evenly_in_its_order(values: list[int], parallelism: int) -> None:
     rows = pa.table({"value": pa.array(values, pa.int64())})
     written = operator_of({"s": StateRows(rows)}, parallelism=parallelism)
     assert read_rows(written)["value"].to_pylist() == values

@@ -56,6 +56,12 @@ def test_no_error_about_settings_shows_a_secret(
     assert "s3cr3t" not in said.out + said.err
 
 
+def test_wrong_setting_is_refused_by_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = "spark.holdfast.checkpoint.num-retained=0"
+    assert main(["list", "file:///nothing", "--conf", wrong]) == 2
+    assert "num-retained' must be a number, at least 1, got '0'" in capsys.readouterr().err
+
+
 STORE = "file:///holdfast-tests/nothing-is-here"
 
 COMMANDS = [

@@ -7,6 +7,8 @@ import pytest
 from contracts.flink_archives import extracted
 
 from holdfast import flink
+from holdfast.backends.keys import flink_key_groups
+from holdfast.flink.serializers.hash_codes import of_longs
 
 KEYS = range(-3, 17)
 FORMS = [
@@ -64,11 +66,9 @@ def test_keyed_state_is_read(savepoint: flink.FlinkSavepoint) -> None:
 
 
 def test_key_groups_are_those_of_the_keys(savepoint: flink.FlinkSavepoint) -> None:
-    from holdfast.backends.keys.flink_hash import flink_key_group_of_hash, java_hash_of_long
-
-    for row in savepoint.read_state("keyed-long", "value").to_pylist():
-        key_hash = java_hash_of_long(row["key"])
-        assert row["key_group"] == flink_key_group_of_hash(key_hash, 128)
+    rows = savepoint.read_state("keyed-long", "value")
+    codes = of_longs(rows["key"].combine_chunks())
+    assert rows["key_group"].to_pylist() == flink_key_groups(codes, 128).tolist()
 
 
 def test_operator_state_is_read(savepoint: flink.FlinkSavepoint) -> None:

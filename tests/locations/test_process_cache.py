@@ -1,4 +1,4 @@
-"""What a process makes once and keeps."""
+"""Values that a process makes once and keeps, and locks of a process."""
 
 import os
 import threading
@@ -30,7 +30,7 @@ def test_none_is_a_value() -> None:
     assert made == ["a"]
 
 
-def test_what_can_not_be_made_is_tried_again() -> None:
+def test_failed_value_is_made_again() -> None:
     cache: ProcessCache[str, int] = ProcessCache()
 
     def fail() -> int:
@@ -41,7 +41,7 @@ def test_what_can_not_be_made_is_tried_again() -> None:
     assert cache.get("a", lambda: 1) == 1
 
 
-def test_threads_that_ask_at_once_get_the_same_value() -> None:
+def test_concurrent_threads_get_the_same_value() -> None:
     cache: ProcessCache[str, object] = ProcessCache()
     all_ask = threading.Barrier(4)
 
@@ -53,7 +53,7 @@ def test_threads_that_ask_at_once_get_the_same_value() -> None:
         assert len(set(pool.map(ask, range(4)))) == 1
 
 
-def test_a_fork_makes_its_own_and_knows_that_it_lost_some() -> None:
+def test_fork_makes_its_own_values_and_knows_of_lost_ones() -> None:
     cache: ProcessCache[str, int] = ProcessCache()
     assert cache.get("a", os.getpid) == os.getpid()
 
@@ -75,7 +75,7 @@ def test_a_fork_of_a_process_without_values_has_lost_none() -> None:
     assert forked(in_fork) == 0
 
 
-def test_a_fork_frees_nothing_that_its_parent_has_made() -> None:
+def test_fork_frees_no_value_of_its_parent() -> None:
     cache: ProcessCache[str, object] = ProcessCache()
     here = os.getpid()
 
@@ -91,11 +91,11 @@ def test_a_fork_frees_nothing_that_its_parent_has_made() -> None:
 @of_many_threads
 def test_a_fork_while_a_value_is_made_does_not_hang() -> None:
     cache: ProcessCache[str, int] = ProcessCache()
-    making, go_on = threading.Event(), threading.Event()
+    making, may_go = threading.Event(), threading.Event()
 
     def slowly() -> int:
         making.set()
-        go_on.wait(HANGS_S)
+        may_go.wait(HANGS_S)
         return 1
 
     with ThreadPoolExecutor(1) as pool:
@@ -104,7 +104,7 @@ def test_a_fork_while_a_value_is_made_does_not_hang() -> None:
         try:
             assert forked(lambda: cache.get("a", lambda: 2)) == 0
         finally:
-            go_on.set()
+            may_go.set()
         assert made.result() == 1
 
 

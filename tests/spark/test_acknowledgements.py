@@ -1,4 +1,4 @@
-"""Which of the reports that reach the driver make the state."""
+"""The valid reports among those that reach the driver."""
 
 import pytest
 
@@ -25,24 +25,25 @@ def reports(text: str) -> list[Acknowledgement]:
 
 
 @pytest.mark.parametrize(
-    ("all_reports", "those_reports_of_final_pass"),
+    ("all_reports", "final_reports"),
     [
         ("a0 a1 a2", "a0 a1 a2"),
         ("a2 a0 a1", "a2 a0 a1"),
-        ("a0 b0 b1 b2", "b0 b1 b2"),  # a glimpse before
+        ("a0 b0 b1 b2", "b0 b1 b2"),  # a prefix was read before
         ("a0 c1 b0 b1 b2", "b0 b1 b2"),
         ("a0 b1 c2", "a0 b1 c2"),  # one job for each partition
-        ("a0- b1- c2- d0- d1- d2-", "d0- d1- d2-"),  # isEmpty() looks at all, and sees nothing
+        (
+            "a0- b1- c2- d0- d1- d2-",
+            "d0- d1- d2-",
+        ),  # isEmpty() reads everything, and there are no rows
         ("a0- b1- c2- d0 d1 d2", "d0 d1 d2"),
         ("a0- a1- a2- b0- b1- b2-", "b0- b1- b2-"),
     ],
 )
-def test_the_reports_of_the_one_whole_pass_count(
-    all_reports: str, those_reports_of_final_pass: str
-) -> None:
+def test_the_reports_of_the_one_whole_pass_count(all_reports: str, final_reports: str) -> None:
     counted = reports_of_final_pass(reports(all_reports), 3)
     assert counted is not None
-    wanted = [(int(word[1]), ord(word[0])) for word in those_reports_of_final_pass.split()]
+    wanted = [(int(word[1]), ord(word[0])) for word in final_reports.split()]
     assert [(report.subtask, report.stage_id) for report in counted] == wanted
 
 
@@ -53,13 +54,13 @@ def test_the_reports_of_the_one_whole_pass_count(
         "a0 a1",
         "a0 b1",
         "a0 a1 a2 b0 b1 b2",  # two actions
-        "a0 a1 a1 a2",  # a part was run again
+        "a0 a1 a1 a2",  # a part was run twice
         "a0 a1 a2 b0 c1 d2",  # all partitions one by one, and an action
         "a0- b1- c2 d0 d1 d2",
         "d0 d1 d2 a0- b1- c2-",
         "d0 d1 d2 a0- a1- a2-",
         "a0 b0 b1 c2",
-        "a0 a1 a2 b1",  # computed anew for the sink, or a glimpse behind
+        "a0 a1 a2 b1",  # computed again for the sink, or a prefix was read after
         "a0 b0 c1 b1 b2",
     ],
 )

@@ -115,7 +115,14 @@ def test_a_damaged_state_file_is_refused(job: Job) -> None:
 
 def test_state_of_another_type_is_refused(ran: Job) -> None:
     operator = ran.operator(CountsLongs(), schema="id long, nth long, subtask int")
-    refused(ran, operator, "StateMigrationError", "'rows'", "struct<id: int64", "int64 is asked")
+    refused(
+        ran,
+        operator,
+        "StateMigrationError",
+        "'rows'",
+        "struct<id: int64",
+        "declared with type int64",
+    )
 
 
 def test_a_function_that_can_not_travel_is_refused(job: Job) -> None:
@@ -142,9 +149,7 @@ def test_columns_that_cannot_be_used_are_refused(job: Job) -> None:
         for columns in UNUSABLE:
             with pytest.raises(InvalidRequestError, match="there must be at least one"):
                 operator.apply(batch.selectExpr(*columns))
-        with pytest.raises(
-            InvalidRequestError, match="'operator' have a column of a type that Arr"
-        ):
+        with pytest.raises(InvalidRequestError, match="'operator' have a column type that Arrow"):
             operator.apply(batch.select("*", F.expr("make_ym_interval(1, 2) as months")))
         operator.apply(batch)
 

@@ -40,6 +40,12 @@ def test_every_setting_is_an_argument() -> None:
     assert arguments == list(SettingArguments.__annotations__)
 
 
+def test_default_text_of_each_setting_is_its_default() -> None:
+    for setting in settings_table():
+        if setting.default_text is not None:
+            assert setting.parse(setting.default_text) == setting.default
+
+
 def test_values_become_what_spark_has() -> None:
     builder = SparkSession.builder
     configured = configure(

@@ -117,7 +117,7 @@ def test_a_spark_checkpoint_that_started_over_is_a_gap(ran: str) -> None:
     check_refused(ran, BatchGapError, "completed 1.* is at 0", batch_id=0)
 
 
-def test_rows_that_would_come_to_others_than_their_state_are_refused(memory_directory: str) -> None:
+def test_changed_partitioning_is_refused(memory_directory: str) -> None:
     run_batch(coordinator(memory_directory, key="id"), 0)
     for key, words in (
         ("name", r"partitions rows by name .* partitioned by id "),

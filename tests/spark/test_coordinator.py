@@ -1,4 +1,4 @@
-"""The coordinator alone, without Spark: what it does when storage or another driver gets in its way."""
+"""The coordinator without Spark: failures of storage, and other drivers."""
 
 import pytest
 from contracts.errors import of_kind
@@ -27,7 +27,7 @@ from holdfast.spark.query import CLEANER, PendingCheckpoint
 from holdfast.testing import Faults, ManualClock
 
 
-def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) -> None:
+def test_new_driver_resumes_from_the_last_checkpoint(memory_directory: str) -> None:
     first = coordinator(memory_directory)
     run_batch(first, 0)
     run_batch(first, 1)
@@ -70,7 +70,7 @@ def test_a_checkpoint_can_have_the_state_of_the_one_before_as_it_is(memory_direc
     ]
 
 
-def test_state_in_files_of_a_checkpoint_goes_with_it_and_is_not_carried_over(
+def test_state_in_exclusive_files_is_not_reused(
     memory_directory: str,
 ) -> None:
     driver = coordinator(memory_directory, inline_threshold=0)
@@ -81,7 +81,7 @@ def test_state_in_files_of_a_checkpoint_goes_with_it_and_is_not_carried_over(
         driver.reuse_state(pending, progress(1))
 
 
-def test_state_that_was_restored_is_not_carried_over_before_subtasks_had_it(
+def test_restored_state_is_not_reused_before_subtasks_ran(
     memory_directory: str,
 ) -> None:
     run_batch(coordinator(memory_directory, inline_threshold=100), 0)
@@ -109,7 +109,7 @@ def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
 
 
 @pytest.mark.parametrize("batch_id", [0, 3, 17])
-def test_a_batch_that_does_not_follow_is_a_gap(memory_directory: str, batch_id: int) -> None:
+def test_batch_out_of_order_is_a_gap(memory_directory: str, batch_id: int) -> None:
     first = coordinator(memory_directory)
     run_batch(first, 0)
     run_batch(first, 1)
@@ -136,7 +136,7 @@ def test_of_two_drivers_in_one_batch_the_older_loses_and_harms_nothing(
     )
 
 
-def test_a_driver_that_lost_its_job_learns_it_before_the_sink_sees_a_batch(
+def test_driver_without_its_job_fails_before_the_sink_runs(
     memory_directory: str,
 ) -> None:
     older = coordinator(memory_directory)
@@ -146,7 +146,7 @@ def test_a_driver_that_lost_its_job_learns_it_before_the_sink_sees_a_batch(
         older.begin(1)
 
 
-def test_a_commit_under_way_while_another_driver_starts_counts_for_that_one(
+def test_commit_during_a_takeover_is_restored_by_the_new_driver(
     faults: Faults,
 ) -> None:
     older = coordinator(faults.directory)
@@ -164,7 +164,7 @@ def test_a_commit_under_way_while_another_driver_starts_counts_for_that_one(
     assert coordinator(faults.inner_directory).begin(0) is None
 
 
-def test_a_driver_that_can_not_go_on_does_not_stop_the_one_that_can(memory_directory: str) -> None:
+def test_driver_unable_to_resume_does_not_stop_the_other(memory_directory: str) -> None:
     running = coordinator(memory_directory)
     run_batch(running, 0)
     run_batch(running, 1)
@@ -173,7 +173,7 @@ def test_a_driver_that_can_not_go_on_does_not_stop_the_one_that_can(memory_direc
     run_batch(running, 2)
 
 
-def test_a_driver_that_lost_leaves_the_directory_to_the_one_that_works_in_it(
+def test_driver_without_its_job_deletes_no_files_of_the_new_one(
     memory_directory: str,
 ) -> None:
     older = coordinator(memory_directory)
@@ -184,7 +184,7 @@ def test_a_driver_that_lost_leaves_the_directory_to_the_one_that_works_in_it(
     younger.complete(won, acknowledged(won), progress(0))
 
 
-def test_whether_a_checkpoint_was_given_up_is_said_only_where_that_is_sure(faults: Faults) -> None:
+def test_abort_returns_true_only_if_the_outcome_is_certain(faults: Faults) -> None:
     driver = coordinator(faults.directory)
     pending = begun(driver, 0)
     assert driver.abort(pending)
@@ -198,12 +198,12 @@ def test_whether_a_checkpoint_was_given_up_is_said_only_where_that_is_sure(fault
     assert not driver.abort(pending)
 
 
-def test_a_late_commit_of_an_id_that_was_cleaned_up_is_taken_back(faults: Faults) -> None:
+def test_late_commit_of_a_deleted_checkpoint_id_is_revoked(faults: Faults) -> None:
     zombie = coordinator(faults.directory)
     pending = begun(zombie, 0)
     acknowledgements = acknowledged(pending)
 
-    def go_on() -> None:
+    def continue_job() -> None:
         driver = coordinator(faults.inner_directory, num_retained=1)
         for batch_id in range(3):
             run_batch(driver, batch_id)
@@ -212,7 +212,7 @@ def test_a_late_commit_of_an_id_that_was_cleaned_up_is_taken_back(faults: Faults
             f"{faults.inner_directory}/job/chk-1"
         )
 
-    faults.before("publish", go_on)
+    faults.before("publish", continue_job)
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
         zombie.complete(pending, acknowledgements, progress(0))
     assert [
@@ -220,7 +220,7 @@ def test_a_late_commit_of_an_id_that_was_cleaned_up_is_taken_back(faults: Faults
     ] == [3]
 
 
-def test_a_driver_that_fails_leaves_the_files_of_one_that_is_still_writing(
+def test_failing_driver_keeps_files_of_an_active_writer(
     memory_directory: str,
 ) -> None:
     failing = coordinator(memory_directory)
@@ -234,7 +234,7 @@ def test_a_driver_that_fails_leaves_the_files_of_one_that_is_still_writing(
     assert len(names_in_checkpoint(memory_directory, 1)) == 3
 
 
-def test_a_checkpoint_that_was_completed_cannot_be_aborted(memory_directory: str) -> None:
+def test_completed_checkpoint_cannot_be_aborted(memory_directory: str) -> None:
     driver = coordinator(memory_directory)
     pending = begun(driver, 0)
     driver.complete(pending, acknowledged(pending), progress(0))
@@ -255,7 +255,7 @@ def test_an_aborted_checkpoint_leaves_nothing(memory_directory: str) -> None:
 @pytest.mark.parametrize(
     ("subtasks", "word"), [((0,), r"no report of subtasks \[1\]"), ((0, 1, 1), "more than once")]
 )
-def test_reports_that_are_not_one_of_each_subtask_are_declined(
+def test_missing_or_duplicate_reports_are_declined(
     memory_directory: str, subtasks: tuple[int, ...], word: str
 ) -> None:
     driver = coordinator(memory_directory)
@@ -265,7 +265,7 @@ def test_reports_that_are_not_one_of_each_subtask_are_declined(
     assert coordinator(memory_directory).begin(0) is not None
 
 
-def test_a_commit_that_failed_before_it_took_effect_is_no_checkpoint(faults: Faults) -> None:
+def test_early_commit_failure_leaves_no_checkpoint(faults: Faults) -> None:
     driver = coordinator(faults.directory)
     pending = begun(driver, 0)
     faults.before("publish", StorageUnavailableError("as planned"))
@@ -275,7 +275,7 @@ def test_a_commit_that_failed_before_it_took_effect_is_no_checkpoint(faults: Fau
     assert names_in_checkpoint(faults.inner_directory, 1) == set()
 
 
-def test_a_commit_whose_outcome_is_unknown_is_found_by_the_next_driver(faults: Faults) -> None:
+def test_commit_with_unknown_outcome_is_found_by_the_next_driver(faults: Faults) -> None:
     driver = coordinator(faults.directory)
     pending = begun(driver, 0)
     faults.after("publish", OutcomeUnknownError("as planned"))
@@ -284,7 +284,7 @@ def test_a_commit_whose_outcome_is_unknown_is_found_by_the_next_driver(faults: F
     assert coordinator(faults.directory).begin(0) is None
 
 
-def test_a_commit_whose_answer_was_lost_succeeds(faults: Faults) -> None:
+def test_commit_with_a_lost_response_succeeds(faults: Faults) -> None:
     driver = coordinator(faults.directory)
     pending = begun(driver, 0)
     # The store performed it, the answer got lost, the repeated request met our own file.
@@ -309,7 +309,7 @@ def test_older_checkpoints_are_deleted_in_the_background(
     assert left == [1, 2, 3, 4][-num_retained:]
 
 
-def test_a_checkpoint_that_can_not_be_deleted_fails_no_batch_and_goes_with_the_next(
+def test_failed_deletion_of_a_checkpoint_is_repeated_later(
     faults: Faults,
 ) -> None:
     driver = coordinator(faults.directory, num_retained=1)
@@ -328,7 +328,7 @@ def test_a_checkpoint_that_can_not_be_deleted_fails_no_batch_and_goes_with_the_n
     ] == [3]
 
 
-def test_a_batch_that_was_planned_anew_is_a_gap(memory_directory: str) -> None:
+def test_batch_with_changed_offsets_is_a_gap(memory_directory: str) -> None:
     def offsets(time_ms: int, source: str) -> str:
         return f'v1\n{{"batchTimestampMs":{time_ms}}}\n{source}'
 
@@ -343,7 +343,7 @@ def test_a_batch_that_was_planned_anew_is_a_gap(memory_directory: str) -> None:
         coordinator(memory_directory).begin(batch_id, lambda _: None)  # Spark has deleted it
 
 
-def test_an_operator_whose_key_types_were_not_stored_goes_on(memory_directory: str) -> None:
+def test_operator_without_stored_key_types_is_restored(memory_directory: str) -> None:
     first = coordinator(memory_directory, key="id")
     pending = begun(first, 0)
     assert pending.key_types == {}
@@ -357,7 +357,7 @@ def test_an_operator_whose_key_types_were_not_stored_goes_on(memory_directory: s
         coordinator(memory_directory, key="id", parallelism=3).begin(2)
 
 
-def test_a_list_that_was_cleared_does_not_keep_an_operator_with_keys_from_rescaling(
+def test_cleared_list_state_permits_rescaling_by_key(
     memory_directory: str,
 ) -> None:
     first = coordinator(memory_directory, key="id")

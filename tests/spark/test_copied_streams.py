@@ -1,4 +1,4 @@
-"""A state stream and its local copy: whatever becomes of the copy, the stream goes on."""
+"""A state stream and its local copy: errors of the copy do not affect the stream."""
 
 import gc
 import logging
@@ -31,17 +31,17 @@ Call = Callable[[CheckpointStateOutputStream], object]
 
 CALLS: dict[str, tuple[str, Call]] = {
     "write": ("write", lambda stream: stream.write(bytes(BUFFER_BYTES))),
-    "write of what was held back": ("create", lambda stream: stream.write(bytes(BUFFER_BYTES - 1))),
+    "write of the buffer": ("create", lambda stream: stream.write(bytes(BUFFER_BYTES - 1))),
     "flush": ("create", lambda stream: stream.flush()),
     "flush_to_file": ("write", lambda stream: stream.flush_to_file()),
     "sync": ("sync", lambda stream: stream.sync()),
     "the success call": ("commit", lambda stream: stream.close_and_get_handle()),
 }
-"""Which call of a file system fails, in which call of the stream."""
+"""The failing call of a file system, and the call of the stream."""
 
 
 class Disk:
-    """What stands below the copies: writes what it is given, or fails."""
+    """The disk of the copies, which fails on demand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error: BaseException | None = None
@@ -68,10 +68,10 @@ def copies(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def factory(faults: Faults, copies: Path) -> CheckpointStreamFactory:
-    return beside(copies, faults.directory)
+    return duplicating_factory(copies, faults.directory)
 
 
-def beside(copies: Path, directory: str) -> CheckpointStreamFactory:
+def duplicating_factory(copies: Path, directory: str) -> CheckpointStreamFactory:
     """Streams into a directory that leave copies."""
     storage = FileSystemCheckpointStorage(
         directory, inline_threshold=0, write_buffer_bytes=BUFFER_BYTES
@@ -98,7 +98,7 @@ def names(copies: Path) -> list[str]:
     return os.listdir(copies) if copies.exists() else []
 
 
-def test_what_is_written_is_in_storage_and_in_a_copy(
+def test_written_bytes_are_in_storage_and_in_a_copy(
     stream: CheckpointStateOutputStream, copies: Path
 ) -> None:
     written = b""
@@ -125,7 +125,7 @@ def test_a_stream_is_finished_once(stream: CheckpointStateOutputStream, copies: 
     assert len(names(copies)) == 1
 
 
-def test_a_stream_that_is_forgotten_says_so_once_and_leaves_nothing(
+def test_unclosed_stream_warns_once_and_leaves_no_file(
     factory: CheckpointStreamFactory, faults: Faults, copies: Path
 ) -> None:
     stream = factory.create_checkpoint_state_output_stream(EXCLUSIVE)
@@ -141,7 +141,7 @@ def test_a_stream_that_is_forgotten_says_so_once_and_leaves_nothing(
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), RuntimeError("a bug")], ids=repr
 )
-def test_a_copy_that_fails_is_given_up_and_the_stream_goes_on(
+def test_failing_copy_is_discarded_and_the_stream_continues(
     *,
     stream: CheckpointStateOutputStream,
     copies: Path,
@@ -161,7 +161,7 @@ def test_a_copy_that_fails_is_given_up_and_the_stream_goes_on(
     assert (disk.writes, len(caplog.records), names(copies)) == (1, 1, [])
 
 
-def test_a_copy_that_fails_in_the_end_costs_the_copy_alone(
+def test_failing_end_of_a_copy_discards_only_the_copy(
     stream: CheckpointStateOutputStream, copies: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream.write(b"held back until the end")
@@ -210,12 +210,12 @@ def test_a_copy_ends_as_soon_as_the_stream_fails(
     assert names(copies) == []
 
 
-@pytest.mark.parametrize("which", ["storage", "copy"])
+@pytest.mark.parametrize("place", ["storage", "copy"])
 def test_an_interrupt_in_either_place_comes_through_and_leaves_nothing(
-    *, faults: Faults, factory: CheckpointStreamFactory, copies: Path, disk: Disk, which: str
+    *, faults: Faults, factory: CheckpointStreamFactory, copies: Path, disk: Disk, place: str
 ) -> None:
     with factory.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
-        if which == "copy":
+        if place == "copy":
             disk.error = KeyboardInterrupt()
         else:
             faults.before("write", KeyboardInterrupt())
@@ -249,14 +249,14 @@ _operations = st.lists(
 
 
 @given(operations=_operations, nth=st.none() | st.integers(1, 5))
-def test_whatever_becomes_of_the_copy_the_stream_is_what_was_written(
+def test_stream_is_complete_for_any_outcome_of_the_copy(
     operations: list[bytes | str],
     nth: int | None,
     memory_directory: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     copies = tmp_path_factory.mktemp("copies")
-    factory = beside(copies, memory_directory)
+    factory = duplicating_factory(copies, memory_directory)
     written = b""
     with (
         pytest.MonkeyPatch.context() as monkeypatch,

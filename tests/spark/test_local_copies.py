@@ -65,7 +65,7 @@ class Host:
         subtask: int = 0,
     ) -> FileStateHandle:
         """Write the state of a task."""
-        handle = written(self.copies(checkpoint_id, subtask).duplicate(factory), data)
+        handle = write_state(self.copies(checkpoint_id, subtask).duplicate(factory), data)
         assert isinstance(handle, FileStateHandle)
         return handle
 
@@ -100,7 +100,7 @@ class Host:
         return self.directory / name
 
 
-def written(factory: CheckpointStreamFactory, data: bytes) -> object:
+def write_state(factory: CheckpointStreamFactory, data: bytes) -> object:
     with factory.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE) as stream:
         half = len(data) // 2
         stream.write(data[:half])
@@ -118,7 +118,7 @@ def make(path: Path) -> Path:
     return path
 
 
-def test_what_was_written_here_is_read_from_disk(
+def test_state_written_on_this_host_is_read_from_disk(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
     handle = host.write(factory, BIG)
@@ -136,10 +136,10 @@ def test_a_copy_is_mapped_not_read(host: Host, factory: CheckpointStreamFactory)
     assert pa.total_allocated_bytes() == before
 
 
-def test_what_was_read_from_storage_is_found_on_disk_next_time(
+def test_state_read_from_storage_is_then_read_from_disk(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
-    handle = written(factory, BIG)
+    handle = write_state(factory, BIG)
     assert isinstance(handle, FileStateHandle)
     assert host.read(handle) == BIG
     handle.discard_state()
@@ -147,26 +147,24 @@ def test_what_was_read_from_storage_is_found_on_disk_next_time(
     assert host.found == ["storage", "local"]
 
 
-def test_what_travels_in_its_handle_leaves_no_file(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
-    assert isinstance(written(host.copies().duplicate(factory), b"small"), ByteStreamStateHandle)
-    assert written(host.copies().duplicate(factory), b"") is None
+def test_inline_state_leaves_no_file(host: Host, factory: CheckpointStreamFactory) -> None:
+    assert isinstance(
+        write_state(host.copies().duplicate(factory), b"small"), ByteStreamStateHandle
+    )
+    assert write_state(host.copies().duplicate(factory), b"") is None
     assert host.names() == []
     inline = ByteStreamStateHandle(b"small")
     assert host.copies().read_through(inline, host.found.append) is inline
 
 
-def test_state_that_is_given_up_leaves_no_copy(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
+def test_discarded_state_leaves_no_copy(host: Host, factory: CheckpointStreamFactory) -> None:
     scope = CheckpointedStateScope.EXCLUSIVE
     with host.copies().duplicate(factory).create_checkpoint_state_output_stream(scope) as stream:
         stream.write(BIG)
     assert host.names() == []
 
 
-def test_nobody_else_can_read_a_copy(host: Host, factory: CheckpointStreamFactory) -> None:
+def test_copy_is_readable_only_by_its_user(host: Host, factory: CheckpointStreamFactory) -> None:
     host.write(factory, BIG)
     assert host.directory.stat().st_mode & 0o777 == 0o700
     assert host.only.stat().st_mode & 0o777 == 0o600
@@ -203,7 +201,7 @@ def test_a_damaged_copy_is_not_used(
     assert host.found[0] == "storage"
 
 
-def test_a_damaged_copy_does_not_hide_that_storage_has_nothing(
+def test_damaged_copy_of_a_missing_file_is_an_error(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
     handle = host.write(factory, BIG)
@@ -214,21 +212,19 @@ def test_a_damaged_copy_does_not_hide_that_storage_has_nothing(
     assert host.names() == []
 
 
-def test_a_file_of_the_same_name_and_size_but_other_bytes_is_another_one(
+def test_file_with_another_checksum_has_another_copy(
     host: Host, factory: CheckpointStreamFactory, tmp_path: Path
 ) -> None:
     handle = host.write(factory, BIG)
     (tmp_path / "elsewhere").mkdir()
-    other = written(a_factory(f"file://{tmp_path}/elsewhere"), BIG[::-1])
+    other = write_state(a_factory(f"file://{tmp_path}/elsewhere"), BIG[::-1])
     assert isinstance(other, FileStateHandle)
     renamed = FileStateHandle(handle.uri, other.size, other.checksum)
     assert not host.has(renamed)
     assert host.read(handle) == BIG
 
 
-def test_a_directory_that_was_deleted_underneath_is_made_again(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
+def test_deleted_directory_is_created_again(host: Host, factory: CheckpointStreamFactory) -> None:
     handle = host.write(factory, BIG)
     host.only.unlink()
     host.directory.rmdir()
@@ -238,7 +234,7 @@ def test_a_directory_that_was_deleted_underneath_is_made_again(
     assert host.found == ["storage", "local"]
 
 
-def test_a_copy_that_is_deleted_while_it_is_read_stays_readable(
+def test_copy_deleted_during_a_read_stays_readable(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
     handle = host.write(factory, BIG)
@@ -247,12 +243,12 @@ def test_a_copy_that_is_deleted_while_it_is_read_stays_readable(
     assert stream.read() == BIG
 
 
-@pytest.mark.parametrize("where", ["no directory above", "a file in its place"])
-def test_without_room_for_copies_state_is_written_and_read_all_the_same(
-    tmp_path: Path, factory: CheckpointStreamFactory, where: str
+@pytest.mark.parametrize("obstacle", ["no directory above", "a file in its place"])
+def test_state_without_a_usable_directory_is_in_storage(
+    tmp_path: Path, factory: CheckpointStreamFactory, obstacle: str
 ) -> None:
     host = Host(tmp_path / "gone" / "holdfast")
-    if where == "a file in its place":
+    if obstacle == "a file in its place":
         (tmp_path / "gone").mkdir()
         host.directory.parent.touch()
     handle = host.write(factory, BIG)
@@ -286,7 +282,7 @@ def test_copies_of_the_last_two_checkpoints_stay(
     assert host.has(other)
 
 
-def test_an_attempt_for_an_older_checkpoint_deletes_copies_but_nothing_wrong_is_read(
+def test_older_attempt_deletes_copies_and_reads_stay_correct(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
     newest = host.run(factory, BIG, checkpoint_id=9)
@@ -295,9 +291,7 @@ def test_an_attempt_for_an_older_checkpoint_deletes_copies_but_nothing_wrong_is_
     assert host.read(newest, checkpoint_id=10) == BIG
 
 
-def test_the_oldest_go_where_there_are_too_many(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
+def test_oldest_copies_are_deleted_first(host: Host, factory: CheckpointStreamFactory) -> None:
     host.max_bytes = 3 * len(BIG)
     handles = []
     for number in range(5):
@@ -307,9 +301,7 @@ def test_the_oldest_go_where_there_are_too_many(
     assert list(map(host.has, handles)) == [False, False, True, True, True]
 
 
-def test_a_state_that_is_larger_than_the_limit_has_no_copy(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
+def test_state_above_the_limit_has_no_copy(host: Host, factory: CheckpointStreamFactory) -> None:
     host.max_bytes = len(BIG) - 1
     handle = host.write(factory, BIG)
     assert host.names() == []
@@ -317,9 +309,7 @@ def test_a_state_that_is_larger_than_the_limit_has_no_copy(
     assert host.found == ["storage"]
 
 
-def test_what_a_killed_task_has_left_is_deleted(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
+def test_files_of_a_killed_task_are_deleted(host: Host, factory: CheckpointStreamFactory) -> None:
     killed = host.copies().new_copy()
     killed.write(BIG)
     (left,) = host.names()
@@ -333,10 +323,8 @@ def test_what_a_killed_task_has_left_is_deleted(
     killed.close()
 
 
-def test_two_that_keep_the_same_copy_do_not_harm_each_other(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
-    handle = written(factory, BIG)
+def test_concurrent_readers_share_one_copy(host: Host, factory: CheckpointStreamFactory) -> None:
+    handle = write_state(factory, BIG)
     assert isinstance(handle, FileStateHandle)
     barrier = threading.Barrier(8)
 

@@ -1,4 +1,4 @@
-"""Local copies of keyed state's segments, without Spark: fetched once, let go when nobody needs them, never trusted."""
+"""Local copies of segments of keyed state, without Spark: fetched once, verified, deleted when they are not needed."""
 
 import gc
 import os
@@ -28,7 +28,7 @@ LARGE = 1 << 30
 
 
 class Host:
-    """A host that runs all subtasks of a job, whose state is large enough to lie in files.
+    """A host that runs all subtasks of a job, whose state is large enough for files.
 
     Tasks find nothing in memory, as in new processes, unless there is memory of workers.
     """
@@ -90,14 +90,14 @@ def host(memory_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return Host(memory_directory, tmp_path / "blockmgr-1")
 
 
-def test_what_a_task_wrote_is_mapped_by_the_next_and_not_fetched(host: Host) -> None:
+def test_written_segments_are_mapped_by_the_next_task(host: Host) -> None:
     host.run()
     assert host.names() == {path.name for path in host.copies()} != set()
     host.run()
     assert host.job.sources == {"local"}
 
 
-def test_a_segment_is_fetched_once_by_a_host_that_lacks_it(host: Host) -> None:
+def test_missing_segment_is_fetched_once_per_host(host: Host) -> None:
     host.run()
     for path in host.copies():
         path.unlink()
@@ -147,7 +147,7 @@ def test_files_of_storage_on_the_same_disk_are_the_copies(
     assert restored & {path.name for path in host.copies()}
 
 
-def test_copies_go_when_no_subtask_needs_them_any_more(host: Host) -> None:
+def test_copies_without_a_subtask_are_deleted(host: Host) -> None:
     for _ in range(12):
         before = host.names() if host.rounds else set()
         host.run()
@@ -156,8 +156,8 @@ def test_copies_go_when_no_subtask_needs_them_any_more(host: Host) -> None:
     assert host.names() <= {path.name for path in host.copies()}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped")
-def test_no_worker_keeps_room_on_disk_that_deleted_copies_had(host: Host) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists mapped files")
+def test_workers_unmap_deleted_copies(host: Host) -> None:
     host.worker_bytes = LARGE
     host.duplicate_files = False
     host.start()
@@ -173,7 +173,7 @@ def test_no_worker_keeps_room_on_disk_that_deleted_copies_had(host: Host) -> Non
     assert "(deleted)" not in mapped
 
 
-def test_no_worker_keeps_small_segments_that_no_checkpoint_needs(host: Host) -> None:
+def test_workers_release_small_segments_without_a_checkpoint(host: Host) -> None:
     host.worker_bytes = LARGE
     host.start()
     open_segments = []
@@ -184,7 +184,7 @@ def test_no_worker_keeps_small_segments_that_no_checkpoint_needs(host: Host) -> 
     assert max(open_segments[30:]) <= max(open_segments[:20])
 
 
-def test_a_worker_that_is_used_again_does_not_verify_what_it_has_written(
+def test_reused_worker_does_not_verify_its_own_segments(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verified: list[int] = []
@@ -207,7 +207,7 @@ def test_a_worker_that_is_used_again_does_not_verify_what_it_has_written(
     assert verified
 
 
-def test_there_are_no_more_copies_than_are_allowed_and_without_them_it_works(host: Host) -> None:
+def test_copies_stay_within_the_limit(host: Host) -> None:
     host.max_bytes = 60_000
     host.start()
     for _ in range(5):
@@ -216,7 +216,7 @@ def test_there_are_no_more_copies_than_are_allowed_and_without_them_it_works(hos
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_files_of_a_database_count_for_what_is_allowed(host: Host, parallelism: int) -> None:
+def test_files_of_a_database_stay_within_the_limit(host: Host, parallelism: int) -> None:
     host.backend = "rocksdb"
     host.max_bytes = 60_000
     host.start(parallelism)
@@ -225,7 +225,7 @@ def test_files_of_a_database_count_for_what_is_allowed(host: Host, parallelism: 
         assert sum(path.stat().st_size for path in host.files()) <= host.max_bytes
 
 
-def test_what_storage_has_as_the_same_file_takes_no_room(host: Host, tmp_path: Path) -> None:
+def test_hard_links_to_storage_do_not_count(host: Host, tmp_path: Path) -> None:
     host.max_bytes = 0
     host.run()
     for number, path in enumerate(host.copies()):
@@ -248,7 +248,7 @@ def local_segments(host: Host, clock: ManualClock | None = None) -> LocalFiles:
     )
 
 
-def test_what_tasks_left_that_were_killed_is_deleted_when_it_is_old(host: Host) -> None:
+def test_old_files_of_killed_tasks_are_deleted(host: Host) -> None:
     host.run()
     segments = local_segments(host)
     now_s = segments.clock.now_ms() / 1000
@@ -285,9 +285,7 @@ def test_a_damaged_copy_is_not_served_and_the_segment_is_fetched_again(host: Hos
     assert host.job.sources == {"storage"}
 
 
-def test_a_disk_that_takes_nothing_is_no_reason_to_fail(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_does_not_fail_a_batch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "no room")
 

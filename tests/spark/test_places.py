@@ -17,9 +17,7 @@ from holdfast.spark.checkpoint_location import check_disjoint
         ("file:/tmp/spark/", "file:///tmp/spark/state"),
     ],
 )
-def test_what_lies_in_the_other_is_refused_however_it_is_spelled(
-    location: str, directory: str
-) -> None:
+def test_overlapping_directories_are_refused_in_any_spelling(location: str, directory: str) -> None:
     with pytest.raises(InvalidRequestError, match="outside of the checkpointLocation"):
         check_disjoint(location, directory, "job")
 
@@ -35,5 +33,5 @@ def test_what_lies_in_the_other_is_refused_however_it_is_spelled(
         ("s3a://bucket/spark", None),
     ],
 )
-def test_what_lies_beside_is_not(location: str, directory: str | None) -> None:
+def test_separate_directories_are_accepted(location: str, directory: str | None) -> None:
     check_disjoint(location, directory, "job")

@@ -175,7 +175,10 @@ def test_state_that_spark_cannot_spread_is_refused_before_anything_is_written(
     with_operators = take_savepoint(stopped, f"{directory}/savepoints")
     write_query(f"{directory}/plain", batches=2)
     without = take_savepoint(f"{directory}/plain", f"{directory}/savepoints")
-    for pointer, reason in ((with_operators, "operators"), (without, "only state in RocksDB")):
+    for pointer, reason in (
+        (with_operators, "operators"),
+        (without, "only repartition state in RocksDB"),
+    ):
         with pytest.raises(InvalidRequestError, match=reason):
             restore_savepoint(
                 pointer,

@@ -151,6 +151,15 @@ def test_a_stream_is_written_by_foreach_batch_alone(
         write(writer)
 
 
+def test_wrong_setting_of_the_session_is_refused_at_start(job: Job) -> None:
+    writer = by_key(job).agg(n=aggregates.count()).writeStream.foreachBatch(print)
+    with session_with(job.spark, {"spark.holdfast.checkpoint.num-retained": "0"}):
+        with pytest.raises(
+            InvalidRequestError, match=r"num-retained' must be a number, at least 1"
+        ):
+            writer.start()
+
+
 def test_rows_that_are_kept_are_read_in_several_actions(job: Job) -> None:
     job.feed(files=1, rows=6)
     seen = []

@@ -22,7 +22,7 @@ from holdfast.testing import ManualClock
 
 
 class Reported:
-    """What subtasks report."""
+    """The reports of subtasks."""
 
     def __init__(self) -> None:
         self.value: list[bytes] = []
@@ -32,7 +32,7 @@ class Reported:
 
 
 class OneSecondALook(ManualClock):
-    """A clock that moves on by a second whenever somebody asks how long something takes."""
+    """A clock that advances by a second at each measurement."""
 
     def monotonic_s(self) -> float:
         self.advance(1)
@@ -88,7 +88,7 @@ def test_rows_come_out_and_the_state_is_reported(memory_directory: str) -> None:
     assert len(reports) == 1
 
 
-def test_rows_that_are_late_are_dropped_and_counted(memory_directory: str) -> None:
+def test_late_rows_are_dropped_and_counted(memory_directory: str) -> None:
     late = -2  # subtask - 2 * parallelism
     ids, reports = run(memory_directory, Groups(1), marks=(0, late, late))
     assert ids == [0]
@@ -98,7 +98,7 @@ def test_rows_that_are_late_are_dropped_and_counted(memory_directory: str) -> No
     assert (counted.rows_in, counted.rows_late) == (1, 2)
 
 
-def test_how_long_each_step_takes_is_told_by_the_clock_of_the_job(memory_directory: str) -> None:
+def test_durations_of_steps_are_from_the_clock_of_the_job(memory_directory: str) -> None:
     _, reports = run(memory_directory, Groups(2), OneSecondALook())
     [report] = decode_acknowledgements(reports)
     counted = report.state.statistics
@@ -118,7 +118,7 @@ def test_how_long_each_step_takes_is_told_by_the_clock_of_the_job(memory_directo
     ],
     ids=["returns nothing", "returns a number", "yields a dict", "leaves rows", "other columns"],
 )
-def test_an_operator_that_breaks_its_contract_is_refused(
+def test_operator_with_invalid_output_is_refused(
     memory_directory: str,
     function: StatefulFunction,
     error: type[CheckpointError],

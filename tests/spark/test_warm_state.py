@@ -48,7 +48,7 @@ def metadata_of(job: Job, checkpoint_id: int) -> CheckpointMetadata:
 
 
 def sources(job: Job, checkpoint_id: int) -> set[str]:
-    """Where the subtasks of a batch have found their state."""
+    """Return the sources of the state of a batch's subtasks."""
     subtasks = metadata_of(job, checkpoint_id).operators["operator"].subtasks.values()
     return {subtask.statistics.restored_from for subtask in subtasks if subtask.statistics}
 
@@ -64,7 +64,7 @@ def check_each_row_was_counted_once(job: Job, files: int) -> None:
 
 
 def places(spark: SparkSession) -> list[Path]:
-    """Where local copies are, looked up behind the library's back."""
+    """Return the directories of local copies, independent of the library."""
     directories = spark.sparkContext.parallelize([0], 1).map(local_directories).first()
     return [Path(directory) / "holdfast" for directory in directories]
 
@@ -83,7 +83,7 @@ def test_state_is_found_on_the_host_and_not_fetched(job: Job) -> None:
     check_each_row_was_counted_once(job, 3)
 
 
-def test_state_is_found_in_the_worker_where_that_has_it(job: Job) -> None:
+def test_state_is_read_from_the_worker_if_possible(job: Job) -> None:
     job.settings[LOCAL] = "auto"  # the checkpoints are on a local disk
     job.feed(files=8, rows=ROWS)
     job.run(counting(job))
@@ -94,7 +94,7 @@ def test_state_is_found_in_the_worker_where_that_has_it(job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_without_warm_state_all_comes_from_storage(job: Job, spark: SparkSession) -> None:
+def test_state_without_local_recovery_is_read_from_storage(job: Job, spark: SparkSession) -> None:
     job.settings |= {LOCAL: "false", MEMORY: "0"}
     before = names(places(spark))
     job.feed(files=2, rows=ROWS)
@@ -105,9 +105,7 @@ def test_without_warm_state_all_comes_from_storage(job: Job, spark: SparkSession
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("memory", ["0", "64m"])
-def test_a_worker_that_dies_with_changed_state_does_not_spoil_it(
-    job: Job, tmp_path: Path, memory: str
-) -> None:
+def test_state_survives_the_death_of_a_worker(job: Job, tmp_path: Path, memory: str) -> None:
     job.settings[MEMORY] = memory
     job.feed(files=4, rows=ROWS)
     dies = DiesOnce(tmp_path / "marker", after_rows=ROWS)
@@ -117,7 +115,7 @@ def test_a_worker_that_dies_with_changed_state_does_not_spoil_it(
 
 
 @pytest.mark.exhaustive
-def test_state_of_a_batch_that_was_never_committed_is_not_used(job: Job) -> None:
+def test_state_of_an_uncommitted_batch_is_not_used(job: Job) -> None:
     job.feed(files=4, rows=ROWS)
 
     def fails_in_the_third(rows: DataFrame, batch_id: int) -> None:
@@ -134,7 +132,7 @@ def test_state_of_a_batch_that_was_never_committed_is_not_used(job: Job) -> None
 
 
 @pytest.mark.exhaustive
-def test_a_job_that_goes_back_to_an_older_checkpoint_forgets_the_newer_ones(job: Job) -> None:
+def test_job_at_an_older_checkpoint_ignores_newer_copies(job: Job) -> None:
     job.feed(files=4, rows=ROWS)
     job.run(counting(job))
     for number in (3, 4):
@@ -162,7 +160,7 @@ def test_jobs_with_the_same_uid_keep_their_states_apart(
 
 
 @pytest.mark.exhaustive
-def test_copies_that_are_damaged_or_gone_are_fetched_again(job: Job, spark: SparkSession) -> None:
+def test_damaged_or_missing_copies_are_fetched_again(job: Job, spark: SparkSession) -> None:
     job.settings[MEMORY] = "0"
     job.feed(files=4, rows=ROWS)
     directories = places(spark)

@@ -54,7 +54,7 @@ def test_states_from_memory_are_those_from_storage(factory: CheckpointStreamFact
     handle, written = snapshot(backend_of(range(1000)), factory)
     from_memory = OperatorStateBackend.from_written(written)
     assert written.matches(handle)
-    again, _ = snapshot(from_memory, factory)  # also if nobody has asked for them
+    again, _ = snapshot(from_memory, factory)  # also without access to them
     assert again.states == handle.states
     from_storage = OperatorStateBackend.restore([handle])
     assert contents(from_memory) == contents(from_storage) == contents(backend_of(range(1000)))
@@ -75,7 +75,7 @@ def test_states_from_memory_are_migrated_like_those_from_storage(
     assert wider.get() == [1, 2]
 
 
-def test_what_a_task_does_to_its_state_afterwards_is_not_in_memory(
+def test_later_changes_of_a_task_are_not_in_memory(
     factory: CheckpointStreamFactory,
 ) -> None:
     backend = backend_of([1, 2])
@@ -89,7 +89,7 @@ def test_what_a_task_does_to_its_state_afterwards_is_not_in_memory(
     assert written.matches(handle)
 
 
-def test_memory_that_somebody_has_changed_is_not_used(factory: CheckpointStreamFactory) -> None:
+def test_changed_memory_is_not_used(factory: CheckpointStreamFactory) -> None:
     numbers = np.arange(1000)
     handle, written = snapshot(backend_of(pa.array(numbers)), factory)
     memory = WorkerMemory()
@@ -106,7 +106,7 @@ def test_it_is_taken_once(factory: CheckpointStreamFactory) -> None:
     assert memory.take("owner", [handle]) is None, "a failed attempt might have spoilt it"
 
 
-def test_only_just_that_handle_finds_it(factory: CheckpointStreamFactory) -> None:
+def test_state_is_only_returned_for_its_own_handle(factory: CheckpointStreamFactory) -> None:
     handle, written = snapshot(backend_of([1]), factory)
     twin, _ = snapshot(backend_of([1]), factory)  # the same bytes in another file
     other, _ = snapshot(backend_of([2]), factory)
@@ -119,7 +119,7 @@ def test_only_just_that_handle_finds_it(factory: CheckpointStreamFactory) -> Non
     assert memory.take("another owner", [handle]) is None
 
 
-def test_what_was_taken_for_another_state_is_not_used(factory: CheckpointStreamFactory) -> None:
+def test_state_with_a_wrong_handle_is_not_used(factory: CheckpointStreamFactory) -> None:
     handle, _ = snapshot(backend_of([1]), factory)
     _, written = snapshot(backend_of([2]), factory)
     memory = WorkerMemory()
@@ -129,15 +129,15 @@ def test_what_was_taken_for_another_state_is_not_used(factory: CheckpointStreamF
 
 def test_the_oldest_go_when_memory_is_full(factory: CheckpointStreamFactory) -> None:
     states = [snapshot(backend_of(range(1000)), factory) for _ in range(4)]
-    most = 2 * states[0][1].memory_bytes
+    max_bytes = 2 * states[0][1].memory_bytes
     memory = WorkerMemory()
     for number, (handle, written) in enumerate(states):
-        memory.keep(str(number), handle, written, max_bytes=most)
+        memory.keep(str(number), handle, written, max_bytes=max_bytes)
     states_left = [memory.take(str(number), [handle]) for number, (handle, _) in enumerate(states)]
     assert [state is not None for state in states_left] == [False, False, True, True]
 
 
-def test_a_slice_counts_as_all_that_it_keeps_in_memory(factory: CheckpointStreamFactory) -> None:
+def test_slice_counts_with_its_whole_buffers(factory: CheckpointStreamFactory) -> None:
     handle, written = snapshot(backend_of(pa.array(range(100_000)).slice(0, 1)), factory)
     memory = WorkerMemory()
     memory.keep("owner", handle, written, max_bytes=8 * 50_000)

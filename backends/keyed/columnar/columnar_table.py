@@ -21,7 +21,6 @@ from holdfast.backends.keyed.columns import (
 from holdfast.backends.keyed.folding import fold_values
 from holdfast.backends.keyed.segments import (
     END,
-    NEVER,
     OpenSlice,
     RowRange,
     Run,
@@ -45,7 +44,7 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.times import GROUP, STEP, advance_to_time
+from holdfast.backends.keyed.times import GROUP, MIN_TIME_MS, STEP, advance_to_time
 from holdfast.errors import InvalidRequestError
 
 _MAX_RECENT_WRITES = 8
@@ -166,14 +165,16 @@ class ColumnarTable:
         runs = []
         for run in self.manifest.runs:
             slices = (
-                msgspec.structs.replace(slice_, dead_up_to_ms=max(slice_.dead_up_to_ms, time_ms))
+                msgspec.structs.replace(
+                    slice_, deleted_up_to_ms=max(slice_.deleted_up_to_ms, time_ms)
+                )
                 for slice_ in run.slices
             )
             runs.append(Run(run.level, tuple(slices)))
         self.manifest = msgspec.structs.replace(self.manifest, runs=tuple(runs))
         recent = []
         for rows in self._recent:
-            is_live = OpenSlice(rows, dead_up_to_ms=time_ms).is_live(np.arange(rows.rows))
+            is_live = OpenSlice(rows, deleted_up_to_ms=time_ms).is_live(np.arange(rows.rows))
             if is_live.any():
                 recent.append(take_rows(rows, is_live.nonzero()[0]))
         self._recent = recent
@@ -210,7 +211,7 @@ class ColumnarTable:
             stored, migration = self._stored[slice_.spec], self._migrations[slice_.spec]
             source = SectionRows(section, stored, migration)
             self._sources[key] = section, source
-        return OpenSlice(source, slice_.first, slice_.end, slice_.dead_up_to_ms)
+        return OpenSlice(source, slice_.first, slice_.end, slice_.deleted_up_to_ms)
 
     def commit(self, manifest: TableManifest) -> None:
         """Continue with a manifest that contains all recent writes."""
@@ -307,8 +308,8 @@ def _open_recent(rows: SortedRows, _: int) -> OpenSlice:
 def _first_timer(slice_: OpenSlice, groups: SortKeys, low: int) -> int:
     """Return the place in its key group of the first timer that is not before `low`; `GROUP` without one."""
     begins = np.maximum(groups + np.uint64(low), np.uint64(slice_.first))
-    if slice_.dead_up_to_ms != NEVER:
-        begins = advance_to_time(begins, slice_.dead_up_to_ms)
+    if slice_.deleted_up_to_ms != MIN_TIME_MS:
+        begins = advance_to_time(begins, slice_.deleted_up_to_ms)
     sort_keys = slice_.source.sort_keys
     rows = sort_keys.searchsorted(begins)
     inside = rows < sort_keys.searchsorted(np.uint64(slice_.end))

@@ -135,7 +135,7 @@ class ColumnarStateTables:
         self._now_ms = now_ms
 
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
-        """Capture all rows; the returned part writes them, in any thread.
+        """Capture all rows; the returned snapshot writes them, in any thread.
 
         Raises:
             CheckpointCorruptedError: A segment that would be merged is corrupt.

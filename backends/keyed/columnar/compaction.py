@@ -168,7 +168,7 @@ class Compaction:
         start, end = self._table.sort_keys
         low = old.cursor if start <= old.cursor < end else start
         high = self._step_end(swept, low, budget)
-        within = [part for run in swept if (part := run.within(low, high)) is not None]
+        within = [step for run in swept if (step := run.within(low, high)) is not None]
         ranges = self._open_ranges(within)
         merged = self._merge(ranges, is_bottom=True)
         row_bytes = merged.size / merged.rows if merged.rows else 32

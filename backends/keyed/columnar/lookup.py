@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from holdfast.backends.keyed.columns import Column, Rows, same_rows, take
 from holdfast.backends.keyed.segments import (
-    NEVER,
     Directory,
     Filter,
     OpenSlice,
@@ -17,6 +16,7 @@ from holdfast.backends.keyed.segments import (
     is_expired,
 )
 from holdfast.backends.keyed.table import Flags, Operation, SortKeys, TableSpec
+from holdfast.backends.keyed.times import MIN_TIME_MS
 
 _LOOKUPS_PER_HIT = 8
 """Estimated number of keys that are looked up in a newer run for each one that it has."""
@@ -148,7 +148,7 @@ class _Search:
                 identities, rows = identities[is_open], rows[is_open]
         if not is_verified:
             identities, rows = _verify_ids(source, self._sort_keys, self._ids, identities, rows)
-        if slice_.dead_up_to_ms != NEVER:
+        if slice_.deleted_up_to_ms != MIN_TIME_MS:
             is_live = slice_.is_live(rows)
             identities, rows = identities[is_live], rows[is_live]
         if not len(identities):

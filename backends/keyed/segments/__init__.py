@@ -29,7 +29,6 @@ the bytes; each calls those below it:
 
 from holdfast.backends.keyed.segments.manifest import (
     END,
-    NEVER,
     ROCKSDB,
     ROCKSDB_MAGIC,
     Manifest,
@@ -74,7 +73,6 @@ from holdfast.backends.keyed.segments.table_writer import (
 
 __all__ = [
     "END",
-    "NEVER",
     "ROCKSDB",
     "ROCKSDB_MAGIC",
     "Directory",

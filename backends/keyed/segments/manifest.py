@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec
 from holdfast.backends.keyed.table import TableSpec
+from holdfast.backends.keyed.times import MIN_TIME_MS
 from holdfast.common import (
     MAX_INT64,
     Count,
@@ -36,12 +37,9 @@ ROCKSDB = "rocksdb"
 END = 1 << 63
 """Greater than every sort key."""
 
-NEVER = -(1 << 63)
-"""Before every time."""
-
 _SortKey = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]
 _Edge = Annotated[int, msgspec.Meta(ge=0)]
-_Time = Annotated[int, msgspec.Meta(ge=NEVER, le=MAX_INT64)]
+_Time = Annotated[int, msgspec.Meta(ge=MIN_TIME_MS, le=MAX_INT64)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=float(1 << 62))]
 
 
@@ -59,7 +57,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
         rows: Estimated number of rows.
         row_bytes: Estimated bytes per row.
         spec: The index, among the table's specs, of the one that the section was written with.
-        dead_up_to_ms: Timers up to this time, inclusive, are deleted; only in tables of timers.
+        deleted_up_to_ms: Timers up to this time, inclusive, are deleted; only in tables of timers.
     """
 
     segment: str
@@ -69,7 +67,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: Count
     row_bytes: _Amount
     spec: Count
-    dead_up_to_ms: _Time = NEVER
+    deleted_up_to_ms: _Time = MIN_TIME_MS
 
     def within(self, first: int, end: int) -> "Slice | None":
         """Restrict the slice to a range of sort keys; None if nothing is left."""
@@ -358,7 +356,7 @@ def _check(name: str, table: TableManifest) -> None:
             if slice_.spec >= specs:
                 message = f"table {name!r} has {specs} specs, but a slice with spec {slice_.spec}"
                 raise ValueError(message)
-            if slice_.dead_up_to_ms != NEVER and not has_timers:
+            if slice_.deleted_up_to_ms != MIN_TIME_MS and not has_timers:
                 message = f"table {name!r} has no timers, but a slice with deleted timers"
                 raise ValueError(message)
             before = end

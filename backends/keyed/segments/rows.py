@@ -1,4 +1,4 @@
-"""Sorted rows of a table: in memory, in a section, and the parts of either that are merged.
+"""Sorted rows of a table: in memory, in a section, and the ranges of either that are merged.
 
     RowSource   rows, ascending by sort key: `SortedRows` in memory, or `SectionRows`
     OpenSlice   the rows of a source that count: those of a slice
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.keyed.columns import Column, Rows, cut, from_arrow, take, to_arrow
-from holdfast.backends.keyed.segments.manifest import END, NEVER
+from holdfast.backends.keyed.segments.manifest import END
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.table import (
@@ -28,7 +28,7 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.backends.keyed.times import advance_to_time
+from holdfast.backends.keyed.times import MIN_TIME_MS, advance_to_time
 from holdfast.errors import CheckpointCorruptedError
 
 Operations = npt.NDArray[np.uint8]
@@ -267,19 +267,19 @@ class OpenSlice:
         source: The source.
         first: The first sort key.
         end: The end of the sort keys, exclusive.
-        dead_up_to_ms: Timers up to this time, inclusive, are deleted.
+        deleted_up_to_ms: Timers up to this time, inclusive, are deleted.
     """
 
     source: RowSource
     first: int = 0
     end: int = END
-    dead_up_to_ms: int = NEVER
+    deleted_up_to_ms: int = MIN_TIME_MS
 
     def row_range(self) -> RowRange:
         """Return the rows; a copy if there are deleted timers."""
         edges = np.array([self.first, self.end], np.uint64)
         first, end = self.source.sort_keys.searchsorted(edges).tolist()
-        if self.dead_up_to_ms == NEVER:
+        if self.deleted_up_to_ms == MIN_TIME_MS:
             return RowRange(self.source, first, end)
         rows = np.arange(first, end)
         return RowRange.whole(take_rows(self.source, rows[self.is_live(rows)]))
@@ -295,21 +295,21 @@ class OpenSlice:
             endings: For each number of 16 bits whether sort keys with this ending count; None if all do.
         """
         low = np.maximum(first, np.uint64(self.first))
-        if self.dead_up_to_ms != NEVER:
-            low = advance_to_time(low, self.dead_up_to_ms)
+        if self.deleted_up_to_ms != MIN_TIME_MS:
+            low = advance_to_time(low, self.deleted_up_to_ms)
         edges = np.empty(2 * len(low), np.uint64)
         edges[::2], edges[1::2] = low, np.minimum(end, np.uint64(self.end))
         rows = self.source.sort_keys.searchsorted(edges)  # start and end of a range are neighbours
         starts, ends = rows[::2], rows[1::2]
         lengths = np.maximum(ends, starts) - starts
-        if len(lengths) == 1 and self.dead_up_to_ms == NEVER and endings is None:
+        if len(lengths) == 1 and self.deleted_up_to_ms == MIN_TIME_MS and endings is None:
             return RowRange(self.source, int(starts[0]), int(starts[0] + lengths[0]))
         rows = np.repeat(starts + lengths - np.cumsum(lengths), lengths)
         rows += np.arange(len(rows))
         if endings is not None:
             has_ending = endings.take(self.source.sort_keys.take(rows).astype(np.uint16))
             rows = rows.compress(has_ending)
-        if self.dead_up_to_ms != NEVER:
+        if self.deleted_up_to_ms != MIN_TIME_MS:
             rows = rows[self.is_live(rows)]
         return RowRange.whole(take_rows(self.source, rows))
 
@@ -318,5 +318,5 @@ class OpenSlice:
         times = self.source.ids[-1]
         if not isinstance(times, np.ndarray):
             raise CheckpointCorruptedError("a timer has no time")
-        is_live: Flags = times.take(rows) > self.dead_up_to_ms
+        is_live: Flags = times.take(rows) > self.deleted_up_to_ms
         return is_live

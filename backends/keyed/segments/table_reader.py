@@ -78,7 +78,7 @@ class RestoredTable:
                 if slice_ is not None:
                     located = self._segments.locate(slice_, spec.name)
                     rows = located.load(specs[slice_.spec], migrations[slice_.spec])
-                    yield OpenSlice(rows, dead_up_to_ms=slice_.dead_up_to_ms)
+                    yield OpenSlice(rows, deleted_up_to_ms=slice_.deleted_up_to_ms)
 
         first, end = self._range
         size = sum(slice_.size for slice_ in self._manifest.slices())

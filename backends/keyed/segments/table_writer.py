@@ -286,7 +286,7 @@ class _CanonicalWriter:
 
     def _row_range(self, each: _LocatedSlice) -> RowRange:
         rows = each.located.load(self._specs[each.slice.spec])
-        return OpenSlice(rows, dead_up_to_ms=each.slice.dead_up_to_ms).row_range()
+        return OpenSlice(rows, deleted_up_to_ms=each.slice.deleted_up_to_ms).row_range()
 
     def _expiry_time(self, form: int, now_ms: int) -> int | None:
         """Return the present for rows of a form, shifted so that they live as long as those of the newest form."""

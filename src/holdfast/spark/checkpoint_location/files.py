@@ -70,17 +70,7 @@ def read_text(uri: str) -> str:
 
 
 def read_json(uri: str, type: type[_T], *, description: str) -> _T:
-    """Read a small JSON file as a value of a type.
-
-    Args:
-        uri: The file.
-        type: The type.
-        description: The subject of error messages.
-
-    Raises:
-        CheckpointNotFoundError: The file does not exist.
-        CheckpointCorruptedError: The file is not JSON of the type.
-    """
+    """Read a small JSON file. Raises `CheckpointNotFoundError`, `CheckpointCorruptedError` with the description."""
     try:
         return json_decoder(type).decode(read(uri))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -127,10 +117,6 @@ def delete(uris: Iterable[str]) -> None:
 
 def zip_parts(path: str, open_zip: Callable[[], BinaryIO]) -> dict[str, int]:
     """Return the length in bytes of each file that a RocksDB snapshot refers to, by its path.
-
-    Args:
-        path: The zip. The files are below its directory.
-        open_zip: Opens the zip.
 
     Raises:
         CheckpointCorruptedError: The file is not such a zip.

@@ -128,13 +128,7 @@ def has_paths(path: str, *, sources: bool) -> bool:
 
 
 def rewrite_paths(path: str, content: bytes, *, checkpoint_location: str, moves: Moves) -> bytes:
-    """Rewrite the paths in the content of a file for its new location.
-
-    Args:
-        path: The file, relative to the checkpointLocation.
-        content: The content of the file.
-        checkpoint_location: URI of the new checkpointLocation.
-        moves: The new locations of input files.
+    """Rewrite the paths in a file, which is relative to the new checkpointLocation.
 
     Raises:
         CheckpointCorruptedError: The file has an unknown format.

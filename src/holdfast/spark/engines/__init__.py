@@ -21,16 +21,7 @@ __all__ = [
 
 
 def engine_of(session: SparkSession, client_session: SparkSession | None, clock: Clock) -> Engine:
-    """Return the engine for a batch.
-
-    Args:
-        session: The session of the batch's rows.
-        client_session: With Spark Connect the client's session, which knows the query.
-        clock: Measures how long Spark's listeners are waited for.
-
-    Raises:
-        InvalidRequestError: The caller is not Spark.
-    """
+    """Return the engine for a batch. Raises `InvalidRequestError` if the caller is not Spark."""
     # Each engine imports modules of PySpark that an installation for the other may lack.
     if hasattr(session, "_jsparkSession"):
         from holdfast.spark.engines.classic import ClassicEngine  # noqa: PLC0415

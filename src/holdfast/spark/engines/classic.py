@@ -43,12 +43,7 @@ class _Lists(AccumulatorParam[list[bytes]]):
 
 @dataclass(frozen=True, slots=True)
 class ClassicEngine:
-    """An `Engine` over a session of this process.
-
-    Attributes:
-        session: The session of the batch.
-        clock: Measures how long Spark's listeners are waited for.
-    """
+    """An `Engine` over a session of this process."""
 
     session: SparkSession
     clock: Clock

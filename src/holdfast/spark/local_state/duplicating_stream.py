@@ -29,9 +29,9 @@ class DuplicatingOutputStream(CheckpointStateOutputStream):
     An error of the stream is raised, and discards the copy. An error of the copy is logged and ends only the copy.
 
     Args:
-        stream: The stream to storage, with nothing written yet.
-        copy: The copy, with nothing written yet.
-        keep: Makes the copy available as the copy of the file.
+        stream: The stream to storage.
+        copy: The stream to the copy.
+        keep: Called with the handle of the file, to keep the copy.
 
     Source:
         Flink, DuplicatingCheckpointOutputStream. Its buffer is not needed, because both streams have their own.
@@ -107,11 +107,7 @@ class DuplicatingOutputStream(CheckpointStateOutputStream):
 class LocalOutputStream(DiscardingStream):
     """Writes a file that is deleted unless it is finished. It is never synced: after a power cut it is not needed.
 
-    The file is created when there are more bytes than a handle may contain.
-
-    Args:
-        directory: The directory of the file, which is created together with its parent if necessary.
-        max_bytes: The maximum length of the file.
+    The file is created when there are more bytes than a handle may contain; its directory, too, if necessary.
     """
 
     def __init__(self, directory: str, *, max_bytes: int) -> None:
@@ -123,13 +119,7 @@ class LocalOutputStream(DiscardingStream):
         self._descriptor: int | None = None
 
     def write(self, data: BytesLike, /) -> int:
-        """Append the bytes.
-
-        Raises:
-            OSError: The disk did not accept the bytes.
-            StorageFullError: There are more than `max_bytes`.
-            StreamClosedError: The stream is finished or closed.
-        """
+        """Append the bytes. Raises `OSError`, `StorageFullError`, `StreamClosedError`."""
         self._check_open()
         view = memoryview(data).cast("B")
         if self._size + len(view) > self._max_bytes:

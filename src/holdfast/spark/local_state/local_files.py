@@ -73,10 +73,6 @@ def local_directory(environment: Mapping[str, str], clock: Clock) -> str | None:
     """Return the directory for files that tasks of an application share on a host; None if Spark has none.
 
     Spark or YARN deletes it when the application ends. It may not exist yet.
-
-    Args:
-        environment: Variables of the task's process.
-        clock: Measures the age of the directories of other executors.
     """
     parent = environment.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     if not parent:
@@ -122,12 +118,7 @@ class LocalFiles:
     def read_through(
         self, stream: StreamStateHandle, on_read: Callable[[str], object]
     ) -> StreamStateHandle:
-        """Return a handle that reads from a copy, which it creates if it does not exist.
-
-        Args:
-            stream: The handle.
-            on_read: Called when the file is read, with its source: `local` or `storage`.
-        """
+        """Return a handle that reads from a copy, creates it if necessary, and reports `local` or `storage`."""
         if isinstance(stream, FileStateHandle) and stream.checksum is not None:
             return _LocalStateHandle(
                 stream.uri, stream.size, stream.checksum, files=self, on_read=on_read
@@ -156,12 +147,7 @@ class LocalFiles:
         return self._copy_and_open(handle)
 
     def keep(self, handle: FileStateHandle, copy: LocalOutputStream) -> None:
-        """Make a stream the copy of a state file.
-
-        Raises:
-            OSError: The disk did not accept the copy.
-            CheckpointError: The copy was discarded, or is too large.
-        """
+        """Make a stream the copy of a state file. Raises `OSError`, `CheckpointError`."""
         copy.finish()
         try:
             os.replace(copy.path, self.path(handle))
@@ -174,11 +160,7 @@ class LocalFiles:
         return LocalOutputStream(self.directory, max_bytes=self.max_bytes)
 
     def link(self, segments: Iterable[tuple[str, str]]) -> None:
-        """Create copies of segments in storage on the same disk, as hard links. Never raises.
-
-        Args:
-            segments: The name and the URI of each.
-        """
+        """Create copies of segments in storage on the same disk, as hard links, by name and URI. Never raises."""
         local = [(name, uri) for name, uri in segments if uri.startswith("file:")]
         try:
             if local:
@@ -190,11 +172,7 @@ class LocalFiles:
             _log.debug("segments are copied to local disk when they are needed: %s", error)
 
     def finish(self, names: Collection[str]) -> None:
-        """Record the files that the subtask needs, and delete those that no subtask needs. Never raises.
-
-        Args:
-            names: The names of the files of the state that was restored, and of the state that was written.
-        """
+        """Record the files of the restored and the written state; delete those of no subtask. Never raises."""
         if not os.path.isdir(self.directory):
             return  # all of them are in memory
         try:
@@ -318,12 +296,7 @@ def _chunks(stream: BinaryIO, size: int) -> Iterator[memoryview]:
 
 
 def _open_verified(path: str, handle: FileStateHandle) -> BinaryIO:
-    """Open a copy, verified against the file's checksum; backends use its bytes without copying them.
-
-    Raises:
-        CheckpointCorruptedError: The bytes are not those of the file.
-        OSError: The bytes can't be read.
-    """
+    """Open a copy and verify its checksum; backends use its bytes without copying. Raises one of `_COPY_ERRORS`."""
     data = _map(path)
     handle.check(memoryview(data))
     return cast("BinaryIO", pa.BufferReader(pa.py_buffer(data)))

@@ -117,16 +117,7 @@ class _TrackedStateHandle(FileStateHandle, frozen=True, kw_only=True):
 
 
 class LocalState:
-    """The task-local state of one task, from the start until it leaves its state to the next task.
-
-    Args:
-        settings: The limits.
-        job_id: The job.
-        uid: The operator.
-        subtask: Index of the subtask.
-        checkpoint_id: The checkpoint that the task writes.
-        clock: Measures the age of files that other tasks have left.
-    """
+    """The task-local state of one task, from the start until it leaves its state to the next task."""
 
     def __init__(
         self,

@@ -64,17 +64,8 @@ def check_no_batch() -> None:
 class BatchRun:
     """A micro-batch that is running. Use it in a single `with` block.
 
-    Args:
-        engine: Access to Spark.
-        run_id: Spark's id of the query's run.
-        pending: The checkpoint that the batch will complete.
-        operators: The query's operators by uid.
-        job: The storage of the query's state.
-        times: The times of the batch.
-        application_id: Returns the application id of the query for sinks.
-
     Attributes:
-        application_id: The argument.
+        application_id: Returns the application id of the query for sinks.
     """
 
     def __init__(

@@ -29,12 +29,9 @@ class Continuation:
     allow_non_restored_state: bool = False
 
     def check(self, last: CompletedCheckpoint) -> None:
-        """Refuse a checkpoint of another query, or with incompatible operators.
+        """Refuse a checkpoint of another query, or with incompatible operators. Raises `InvalidRequestError`.
 
         It can't be a checkpoint of another job, which `load_checkpoint` refuses.
-
-        Raises:
-            InvalidRequestError: It is such a checkpoint.
         """
         metadata, pointer = last.metadata, last.location.external_pointer
         owner = progress_of(metadata).query_id
@@ -53,10 +50,8 @@ class Continuation:
     def check_start(self, savepoint: CompletedCheckpoint) -> None:
         """Refuse a savepoint to start from that has no state, or incompatible operators.
 
-        The savepoint may be of another query, which has to commit the output of its sinks itself.
-
-        Raises:
-            InvalidRequestError: It is such a savepoint.
+        The savepoint may be of another query, which has to commit the output of its sinks itself. Raises
+        `InvalidRequestError`.
         """
         metadata, pointer = savepoint.metadata, savepoint.location.external_pointer
         if not self.allow_non_restored_state:

@@ -206,14 +206,7 @@ class CheckpointCoordinator:
     def reuse_state(
         self, pending: PendingCheckpoint, progress: SparkProgress
     ) -> CompletedCheckpoint:
-        """Commit a checkpoint with the state of the last one.
-
-        Raises:
-            InvalidRequestError: `can_reuse_state` is false.
-            CheckpointConflictError: As for `complete`, and so the next two.
-            OutcomeUnknownError: As there.
-            StorageUnavailableError: As there.
-        """
+        """Commit a checkpoint with the state of the last one, if `can_reuse_state`. Raises as `complete` does."""
         last = self.latest
         if last is None or not self.can_reuse_state(pending):
             raise InvalidRequestError("the state of the last checkpoint is deleted with that")

@@ -57,20 +57,7 @@ class StoredJob:
         offsets_of: Callable[[int], str | None],
         clock: Clock,
     ) -> "OwnedJob":
-        """Claim the job for a run that starts with a batch.
-
-        Args:
-            continuation: The query.
-            batch_id: The batch.
-            offsets_of: Returns Spark's offset log entry of a batch, or None if it does not exist.
-            clock: Dates the claim of a savepoint.
-
-        Raises:
-            InvalidRequestError: The query can't continue from the job's last checkpoint, or the savepoint.
-            BatchGapError: The batch neither follows the last checkpoint nor repeats it, or Spark has
-                other rows in the batch of that checkpoint.
-            CheckpointConflictError: Another driver has claimed the job.
-        """
+        """Claim the job for a run that starts with a batch. Errors are those of `CheckpointCoordinator.begin`."""
         savepoint = self._check(continuation, batch_id, offsets_of)
         ownership = self.access.claim_job()
         completed = list(ownership.completed.values())

@@ -25,7 +25,7 @@ from holdfast.spark.checkpoint_location import (
 )
 from holdfast.spark.query import current_batch
 from holdfast.spark.savepoints.change_notes import ROLLBACK, Change, change_at
-from holdfast.spark.settings import Settings, Stores, check_settings, is_of_stores
+from holdfast.spark.settings import PREFIX, Settings, Stores, check_settings, is_of_stores
 from holdfast.spark_progress import progress_of
 
 _KEPT = {
@@ -34,6 +34,8 @@ _KEPT = {
     "spark.sql.streaming.queryEvolution.enableSourceEvolution",
 }
 """Settings, besides those of state stores, that belong to the query; the rest belongs to the application."""
+
+_CHECKPOINT_DIR = f"{PREFIX}checkpoint.dir"
 
 NO_OPERATORS_HINT = "if the query no longer has operators, pass operators=False"
 
@@ -46,8 +48,12 @@ def configuration_of(given: Mapping[str, str] | None) -> dict[str, str]:
     Raises:
         InvalidRequestError: A setting is not valid.
     """
-    configuration = sessions.configuration() if given is None else dict(given)
-    check_settings(configuration)
+    if given is not None:
+        check_settings(given)
+        return dict(given)
+    configuration = sessions.configuration()
+    # The directory may be meant for other queries of the session.
+    check_settings({key: text for key, text in configuration.items() if key != _CHECKPOINT_DIR})
     return configuration
 
 

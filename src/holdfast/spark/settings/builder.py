@@ -116,5 +116,7 @@ def _text(setting: Setting, value: object) -> str:
         case float() if not setting.type.unit:
             return str(value)
         case _:  # only its type: a value may be a secret
-            message = f"{setting.argument} {setting.requirement}, got a {type(value).__name__}"
+            message = (
+                f"{setting.argument} must be {setting.requirement}, got a {type(value).__name__}"
+            )
             raise InvalidRequestError(message)

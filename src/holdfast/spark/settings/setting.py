@@ -70,8 +70,8 @@ class Setting:
 
     @property
     def requirement(self) -> str:
-        """The rule for values, for messages."""
-        return f"must be {'' if self.kind.startswith('`') else 'a '}{self.kind}"
+        """The kind of values with an article, for messages."""
+        return self.kind if self.kind.startswith("`") else f"a {self.kind}"
 
     @property
     def default_text(self) -> str | None:
@@ -93,7 +93,7 @@ class Setting:
         except InvalidRequestError:
             raise
         except ValueError as error:
-            message = f"setting {key or self.name!r} {self.requirement}, got {text!r}"
+            message = f"setting {key or self.name!r} must be {self.requirement}, got {text!r}"
             raise InvalidRequestError(message) from error
 
 
