@@ -31,7 +31,6 @@ PENDING = (
     "src/holdfast/spark/__init__.py",
     "src/holdfast/spark/operators/",
     "src/holdfast/spark_progress/",
-    "tests/backends/",
     "tests/cases_of_spark/",
     "tests/cli/",
     "tests/conftest.py",
