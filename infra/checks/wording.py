@@ -27,7 +27,6 @@ PENDING = (
     "docs/",
     "integration_tests/",
     "proof/",
-    "src/holdfast/spark/operators/",
     "tests/cases_of_spark/",
     "tests/cli/",
     "tests/conftest.py",
