@@ -199,7 +199,7 @@ def test_rows_of_sparks_own_operators_are_not_lost_in_a_batch_for_timers(
 def test_a_query_that_could_not_be_asked_is_refused(job: Job) -> None:
     job.feed(files=1, rows=2)
     with pytest.raises(
-        StreamingQueryException, match=r"start it over the rows that IdleTicks\.add_to"
+        StreamingQueryException, match=r"start it with the rows that IdleTicks\.add_to"
     ):
         job.run(job.operator(TellsTimes(keeps_late_rows=True), idle_ticks=IdleTicks()))
     with pytest.raises(InvalidRequestError, match="use readStream"):
@@ -209,9 +209,9 @@ def test_a_query_that_could_not_be_asked_is_refused(job: Job) -> None:
 def test_a_session_without_a_limit_of_rows_per_batch_is_refused(job: Job) -> None:
     limit = {"spark.sql.execution.arrow.maxRecordsPerBatch": "0"}
     with session_with(job.spark, limit):
-        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
+        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch must be >= 1"):
             IdleTicks().add_to(job.stream())
-        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch is 0"):
+        with pytest.raises(InvalidRequestError, match="maxRecordsPerBatch must be >= 1"):
             read_state(job.spark, job.checkpoints)
 
 
