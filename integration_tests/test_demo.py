@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.timeout(2 * RUN_HANGS_S)
-def test_jobs_that_are_killed_come_to_what_a_plain_query_says_and_remember_it(
+def test_killed_jobs_reach_the_results_of_plain_queries(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unset = {"MAKEFLAGS", "MAKELEVEL", "SPARK_SUBMIT_OPTS"}  # of the `make` that runs the tests
@@ -30,7 +30,7 @@ def test_jobs_that_are_killed_come_to_what_a_plain_query_says_and_remember_it(
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "every figure, session and report is what a plain query says" in ran.stdout
+    assert "every figure, session and report equals the result of a plain query" in ran.stdout
     assert main(["list", f"file://{tmp_path}/demo/flights/checkpoints", "--history", "--json"]) == 0
     history = json.loads(capsys.readouterr().out)
     assert [row["batch"] for row in history] == list(range(N_FILES))

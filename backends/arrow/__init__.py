@@ -20,6 +20,8 @@ from holdfast.backends.arrow.equality import (
     run_starts,
 )
 from holdfast.backends.arrow.ipc_sizes import (
+    Block,
+    block_rows,
     blocks_of,
     check_block,
     check_blocks,
@@ -69,10 +71,12 @@ from holdfast.backends.arrow.sketches import (
 
 __all__ = [
     "PYTHON_TYPES",
+    "Block",
     "Elements",
     "IncompatibleValueError",
     "NotQuickError",
     "QuickType",
+    "block_rows",
     "blocks_of",
     "cast",
     "cast_rows",

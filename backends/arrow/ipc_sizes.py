@@ -8,7 +8,7 @@ module reads the few fields of Arrow's FlatBuffers that have them:
     Footer     dictionaries (2) and record batches (3): vectors of Block
     Block      offset (8) · length of the message (4) · padding (4) · length of the body (8)
     Message    type of the header (1) · header (2)
-    RecordBatch  buffers (2), a vector of offset (8) and length (8) in the body · compression (3)
+    RecordBatch  rows (0) · buffers (2), a vector of offset (8) and length (8) in the body · compression (3)
 
 Source:
     Arrow, format/File.fbs and format/Message.fbs.
@@ -100,6 +100,19 @@ def check_block(read: Read, block: Block, max_bytes: int) -> None:
     if total > max_bytes:
         text = f"{body} compressed bytes claim to be {total}, and a block has at most {max_bytes}"
         raise ValueError(text)
+
+
+def block_rows(read: Read, block: Block) -> int:
+    """Return the number of rows of a record batch, from its header. Raises `ValueError`."""
+    offset, length, _ = block
+    try:
+        message = read(offset, length)
+        start = _MARK.size if _MARK.unpack_from(message)[0] == _CONTINUES else 4
+        header = _field(message, _table(message, start), 2)
+        rows = _field(message, _table(message, header), 0)
+        return int(_int64(message, rows)[0]) if rows else 0
+    except _NOT_READABLE as error:
+        raise ValueError(f"a message that can't be read ({error})") from error
 
 
 def check_blocks(file: pa.Buffer, max_bytes: int) -> None:

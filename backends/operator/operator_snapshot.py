@@ -73,9 +73,9 @@ class OperatorStateSnapshotStrategy:
         for number in range(max(map(len, resources.states.values()), default=0)):
             written = WrittenStates(
                 {
-                    name: WrittenState(ways[number].mode, ways[number].rows())
-                    for name, ways in resources.states.items()
-                    if number < len(ways)
+                    name: WrittenState(forms[number].mode, forms[number].rows())
+                    for name, forms in resources.states.items()
+                    if number < len(forms)
                 }
             )
             with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:

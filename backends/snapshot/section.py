@@ -5,13 +5,15 @@ needs some of the rows can skip the rest.
 """
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Literal, Protocol, Self, cast
 
 import pyarrow as pa
 
 from holdfast.backends.arrow import (
+    Block,
+    block_rows,
     blocks_of,
     check_block,
     check_blocks,
@@ -116,6 +118,8 @@ _MAX_DECOMPRESSED_BYTES = 2 * MAX_COMPRESSED_BYTES
 
 _ALIGNMENT = 8  # bytes; Arrow aligns its buffers
 
+_MAGIC_BYTES = 8  # `ARROW1` and padding, before the first message
+
 LIST_COLUMNS = ("element",)
 MAP_COLUMNS = ("key", "value")
 
@@ -210,19 +214,16 @@ def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: st
         CheckpointNotFoundError: The state file is gone.
         CheckpointCorruptedError: The bytes are not a section.
     """
-    with _open(handle, offset, length, name) as (reader, _):
-        return reader.schema
+    with _open(handle, offset, length, name) as section:
+        return section.schema
 
 
 def blocks_and_rows(
     handle: StreamStateHandle, offset: int, length: int, *, name: str
 ) -> tuple[int, int]:
     """Count the blocks and the rows of a section; reads no rows. Raises what `read_schema` does."""
-    with _open(handle, offset, length, name) as (reader, _):
-        blocks = int(reader.num_record_batches)
-        if hasattr(reader, "count_rows"):  # from pyarrow 25 on
-            return blocks, int(reader.count_rows())
-        return blocks, sum(reader.get_batch(number).num_rows for number in range(blocks))
+    with _open(handle, offset, length, name) as section:
+        return len(section.blocks), sum(section.count_rows(block) for block in section.blocks)
 
 
 def read_blocks(
@@ -246,37 +247,68 @@ def read_blocks(
         CheckpointNotFoundError: The state file is gone.
         CheckpointCorruptedError: The bytes are not a section, or are damaged.
     """
-    with _open(handle, offset, length, name) as (reader, check):
-        first, end = blocks or (0, reader.num_record_batches)
-        for number in range(first, end):
-            check(number)
-            block = reader.get_batch(number)
-            for column in block.columns:
+    with _open(handle, offset, length, name) as section:
+        first, end = blocks or (0, len(section.blocks))
+        for block in section.blocks[first:end]:
+            rows = section.read_rows(block)
+            for column in rows.columns:
                 check_memory(column)
-            yield block
+            yield rows
 
 
 @contextmanager
 def _open(
     handle: StreamStateHandle, offset: int, length: int, name: str
-) -> Iterator[tuple[pa.ipc.RecordBatchFileReader, Callable[[int], None]]]:
-    """Open a section; returns its reader, and a function that refuses a block that is too large once it is decompressed."""
+) -> Iterator["_SectionReader"]:
+    """Open a section."""
     with _decoding(name, location_of(handle)), StateSource(handle) as source:
-        section = io.BufferedReader(BoundedInputStream(source, offset, length))
+        section = _SectionReader(BoundedInputStream(source, offset, length), length)
+        _check_columns(section.schema, name, location_of(handle))
+        yield section
 
-        def read(start: int, size: int) -> bytes:
-            section.seek(start)
-            return section.read(size)
 
-        dictionaries, batches = blocks_of(read, length)
+class _SectionReader:
+    """Reads single blocks of a section.
+
+    Arrow's own file reader would read a Python stream in one of its threads. If the interpreter ends before this
+    thread has released its last buffer, the process aborts (arrow#34314).
+
+    Attributes:
+        schema: The columns.
+        blocks: The places of the blocks of rows.
+    """
+
+    def __init__(self, section: BoundedInputStream, length: int) -> None:
+        self._section = io.BufferedReader(section)
+        dictionaries, self.blocks = blocks_of(self._read, length)
         for block in dictionaries:
-            check_block(read, block, _MAX_DECOMPRESSED_BYTES)
-        with pa.ipc.open_file(pa.PythonFile(section, mode="r")) as reader:
-            _check_columns(reader.schema, name, location_of(handle))
-            yield (
-                reader,
-                lambda number: check_block(read, batches[number], _MAX_DECOMPRESSED_BYTES),
-            )
+            check_block(self._read, block, _MAX_DECOMPRESSED_BYTES)
+        # A file without its magic and its footer is a stream: the schema, the dictionaries, the blocks of rows.
+        messages = [_MAGIC_BYTES, *(place for place, _, _ in (*dictionaries, *self.blocks))]
+        end = min(messages[1:], default=length)
+        self._head = self._read(_MAGIC_BYTES, end - _MAGIC_BYTES)
+        self._head += b"".join(self._read_block(block) for block in dictionaries)
+        self.schema = pa.ipc.open_stream(self._head).schema
+
+    def count_rows(self, block: Block) -> int:
+        """Count the rows of a block; reads its header only."""
+        return block_rows(self._read, block)
+
+    def read_rows(self, block: Block) -> pa.RecordBatch:
+        """Read the rows of a block. Raises `ValueError` if it is too large once it is decompressed."""
+        check_block(self._read, block, _MAX_DECOMPRESSED_BYTES)
+        with pa.ipc.open_stream(self._head + self._read_block(block)) as stream:
+            for rows in stream:
+                return rows
+        raise ValueError(f"no rows at byte {block[0]}")
+
+    def _read_block(self, block: Block) -> bytes:
+        start, message, body = block
+        return self._read(start, message + body)
+
+    def _read(self, start: int, size: int) -> bytes:
+        self._section.seek(start)
+        return self._section.read(size)
 
 
 @contextmanager

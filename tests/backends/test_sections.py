@@ -1,7 +1,10 @@
 """Sections of state whose checksums fit and whose numbers don't."""
 
 import struct
+import subprocess
+import sys
 import uuid
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -81,3 +84,30 @@ def test_text_offsets_out_of_bounds_are_corrupt(memory_directory: str) -> None:
     stream = ByteStreamStateHandle(handle.stream.data.replace(right, wrong))
     with pytest.raises(CheckpointCorruptedError, match="'s' can't be decoded"):
         OperatorStateBackend.restore([OperatorStateHandle(handle.states, stream)])
+
+
+COUNTS_THREADS = """
+import os
+import pyarrow as pa
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend
+from holdfast.backends.snapshot import read_blocks
+from holdfast.locations import FileSystemCheckpointStorage
+
+storage = FileSystemCheckpointStorage("memory://m/checkpoints", inline_threshold=0)
+access = storage.create_checkpoint_storage("job")
+access.initialize_base_locations_for_checkpoint()
+backend = OperatorStateBackend()
+backend.get_list_state(ListStateDescriptor("s", pa.int64())).add_all(range(9))
+location = access.initialize_location_for_checkpoint(1)
+(handle,) = backend.snapshot(location).run().state.managed_operator
+before = os.listdir("/proc/self/task")
+size = handle.stream.size
+assert [len(block) for block in read_blocks(handle.stream, 0, size, name="s")] == [9]
+assert os.listdir("/proc/self/task") == before
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_reading_blocks_starts_no_thread_of_arrow() -> None:
+    """Such a thread can abort a process that ends: it may release a Python buffer then."""
+    subprocess.run([sys.executable, "-c", COUNTS_THREADS], check=True)

@@ -69,7 +69,8 @@ def newest(job: Job) -> str:
 @pytest.mark.exhaustive
 def test_a_query_goes_on_in_spark_as_if_it_had_always_been_there(job: Job) -> None:
     always, returned = job.directory / "always", job.directory / "returned"
-    job.feed_at(*(second * SECOND for second in range(13)))
+    # In its first batch Spark drops rows of 1970-01-01 00:00:00 as late.
+    job.feed_at(*(max(1, second) * SECOND for second in range(13)))
     run(job, native(job), always, ROCKSDB)
     by_key = keyed(rows_of(job), ["value", "part"], uid="waiting", parallelism=3)
     ours = by_key.transformWithState(Waiting(), Waiting.schema, "Update", "EventTime")

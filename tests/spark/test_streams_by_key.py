@@ -208,7 +208,7 @@ def test_a_key_is_columns_of_the_rows(key: Any, job: Job) -> None:
 
 def test_a_key_that_is_an_expression_is_refused(job: Job) -> None:
     rows = stream(job)
-    with pytest.raises(InvalidRequestError, match=r"names of columns: .* withColumn"):
+    with pytest.raises(InvalidRequestError, match=r"must be names of columns, .* withColumn"):
         keyed(rows, rows["key"] + 1, uid="sums", parallelism=2)  # type: ignore[arg-type]
 
 

@@ -359,19 +359,16 @@ class ReadAhead(Generic[_T]):
         keys: The keys of the batch, in the page's namespace.
 
     Attributes:
-        elements_per_key: The mean size of the lists or maps that were read last; 0 before the first read.
+        by_key: The lists or maps that were read last, by the index of the key.
+        elements_per_key: Their mean size; 0 before the first read.
     """
 
     def __init__(self, cursor: KeyCursor, keys: Keys) -> None:
+        self.by_key: dict[int, _T] = {}
         self.elements_per_key = 0.0
         self._cursor = cursor
         self._keys = keys
-        self._read: dict[int, _T] = {}
         self._positions = 1
-
-    def get(self, index: int) -> _T | None:
-        """Return the list or map of a key; None if it was not read."""
-        return self._read.get(index)
 
     def next_keys(self) -> tuple[Keys, list[int]]:
         """Return the keys to read next, and the index of each."""
@@ -387,7 +384,7 @@ class ReadAhead(Generic[_T]):
             read: The lists or maps by the index of the key.
             elements: The number of their elements.
         """
-        self._read = read
+        self.by_key = read
         self.elements_per_key = elements / max(1, len(read))
         fitting = int(_READ_ELEMENTS / max(self.elements_per_key, 1 / 16))
         self._positions = max(1, min(self._positions * _READ_GROWTH, fitting))

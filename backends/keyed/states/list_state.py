@@ -244,7 +244,7 @@ class ListPage:
         replaced = self._replaced.get(index)
         if replaced is not None:
             return replaced
-        stored = self._read.get(index)
+        stored = self._read.by_key.get(index)
         if stored is None:
             stored = self._load()[index]
         added = self._added.get(index, [])

@@ -214,6 +214,8 @@ class MapState(CurrentKeyView["MapPage", MapColumns]):
         self._key_form, self._form = columns.key_form, columns.rows.form
         self._dictionary_key = dictionary_key(self._key_form.type)
         self._hashable = self._key_form.hashable
+        is_name = self._dictionary_key is None and self._hashable is None
+        self._name_type = self._key_form.native if is_name else None
 
     def get(self, key: Any) -> Any:
         """Return the value of an entry, or None.
@@ -222,7 +224,10 @@ class MapState(CurrentKeyView["MapPage", MapColumns]):
             InvalidRequestError: No key is current, or the map key is not valid.
         """
         page, index = self._current()
-        value = page.read(index, *self._name_and_key(key))
+        name = key
+        if type(key) is not self._name_type:
+            name, key = self._name_and_key(key)
+        value = page.read(index, name, key)
         copied = self._form.copied
         return value if copied is None or value is None else copied(value)
 
@@ -239,7 +244,10 @@ class MapState(CurrentKeyView["MapPage", MapColumns]):
             raise InvalidRequestError(message)
         if type(value) is not self._form.native:
             value = self._form.own(value)
-        page.write(index, *self._name_and_key(key), value)
+        name = key
+        if type(key) is not self._name_type:
+            name, key = self._name_and_key(key)
+        page.write(index, name, key, value)
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set the values of entries. Raises the same as `put`."""
@@ -335,6 +343,7 @@ class MapPage:
         "_changes",
         "_cleared",
         "_columns",
+        "_is_refreshed",
         "_keys",
         "_looked_up",
         "_looked_up_index",
@@ -343,6 +352,7 @@ class MapPage:
 
     def __init__(self, columns: MapColumns, cursor: KeyCursor, keys: Keys) -> None:
         self._columns = columns
+        self._is_refreshed = columns.rows.is_refreshed_by_reading
         self._keys = keys
         self._read: ReadAhead[dict[Any, _Entry]] = ReadAhead(cursor, keys)
         self._changes: dict[int, dict[Any, _Entry]] = {}
@@ -359,13 +369,13 @@ class MapPage:
                 return entry[1]
         if index in self._cleared:
             return None
-        stored = self._read.get(index)
+        stored = self._read.by_key.get(index)
         if stored is None and self._is_look_up_cheaper(index):
             value = self._look_up(index, name, map_key)
         else:
             entry = (self._load()[index] if stored is None else stored).get(name)
             value = None if entry is None else entry[1]
-        if value is not None and self._columns.rows.is_refreshed_by_reading:
+        if self._is_refreshed and value is not None:
             self.write(index, name, map_key, value)
         return value
 
@@ -377,7 +387,7 @@ class MapPage:
         """Return the entries of a key by name."""
         entries: dict[Any, _Entry] = {}
         if index not in self._cleared:
-            stored = self._read.get(index)
+            stored = self._read.by_key.get(index)
             entries = dict(self._load()[index] if stored is None else stored)
         for name, entry in self._changes.get(index, {}).items():
             if entry[1] is None:

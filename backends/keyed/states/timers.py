@@ -3,7 +3,6 @@
 The sort key of a timer is the key group, the time and the upper 16 bits of the key's hash, so timers that are due are adjacent.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -242,22 +241,22 @@ class TimerService(CurrentKeyView["TimerPage", Timers]):
         """
         page, index = self._current()
         time_ms = whole_ms(time_ms)
-        if self._calls and time_ms in self._times_to_call(index):
-            page.changes[index].pop(time_ms, None)  # it exists, unless it was deleted before
-        else:
-            page.changes[index][time_ms] = Operation.PUT
+        # A fired timer whose call has not ended exists, unless it was deleted before.
+        is_fired = self._calls and time_ms in self._times_to_call(index)
+        page.changes.append(((index, time_ms), None if is_fired else Operation.PUT))
 
     def delete(self, time_ms: int) -> None:
         """Delete a timer of the current key, if it exists. Raises the same as `register`."""
         page, index = self._current()
-        page.changes[index][whole_ms(time_ms)] = Operation.DELETE
+        page.changes.append(((index, whole_ms(time_ms)), Operation.DELETE))
 
     def times(self) -> list[int]:
         """Return the times of the current key's timers, ascending. Raises `InvalidRequestError` if no key is current."""
         page, index = self._current()
         times = {*page.read(index), *self._times_to_call(index)}
-        for time_ms, operation in page.changes.get(index, {}).items():
-            (times.add if operation is Operation.PUT else times.discard)(time_ms)
+        for time_ms, operation in page.changes_of(index).items():
+            if operation is not None:
+                (times.add if operation is Operation.PUT else times.discard)(time_ms)
         return sorted(times)
 
     def fire(self, until_ms: int) -> FiredTimers:
@@ -302,13 +301,16 @@ class TimerPage:
     """The timers of the keys of a batch.
 
     Attributes:
-        changes: The last operation on a timer, by the index of its key and its time.
+        changes: Operations on timers in their order: the index of the key and the time, and the operation; None for one
+            that takes back the timer's earlier operations.
     """
 
-    __slots__ = ("_columns", "_keys", "_stored", "changes")
+    __slots__ = ("_by_key", "_columns", "_keys", "_sorted", "_stored", "changes")
 
     def __init__(self, columns: Timers, keys: Keys) -> None:
-        self.changes: dict[int, dict[int, Operation]] = defaultdict(dict)
+        self.changes: list[tuple[tuple[int, int], Operation | None]] = []
+        self._by_key: dict[int, dict[int, Operation | None]] = {}
+        self._sorted = 0  # the number of changes in `_by_key`
         self._columns = columns
         self._keys = keys
         self._stored: dict[int, list[int]] | None = None
@@ -322,14 +324,17 @@ class TimerPage:
                 self._stored.setdefault(owner, []).append(time_ms)
         return self._stored.get(index, ())
 
+    def changes_of(self, index: int) -> dict[int, Operation | None]:
+        """Return the last operation on each changed timer of a key, by its time."""
+        for (owner, time_ms), operation in self.changes[self._sorted :]:
+            self._by_key.setdefault(owner, {})[time_ms] = operation
+        self._sorted = len(self.changes)
+        return self._by_key.get(index, {})
+
     def store(self) -> None:
+        last = dict(self.changes)
         for operation in (Operation.DELETE, Operation.PUT):
-            chosen = [
-                (index, time_ms)
-                for index, times in self.changes.items()
-                for time_ms, last in times.items()
-                if last is operation
-            ]
+            chosen = [timer for timer, known in last.items() if known is operation]
             if chosen:
                 pairs = np.array(chosen, np.int64)
                 self._columns.store(self._keys, pairs[:, 0], pairs[:, 1], operation)
