@@ -29,7 +29,6 @@ PENDING = (
     "proof/",
     "src/holdfast/cli/",
     "src/holdfast/spark/__init__.py",
-    "src/holdfast/spark/operators/",
     "src/holdfast/spark_progress/",
     "tests/cases_of_spark/",
     "tests/cli/",
