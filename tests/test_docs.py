@@ -96,7 +96,7 @@ def test_the_code_of_a_page_runs(
     session = request.getfixturevalue("spark") if has_session_of_tests(page) else None
     printed = run_page(page, tmp_path, session, **environment)
     if page.name == "README.md":
-        counted = read_state(f"{tmp_path}/holdfast", "totals").to_pylist()
+        counted = read_state(f"file://{tmp_path}/holdfast", "totals").to_pylist()
         assert len(counted) == 5
         assert all(row["value"]["n"] > 0 for row in counted)
     elif python_of(page):
