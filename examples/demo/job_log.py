@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-_RESTORED = re.compile(r"job \S+ (?:goes on|resumes) from checkpoint (\d+) at ")
+_RESTORED = re.compile(r"job \S+ resumes from checkpoint (\d+) at ")
 _SKIPPED = re.compile(r"batch (\d+) was completed before; it is skipped")
 _COMPLETED = re.compile(
     r"completed checkpoint (\d+) of job \S+ \(batch \d+\) in (\d+) ms: \d+ rows in, \d+ rows out, "
