@@ -32,7 +32,8 @@ def coordinator(
     query_id: str = QUERY,
     uid: str = "operator",
     num_retained: int = 2,
-    parallelism: int = 2,
+    parallelism: int | None = 2,
+    default_parallelism: int = 1,
     key: str | list[str] | None = None,
     start: str | None = None,
     claims_start: bool = False,
@@ -65,6 +66,7 @@ def coordinator(
         Continuation(
             query_id=query_id,
             operators={uid: operator},
+            default_parallelism=lambda: default_parallelism,
             allow_non_restored_state=allow_non_restored_state,
         ),
         Retention(num_retained=num_retained, cleaner=cleaner),

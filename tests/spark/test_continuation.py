@@ -61,6 +61,17 @@ def check_refused(
     )
 
 
+@pytest.mark.parametrize("default", [1, 7])
+def test_operator_without_parallelism_keeps_that_of_the_checkpoint(ran: str, default: int) -> None:
+    pending = begun(coordinator(ran, parallelism=None, default_parallelism=default), 2)
+    assert pending.assigned["operator"].parallelism == 2
+
+
+def test_new_operator_without_parallelism_has_the_default(memory_directory: str) -> None:
+    pending = begun(coordinator(memory_directory, parallelism=None, default_parallelism=7), 0)
+    assert pending.assigned["operator"].parallelism == 7
+
+
 def test_an_unknown_store_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"no file system for gopher://.* file://"):
         coordinator("gopher://data/x")
