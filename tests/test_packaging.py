@@ -1,4 +1,5 @@
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -34,6 +35,23 @@ def test_every_file_of_a_package_that_is_no_python_is_in_the_build() -> None:
         if file.is_file() and file.suffix not in (".py", ".pyc")
     }
     assert listed == files
+
+
+def test_names_of_flink_are_in_the_files_that_contributing_names() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| `([\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) > 20
+    for name, file in rows:
+        assert re.search(rf"^(class )?{name}\b", (ROOT / file).read_text(), re.MULTILINE), (
+            name,
+            file,
+        )
+
+
+def test_files_that_contributing_names_exist() -> None:
+    files = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert [file for file in files if not (ROOT / file).exists()] == []
 
 
 @pytest.mark.parametrize("name", ["locations", "backends"])

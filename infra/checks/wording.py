@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 PENDING = (
     "CHANGELOG.md",
-    "CONTRIBUTING.md",
     "README.md",
     "benchmarks/",
     "docs/",
