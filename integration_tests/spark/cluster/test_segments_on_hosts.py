@@ -46,7 +46,7 @@ class Hosts:
 
     def files(self, host: int) -> list[Path]:
         local = self.cluster.directory / f"worker{host}" / "local"
-        return [path for path in local.rglob("segments/*/*") if path.is_file()]
+        return [path for path in local.rglob("holdfast/*/*") if path.is_file()]
 
     def copies(self, host: int) -> dict[str, int]:
         """The segments that a host has, and which file each is."""

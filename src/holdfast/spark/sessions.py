@@ -125,7 +125,12 @@ def _any_session() -> SparkSession | None:
     return session if hasattr(session, "_jsparkSession") else None
 
 
-def column_named(name: str) -> Column:
-    """Return the column of exactly this name, which may contain dots and backticks."""
+def quote_name(name: str) -> str:
+    """Quote the name of a column, which may contain dots and backticks."""
     quoted = name.replace("`", "``")
-    return F.col(f"`{quoted}`")
+    return f"`{quoted}`"
+
+
+def column_named(name: str) -> Column:
+    """Return the column of exactly this name."""
+    return F.col(quote_name(name))

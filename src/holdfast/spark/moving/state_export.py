@@ -34,7 +34,7 @@ from holdfast.spark.processors import (
     record_declarations,
     time_mode_of,
 )
-from holdfast.spark.sessions import column_named
+from holdfast.spark.sessions import quote_name
 from holdfast.spark.settings import Stores
 from holdfast.spark_progress import SPARK, SparkProgress, progress_of, sources_of
 from pyspark_holdfast_ticks import is_tick_offset
@@ -118,7 +118,7 @@ def spark_initial_state(
     sources = sources_of(progress.offsets) if progress else []
     return SparkInitialState(
         processor=MovedProcessor(processor),
-        rows=rows.groupBy(*map(column_named, state.key.names)),
+        rows=rows.groupBy(*map(quote_name, state.key.names)),
         time_mode=_TIME_MODES[state.time_mode],
         kept=kept,
         lost=tuple(_losses(state, variables, progress)),
