@@ -100,7 +100,9 @@ def test_savepoint_file_whose_bytes_are_elsewhere_is_damage(stopped: str, direct
     for uri in (f"{directory}/secret", f"{directory}/x/../secret", "../secret"):
         stray = msgspec.structs.replace(first, handle=FileStateHandle(uri, 8))
         change_spark_files(pointer, files=(stray, *others))
-        with pytest.raises(CheckpointCorruptedError, match="outside of its directory|names a file"):
+        with pytest.raises(
+            CheckpointCorruptedError, match=r"outside of its directory|names a file"
+        ):
             restore_savepoint(pointer, f"{directory}/fork")
 
 
