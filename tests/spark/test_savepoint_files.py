@@ -236,7 +236,7 @@ def test_operators_need_a_directory_for_their_checkpoints(stopped: str, director
 
 def test_a_checkpoint_is_no_savepoint_and_the_other_way_round(stopped: str, directory: str) -> None:
     checkpoint = f"{directory}/checkpoints/{QUERY}/chk-4"
-    with pytest.raises(InvalidRequestError, match="no savepoint"):
+    with pytest.raises(InvalidRequestError, match="not a savepoint"):
         restore_savepoint(checkpoint, f"{directory}/fork")
     savepoint = take_savepoint(stopped, f"{directory}/savepoints")
     with pytest.raises(InvalidRequestError, match="restore_savepoint"):
