@@ -25,7 +25,7 @@ from zipimport import zipimporter
 _PYSPARK = "pyspark.zip"
 _ARCHIVES = (_PYSPARK, "py4j-*-src.zip", "spark-core_*.jar")
 _VERSION = "version.py"
-_FOR_TASKS = ("pandas", "pyarrow", "pyspark.worker", "holdfast.spark")
+_FOR_TASKS = ("pandas", "pyarrow", "pyspark.worker", "holdfast.spark.by_key")
 
 
 def installed_path(path: Sequence[str]) -> list[str]:

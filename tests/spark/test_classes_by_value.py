@@ -22,8 +22,9 @@ from typing import ClassVar
 import msgspec
 from pyspark import cloudpickle
 
-import holdfast.spark
+import holdfast as hf
 
+hf.stateful  # as a script that runs an operator
 arrived = {}
 for definition in pickle.load(sys.stdin.buffer):
     exec(definition, globals())
