@@ -115,7 +115,9 @@ def test_a_state_that_is_no_bytes_is_refused(job: Job) -> None:
             return checkpoint_id  # type: ignore[return-value]
 
     job.feed(files=1)
-    with pytest.raises(StreamingQueryException, match="snapshot_state of Wrong must return bytes, got int"):
+    with pytest.raises(
+        StreamingQueryException, match="snapshot_state of Wrong must return bytes, got int"
+    ):
         job.run(job.operator(Groups(10), sink=Wrong()))
     assert job.completed() == []
 
