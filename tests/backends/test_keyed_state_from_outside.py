@@ -275,10 +275,10 @@ class TestOneKey:
             (row,) = capsys.readouterr().out.splitlines()
             assert json.loads(row)["n"] == n
         assert main(["cat", pointer, "op", "lengths", "--key", "n=9"]) == 0
-        assert "nothing is kept for that key" in capsys.readouterr().err
+        assert "the state has no rows of that key" in capsys.readouterr().err
         with pytest.raises(SystemExit):
             main(["cat", pointer, "op", "lengths", "--key", "=8"])
-        assert "neither NAME=VALUE nor NAME" in capsys.readouterr().err
+        assert "must be NAME=VALUE, or NAME for null" in capsys.readouterr().err
 
 
 class TestOlderTypes:
