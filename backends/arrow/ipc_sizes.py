@@ -50,7 +50,7 @@ def blocks_of(read: Read, length: int) -> tuple[list[Block], list[Block]]:
         length: Length of the file in bytes.
 
     Raises:
-        ValueError: The bytes are not an Arrow file, or a block is outside it.
+        ValueError: The bytes are not an Arrow file, a block is outside it, or the blocks together are larger.
     """
     try:
         size, _ = _TAIL.unpack(read(length - _TAIL.size, _TAIL.size))
@@ -63,9 +63,13 @@ def blocks_of(read: Read, length: int) -> tuple[list[Block], list[Block]]:
         )
     except _NOT_READABLE as error:
         raise ValueError(f"a footer that can't be read ({error})") from error
+    total = 0
     for offset, message, body in (*dictionaries, *batches):
+        total += message + body
         if min(offset, message, body) < 0 or offset + message + body > length:
             raise ValueError(f"a block of bytes {offset} to {offset + message + body} of {length}")
+    if total > length:
+        raise ValueError(f"blocks of {total} bytes in a file of {length}")
     return dictionaries, batches
 
 

@@ -7,6 +7,7 @@ needs some of the rows can skip the rest.
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import BinaryIO, Literal, Protocol, Self, cast
 
 import pyarrow as pa
@@ -208,7 +209,7 @@ def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length:
 
 
 def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: str) -> pa.Schema:
-    """Read the stored columns of a section, only from its footer.
+    """Read the stored columns of a section; reads no rows.
 
     Raises:
         CheckpointNotFoundError: The state file is gone.
@@ -280,14 +281,10 @@ class _SectionReader:
 
     def __init__(self, section: BoundedInputStream, length: int) -> None:
         self._section = io.BufferedReader(section)
-        dictionaries, self.blocks = blocks_of(self._read, length)
-        for block in dictionaries:
-            check_block(self._read, block, _MAX_DECOMPRESSED_BYTES)
+        self._dictionaries, self.blocks = blocks_of(self._read, length)
         # A file without its magic and its footer is a stream: the schema, the dictionaries, the blocks of rows.
-        messages = [_MAGIC_BYTES, *(place for place, _, _ in (*dictionaries, *self.blocks))]
-        end = min(messages[1:], default=length)
-        self._head = self._read(_MAGIC_BYTES, end - _MAGIC_BYTES)
-        self._head += b"".join(self._read_block(block) for block in dictionaries)
+        first = min((start for start, _, _ in (*self._dictionaries, *self.blocks)), default=length)
+        self._head = self._read(_MAGIC_BYTES, first - _MAGIC_BYTES)
         self.schema = pa.ipc.open_stream(self._head).schema
 
     def count_rows(self, block: Block) -> int:
@@ -296,15 +293,24 @@ class _SectionReader:
 
     def read_rows(self, block: Block) -> pa.RecordBatch:
         """Read the rows of a block. Raises `ValueError` if it is too large once it is decompressed."""
-        check_block(self._read, block, _MAX_DECOMPRESSED_BYTES)
-        with pa.ipc.open_stream(self._head + self._read_block(block)) as stream:
+        with pa.ipc.open_stream(self._before_rows + self._read_block(block)) as stream:
             for rows in stream:
                 return rows
         raise ValueError(f"no rows at byte {block[0]}")
 
+    @cached_property
+    def _before_rows(self) -> bytes:
+        return self._head + b"".join(map(self._read_block, self._dictionaries))
+
     def _read_block(self, block: Block) -> bytes:
         start, message, body = block
-        return self._read(start, message + body)
+        data = self._read(start, message + body)
+        check_block(
+            lambda offset, size: data[offset - start : offset - start + size],
+            block,
+            _MAX_DECOMPRESSED_BYTES,
+        )
+        return data
 
     def _read(self, start: int, size: int) -> bytes:
         self._section.seek(start)

@@ -1,6 +1,7 @@
 """Small stored bytes that would be huge once decompressed."""
 
 import io
+import struct
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from contracts.elements import list_state
 
 from holdfast.backends import OperatorStateBackend
-from holdfast.backends.arrow import refuse_compressed
+from holdfast.backends.arrow import blocks_of, refuse_compressed
 from holdfast.backends.keyed.segments.partial_batch import PartialBatch
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.trailer import ColumnPlace, SectionPlace
@@ -64,6 +65,21 @@ def test_decompression_bomb_is_rejected_unread(
     with pytest.raises(CheckpointCorruptedError, match=r"'s' can't be decoded .*claim to be"):
         list(read_blocks(stream, 0, len(bomb), name="s"))
     assert pool.max_memory() - max(before, allocated) < 16 * MIB
+
+
+def test_blocks_larger_than_their_file_are_rejected() -> None:
+    sink = io.BytesIO()
+    schema = pa.schema([("element", pa.int64())])
+    with pa.ipc.new_file(sink, schema) as writer:
+        for rows in (8, 100_000):
+            writer.write_batch(pa.record_batch([pa.array(range(rows))], schema=schema))
+    file = sink.getvalue()
+    small, large = blocks_of(lambda at, size: file[at : at + size], len(file))[1]
+    old, new = (struct.pack("<qi4xq", *block) for block in (small, large))
+    assert file.count(old) == 1
+    stream = ByteStreamStateHandle(file.replace(old, new))
+    with pytest.raises(CheckpointCorruptedError, match=r"blocks of \d+ bytes in a file"):
+        list(read_blocks(stream, 0, len(file), name="s"))
 
 
 def test_compressed_segment_is_rejected() -> None:
