@@ -106,12 +106,11 @@ def assign(
     with_state = {uid: state for uid, state in stored.operators.items() if state.streams()}
     non_restored = sorted(with_state.keys() - wanted.keys())
     if non_restored and not allow_non_restored_state:
-        message = (
+        raise InvalidRequestError(
             f"checkpoint {stored.checkpoint_id} of job {stored.job_id} has state of operators {non_restored}, "
             "which this job doesn't have; give the operators these uids again, or skip their state with "
             "allow_non_restored_state=True"
         )
-        raise InvalidRequestError(message)
     if non_restored:
         _log.warning(
             "not restored from checkpoint %d of job %s: the state of operators %s, which this job doesn't have",
@@ -165,17 +164,15 @@ def _check(uid: str, state: StoredOperator, settings: OperatorSettings) -> None:
         raise CheckpointCorruptedError(message)
     fixed = state.max_parallelism
     if settings.parallelism > fixed:
-        message = (
+        raise InvalidRequestError(
             f"operator {uid!r} has parallelism {settings.parallelism}, but its state was stored "
             f"with max parallelism {fixed}; reduce the parallelism to at most {fixed}"
         )
-        raise InvalidRequestError(message)
     if settings.max_parallelism not in {None, fixed}:
-        message = (
+        raise InvalidRequestError(
             f"operator {uid!r} has max parallelism {settings.max_parallelism}, but its state was "
             f"stored with {fixed}, which can't be changed; set {fixed} or leave it out"
         )
-        raise InvalidRequestError(message)
 
 
 def _split_by_key_groups(

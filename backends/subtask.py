@@ -129,11 +129,10 @@ class ManagedKeyedState:
 def _segments(handle: KeyedStateHandle) -> SegmentsStateHandle:
     if isinstance(handle, SegmentsStateHandle):
         return handle
-    message = (
+    raise UnsupportedFormatError(
         f"managed keyed state is stored as {type(handle).__name__}, and this version reads only tables in "
         "segments; give the operator a new uid, or restore another checkpoint"
     )
-    raise UnsupportedFormatError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,11 +250,10 @@ class OperatorStateHandler:
                 snapshot.cancel()
             if not isinstance(error, Exception):
                 raise
-            message = (
+            raise CheckpointDeclinedError(
                 f"could not complete snapshot {checkpoint_id} of operator {self.uid!r}: "
                 f"{type(error).__name__}: {error}"
-            )
-            raise CheckpointDeclinedError(message) from error
+            ) from error
         finally:
             context.close()
         return AsyncSnapshot.combine(snapshots)

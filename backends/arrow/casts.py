@@ -134,23 +134,20 @@ def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 def _without_missing(array: pa.Array) -> pa.Array:
     name = missing_field(array)
     if name:
-        message = f"field {name!r} must not be None"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"field {name!r} must not be None")
     return array
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if not _is_same_kind(array.type, wanted):
-        message = f"type {array.type} can't be cast to {wanted}"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"type {array.type} can't be cast to {wanted}")
     try:
         result = conform(array, wanted)
     except pa.ArrowException as error:
         raise_shortage(error)
         result = None
     if result is None or not keeps_numbers(array, result):
-        message = f"not every value of type {array.type} is a {wanted}"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"not every value of type {array.type} is a {wanted}")
     return result
 
 
@@ -164,18 +161,15 @@ def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     if is_same and all(field.nullable and not has_required(field.type) for field in wanted):
         return batch
     if batch.schema.names != wanted.names:
-        message = f"columns are {batch.schema.names}, expected {wanted.names}"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"columns are {batch.schema.names}, expected {wanted.names}")
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
             columns.append(cast(column, field.type))
         except IncompatibleValueError as error:
-            message = f"column {field.name!r}: {error}"
-            raise IncompatibleValueError(message) from None
+            raise IncompatibleValueError(f"column {field.name!r}: {error}") from None
         if not field.nullable and column.null_count:
-            message = f"column {field.name!r} must not be None"
-            raise IncompatibleValueError(message)
+            raise IncompatibleValueError(f"column {field.name!r} must not be None")
     return batch if is_same else pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 

@@ -47,8 +47,7 @@ def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
         _check_field([item for _, item in pairs], wanted.item_field)
     elif is_list(wanted) or is_list_view(wanted):
         if any(isinstance(value, str | BYTES) for value in present):
-            message = f"text and bytes are not a {wanted}"
-            raise IncompatibleValueError(message)
+            raise IncompatibleValueError(f"text and bytes are not a {wanted}")
         if pa.types.is_fixed_size_list(wanted) and any(
             len(items) != wanted.list_size for items in present
         ):  # Arrow checks only some of them, and crashes the process when it reads the others
@@ -56,8 +55,7 @@ def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
             raise IncompatibleValueError(message)
         _check_field([item for items in present for item in items], wanted.value_field)
     elif (fits := leaf_rule(wanted).fits) is not None and not fits(present, wanted):
-        message = f"not every value is a {wanted}"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"not every value is a {wanted}")
 
 
 def _check_structs(structs: list[Any], fields: list[pa.Field]) -> None:
@@ -73,8 +71,7 @@ def _check_structs(structs: list[Any], fields: list[pa.Field]) -> None:
 
 def _check_field(values: list[Any], field: pa.Field) -> None:
     if not field.nullable and any(value is None for value in values):
-        message = f"field {field.name!r} must not be None"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"field {field.name!r} must not be None")
     check_values(values, field.type)
 
 
@@ -102,8 +99,7 @@ def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     """
     chunks = _arrays(values, element_type)
     if any(_has_null(chunk) for chunk in chunks):
-        message = "None is not a valid element"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError("None is not a valid element")
     return [chunk for chunk in chunks if len(chunk)]
 
 
@@ -133,8 +129,7 @@ def _arrow_data(values: Elements) -> list[pa.Array] | None:
     if isinstance(values, pa.Array):
         return [values]
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
-        message = f"{type(values).__name__} is not a list of elements"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"{type(values).__name__} is not a list of elements")
     if hasattr(values, "__array__"):  # the user may change a column of NumPy or pandas later
         return [pa.concat_arrays([_convert(_column(values))])]
     return None
@@ -143,11 +138,10 @@ def _arrow_data(values: Elements) -> list[pa.Array] | None:
 def _column(values: Any) -> Any:
     """Return a column of NumPy or pandas in the byte order that Arrow reads."""
     if len(getattr(values, "shape", ())) > 1:
-        message = (
+        raise IncompatibleValueError(
             f"{type(values).__name__} has rows and columns; make it a pyarrow.Table, for example by "
             "pyarrow.Table.from_pandas"
         )
-        raise IncompatibleValueError(message)
     is_native = getattr(getattr(values, "dtype", None), "isnative", True)
     return values if is_native else values.astype(values.dtype.newbyteorder("="))
 

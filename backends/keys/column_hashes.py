@@ -51,8 +51,7 @@ def hash_columns(columns: Sequence[pa.Array], function: HashFunction, seed: np.g
         InvalidRequestError: There are no columns, they differ in length, or Spark doesn't hash a column's type by value.
     """
     if len({len(column) for column in columns}) != 1:
-        message = "a key must have one or more columns of equal length"
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("a key must have one or more columns of equal length")
     for column in columns:
         check_key_type(column.type)
     hashes = np.full(len(columns[0]), seed)

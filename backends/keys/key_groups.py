@@ -34,11 +34,10 @@ class KeyGroupRange:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_key_group <= self.end_key_group:
-            message = (
+            raise InvalidRequestError(
                 f"key groups {self.start_key_group} to {self.end_key_group} are not a valid range: "
                 "0 <= start <= end must hold"
             )
-            raise InvalidRequestError(message)
 
     def __len__(self) -> int:
         return self.end_key_group - self.start_key_group + 1
@@ -86,10 +85,9 @@ def check_parallelism(max_parallelism: int, parallelism: int) -> None:
         message = f"max parallelism {max_parallelism} is not between 1 and {MAX_PARALLELISM}"
         raise InvalidRequestError(message)
     if not 1 <= parallelism <= max_parallelism:
-        message = (
+        raise InvalidRequestError(
             f"parallelism {parallelism} is not between 1 and max parallelism {max_parallelism}"
         )
-        raise InvalidRequestError(message)
 
 
 def key_group_range(max_parallelism: int, parallelism: int, operator_index: int) -> KeyGroupRange:

@@ -109,8 +109,7 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
     for struct in (stored, wanted):
         names = [field.name for field in struct]
         if len(set(names)) < len(names):
-            message = f"{at or 'it'} has two fields with the same name"
-            raise IncompatibleTypeError(message)
+            raise IncompatibleTypeError(f"{at or 'it'} has two fields with the same name")
     sources = {
         each.name: _stored_name(stored, each.name, path, rules)
         for each, path in zip(wanted, paths_in(wanted, at), strict=True)
@@ -123,14 +122,12 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
         index = stored.get_field_index(sources[each.name])
         if index < 0:
             if rules.from_rows and path not in rules.defaults:
-                message = f"rows have no field {path!r}"
-                raise IncompatibleTypeError(message)
+                raise IncompatibleTypeError(f"rows have no field {path!r}")
             changes.append(_addition(each, rules, path))
             continue
         before = stored.field(index)
         if not rules.allows_nulls(before, each):
-            message = f"{path} was nullable, and now must not be null"
-            raise IncompatibleTypeError(message)
+            raise IncompatibleTypeError(f"{path} was nullable, and now must not be null")
         changes.append(_field_change(index, change_of(before.type, each.type, rules, path)))
 
     return lambda array: with_children(array, [change(array) for change in changes], wanted)
@@ -176,8 +173,7 @@ def _check_dropped(gone: list[str], new: list[str], rules: Rules, at: str) -> No
     if not lost or (ANY_FIELD in dropped and not new):
         return
     if rules.from_rows:
-        message = f"rows have fields {lost}, which the type does not have"
-        raise IncompatibleTypeError(message)
+        raise IncompatibleTypeError(f"rows have fields {lost}, which the type does not have")
     raise IncompatibleTypeError(
         gone_message(lost, [path_below(at, name) for name in new], rules.dropped)
     )
@@ -192,8 +188,7 @@ def _addition(added: pa.Field, rules: Rules, path: str) -> Callable[[pa.StructAr
     if default is not None:
         return lambda array: default(len(array))
     if not added.nullable:
-        message = f"{path} is new; let it be nullable, or give it a default"
-        raise IncompatibleTypeError(message)
+        raise IncompatibleTypeError(f"{path} is new; let it be nullable, or give it a default")
     return lambda array: pa.nulls(len(array), added.type)
 
 
@@ -210,8 +205,7 @@ def _inner_change(stored: pa.DataType, wanted: pa.DataType, rules: Rules, at: st
         fields_of(stored), fields_of(wanted), paths_in(wanted, at), strict=True
     ):
         if not rules.allows_nulls(before, now):
-            message = f"{path} was nullable, and now must not be null"
-            raise IncompatibleTypeError(message)
+            raise IncompatibleTypeError(f"{path} was nullable, and now must not be null")
         changes.append(change_of(before.type, now.type, rules, path))
     return lambda array: with_children(
         array,

@@ -40,11 +40,9 @@ class BytesSerializer(Serializer):
 def objects_in(values: Elements) -> list[Any]:
     """Return elements as a list of objects. Raises `IncompatibleValueError`."""
     if isinstance(values, (pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)):
-        message = "only states of an Arrow type take Arrow data"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError("only states of an Arrow type take Arrow data")
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
-        message = f"{type(values).__name__} is not a list of elements"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"{type(values).__name__} is not a list of elements")
     return list(values)
 
 

@@ -219,11 +219,10 @@ class ObjectSerializer(Serializer):
             if len(objects) == 1:
                 raise IncompatibleValueError("an element is too large for an Arrow array") from None
         except (OverflowError, pa.ArrowInvalid):
-            message = (
+            raise IncompatibleValueError(
                 "a number or time is too large for Arrow, which has 64 bits for integers and for "
                 "microseconds; let its type be Decimal or str"
-            )
-            raise IncompatibleValueError(message) from None
+            ) from None
         middle = len(objects) // 2
         return self._write(objects[:middle]) + self._write(objects[middle:])
 
@@ -241,11 +240,10 @@ def serializer_of_objects(
         return ObjectSerializer(objects, object_column(objects.described), renamed, dropped)
     except NoColumnError:
         if renamed:
-            message = (
+            raise InvalidRequestError(
                 f"{objects.name} is stored as MessagePack, whose fields can't be renamed; keep the stored name, with "
                 "msgspec.field(name=...) in a msgspec Struct"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
         return MessagePackSerializer(objects, dropped)
 
 

@@ -53,11 +53,10 @@ class Objects:
             self.form = form_of(self.described)
             classes = classes_in(self.described)
         except (TypeError, ValueError, LookupError, NameError, RecursionError) as error:
-            message = (
+            raise InvalidRequestError(
                 f"{self.name} is not a valid type of elements ({error}); use an Arrow type, a msgspec "
                 "struct or a dataclass, or Pickled(...)"
-            )
-            raise InvalidRequestError(message) from error
+            ) from error
         self._is_untyped = has_untyped(self.described)
         self.fields = sorted({field.encode_name for each in classes for field in each.fields})
         self.leaves_out_defaults = any(map(leaves_out_defaults, classes))
@@ -131,11 +130,10 @@ class Objects:
     def of_json(self, text: str) -> Any:
         """Make an object of its JSON text. Raises `IncompatibleValueError`."""
         if self._is_untyped:
-            message = (
+            raise IncompatibleValueError(
                 f"parts of {self.name} have no type (Any), or are dicts with keys of several types, and the JSON "
                 "text that they are read as has no types"
             )
-            raise IncompatibleValueError(message)
         try:
             return msgspec.convert(json.loads(text), self.type, str_keys=True)
         except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
@@ -160,13 +158,12 @@ class Objects:
         try:
             return decode(stored)
         except RecursionError:
-            message = (
+            raise InvalidRequestError(
                 f"elements of {self.name} are nested too deeply to be read here; use "
                 "flatter ones, or read them with fewer calls on the stack, on Python 3.11 also with "
                 "a higher sys.setrecursionlimit, else with a Python that allows the depth that the "
                 "writer's allowed"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
         except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
             raise_shortage(error)
             message = f"elements can't be read as {self.name}{place_of(error)}"

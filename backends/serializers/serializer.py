@@ -255,8 +255,7 @@ def migrated_column(
             reason = "Arrow can't convert the values"
         except IncompatibleTypeError as error:  # of the values
             reason = str(error)
-    message = (
+    raise StateMigrationError(
         f"state {name!r} is stored with type {before.name} and declared with type {serializer.name}: "
         f"{reason}"
     )
-    raise StateMigrationError(message)

@@ -137,9 +137,8 @@ def _check_fields(described: Any) -> None:
     for base in cls.__mro__:
         for name, hint in get_annotations(base).items():
             if name not in fields and "ClassVar" not in str(hint):
-                message = (
+                raise InvalidRequestError(
                     f"struct {cls.__name__} lost its field {name!r} when it was sent to this process, because it "
                     "is defined in the main script; define it in a module that executors can import, or make it "
                     "a dataclass"
                 )
-                raise InvalidRequestError(message)

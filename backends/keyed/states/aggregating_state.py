@@ -48,10 +48,9 @@ class AverageColumns(StateColumns):
         try:
             numbers = combine_chunks(chunks_of(values, pa.float64()), pa.float64())
         except IncompatibleValueError as error:
-            message = (
+            raise InvalidRequestError(
                 f"values don't fit state {self.rows.name!r}, which is a mean of floats: {error}"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
         self.sums.add(keys, {"sum": numbers})
 
 

@@ -82,11 +82,10 @@ class KeyCursor:
     def current(self) -> tuple[Keys, int]:
         """Return the keys of the batch and the index of the current one. Raises `InvalidRequestError` without one."""
         if self.keys is None or self.index is None:
-            message = (
+            raise InvalidRequestError(
                 "no key is current: state of the current key can be used after `begin_batch` and `set_current_key`, "
                 "until the batch ends"
             )
-            raise InvalidRequestError(message)
         return self.keys, self.index
 
     def upcoming(self, positions: int) -> Positions | None:
@@ -156,11 +155,10 @@ class Pages(Generic[_Page]):
         try:
             page = self._pages.get(name)
         except TypeError:
-            message = (
+            raise InvalidRequestError(
                 f"state {self._name!r}: namespace {namespace} has a value that can't be hashed; use the state of many "
                 "keys at once, with `in_namespaces`"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
         if page is None:
             if self._make is None:
                 self.refuse()
@@ -179,11 +177,10 @@ class Pages(Generic[_Page]):
             try:
                 part = scalar.as_py()
             except (OverflowError, ValueError) as error:
-                message = (
+                raise InvalidRequestError(
                     f"state {self._name!r}: Python has no object for a namespace of type {scalar.type}; use the state "
                     "of many keys at once, with `in_namespaces`"
-                )
-                raise InvalidRequestError(message) from error
+                ) from error
             as_key = dictionary_key(scalar.type)
             parts.append(part if as_key is None or part is None else as_key(part))
         return tuple(parts)

@@ -221,8 +221,7 @@ class KeyedListState(CurrentKeyView["ListPage", ListColumns]):
 
     def _convert(self, value: Any) -> Any:
         if value is None:
-            message = f"elements of list state {self.name!r} must not be None"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"elements of list state {self.name!r} must not be None")
         return self._form.own(value)
 
 

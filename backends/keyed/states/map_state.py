@@ -325,11 +325,10 @@ class MapState(CurrentKeyView["MapPage", MapColumns]):
         if self._key_form.serializer.makes_objects:
             copy = self._key_form.round_trip(key)
             if copy != key or hash(copy) != hash(key):
-                message = (
+                raise InvalidRequestError(
                     f"a map key of type {type_name} differs from its own copy, and can't be looked up in state "
                     f"{self.name!r}; use a class whose objects are equal by value, without NaN in their fields"
                 )
-                raise InvalidRequestError(message)
 
 
 class MapPage:

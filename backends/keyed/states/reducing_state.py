@@ -91,11 +91,10 @@ class FoldingColumns(StateColumns):
             missing = [field.name for field in self._fields if field.name not in {*given, *counted}]
             unknown = [name for name in given if name not in {field.name for field in self._fields}]
             if missing or unknown:
-                message = (
+                raise InvalidRequestError(
                     f"state {self.rows.name!r} adds columns {[field.name for field in self._fields]}; "
                     f"{missing or unknown} {'are missing' if missing else 'are unknown'}"
                 )
-                raise InvalidRequestError(message)
             return [
                 pa.nulls(0) if field.name in counted else self._cast(field, given[field.name])
                 for field in self._fields
@@ -108,10 +107,9 @@ class FoldingColumns(StateColumns):
         try:
             return combine_chunks(chunks_of(values, field.type), field.type)
         except IncompatibleValueError as error:
-            message = (
+            raise InvalidRequestError(
                 f"state {self.rows.name!r}, field {field.name!r} of type {field.type}: {error}"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
 
 
 class CombiningColumns(StateColumns):
@@ -244,8 +242,7 @@ class ReducingState(CurrentKeyView["FoldPage", FoldingColumns | CombiningColumns
         else:
             is_valid, given = all(hasattr(value, name) for name in names), type(value).__name__
         if not is_valid:
-            message = f"state {self.name!r} adds fields {list(names)}, got {given}"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"state {self.name!r} adds fields {list(names)}, got {given}")
 
 
 class FoldPage(ValuePage):
@@ -292,11 +289,10 @@ class FoldPage(ValuePage):
                 raise
             # Every operand had the state's type, so only a sum can be too large.
             form = self.rows.form
-            message = (
+            raise InvalidRequestError(
                 f"state {form.name!r}: a sum is too large for type {form.serializer.name}; give the state a wider "
                 "type, or floats"
-            )
-            raise InvalidRequestError(message) from error
+            ) from error
 
     def store(self) -> None:
         super().store()

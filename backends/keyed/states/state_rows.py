@@ -59,19 +59,17 @@ class CheckedRows:
         """
         keys.check(self._key_groups)
         if len(keys.columns) != len(self._fields):
-            message = (
+            raise InvalidRequestError(
                 f"state {self.name!r} has namespaces of {_names(self.table.spec.namespace)}, and the keys "
                 f"have {len(keys.columns) - keys.width} namespace columns; use `in_namespaces` for states "
                 "with namespaces, and `keys` for states without"
             )
-            raise InvalidRequestError(message)
         for field, given in zip(self._fields, keys.columns, strict=True):
             if not given.type.equals(field.type):
-                message = (
+                raise InvalidRequestError(
                     f"key column {field.name!r} of state {self.name!r} must be of type {field.type}, "
                     f"got {given.type}"
                 )
-                raise InvalidRequestError(message)
 
 
 class ValueRows(CheckedRows):
@@ -169,8 +167,7 @@ class ValueRows(CheckedRows):
 def check_length(name: str, given: int, expected: int, of: str) -> None:
     """Check the length of a column. Raises `InvalidRequestError`."""
     if given != expected:
-        message = f"state {name!r}: {given} values were given for {expected} {of}"
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"state {name!r}: {given} values were given for {expected} {of}")
 
 
 def key_indices(name: str, keys: Keys, indices: npt.ArrayLike | None) -> Positions:
@@ -179,10 +176,9 @@ def key_indices(name: str, keys: Keys, indices: npt.ArrayLike | None) -> Positio
         return keys.codes
     at = np.asarray(indices)
     if len(at) and not (at.dtype.kind in "iu" and 0 <= at.min() <= at.max() < len(keys)):
-        message = (
+        raise InvalidRequestError(
             f"state {name!r}: a key index is not an integer, or out of range for {len(keys)} keys"
         )
-        raise InvalidRequestError(message)
     return at.astype(np.int64)
 
 

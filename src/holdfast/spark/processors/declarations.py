@@ -86,15 +86,13 @@ class DeclarationRecorder:
         action = f"initializing {kind} state"
         parsed_key = None if key_schema is None else self._parse_struct(key_schema)
         if parsed_key is not None and is_collated(parsed_key):
-            message = (
+            raise InvalidRequestError(
                 f"the keys of map state {name!r} have type {parsed_key.simpleString()}, but state compares the bytes of "
                 "strings; declare the keys as string and normalize them, for example with upper(...)"
             )
-            raise InvalidRequestError(message)
         parsed = self._parse_struct(schema)
         if not isinstance(name, str):
-            message = f"the name of a state must be a string, got {name!r}"
-            raise TypeError(message)
+            raise TypeError(f"the name of a state must be a string, got {name!r}")
         if name.startswith("$") or _INVALID_NAME.fullmatch(name):
             raise errors.invalid_name(action, name)
         before = self._variables.get(name)
@@ -184,11 +182,10 @@ TIME_MODES: dict[TimeMode, Literal["none", "processing", "event"]] = {
 def check_output_mode(mode: str) -> None:
     """Check an output mode as Spark does. Raises `AnalysisException`, `IllegalArgumentException`."""
     if mode.lower() == "complete":
-        message = (
+        raise AnalysisException(
             "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: complete. This output "
             "mode is not supported for transformWithState."
         )
-        raise AnalysisException(message)
     if mode.lower() not in ("append", "update"):
         message = f"[STREAMING_OUTPUT_MODE.INVALID] Invalid streaming output mode: {mode}."
         raise IllegalArgumentException(message)
@@ -199,8 +196,7 @@ def parse_time_mode(mode: str) -> TimeMode:
     for known in TIME_MODES:
         if mode.lower() == known:
             return known
-    message = (
+    raise IllegalArgumentException(
         f"[STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE] Unknown time mode {mode}. Accepted timeMode modes are 'none', "
         "'processingTime', 'eventTime'"
     )
-    raise IllegalArgumentException(message)

@@ -201,8 +201,7 @@ class FrameOutput:
             return range(len(self._names))
         missing = [name for name in self._names if name not in labels]
         if missing:
-            message = f"{missing} not in index"
-            raise KeyError(message)
+            raise KeyError(f"{missing} not in index")
         repeated = [name for name in self._names if labels.count(name) > 1]
         if repeated:
             message = f"a processor returned a frame with several columns {repeated}"
@@ -229,9 +228,8 @@ class FrameOutput:
                 array = pa.Array.from_pandas(values, mask=mask).cast(kind, safe=True)
         except pa.ArrowException as error:
             raise_shortage(error)
-            message = (
+            raise PySparkValueError(
                 f"Failed to convert the value of the column '{name}' with type '{values.dtype}' to Arrow type "
                 f"'{kind}': {error}"
-            )
-            raise PySparkValueError(message) from error
+            ) from error
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

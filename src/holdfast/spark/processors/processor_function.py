@@ -91,10 +91,9 @@ class ProcessorFunction(StatefulFunction):
             message = f"{type(processor).__name__} is not a StatefulProcessor; derive it from Spark's class"
             raise InvalidRequestError(message)
         if flavour not in get_args(Flavour):
-            message = (
+            raise InvalidRequestError(
                 f"the flavour of a processor must be one of {get_args(Flavour)}, got {flavour!r}"
             )
-            raise InvalidRequestError(message)
         check_output_mode(output_mode)
         self._mode = parse_time_mode(time_mode)
         self.time_mode = TIME_MODES[self._mode]
@@ -104,8 +103,7 @@ class ProcessorFunction(StatefulFunction):
         parse = SchemaParser(session)
         schema = parse(output_schema) if isinstance(output_schema, str) else output_schema
         if not isinstance(schema, StructType):
-            message = f"the output schema must be a struct, got {schema!r}"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"the output schema must be a struct, got {schema!r}")
         self.arrow_schema = pa.schema(list(struct_type(schema).arrow))
         self.output_schema = schema
         self._pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
@@ -197,11 +195,10 @@ class ProcessorFunction(StatefulFunction):
             return
         timers = open_timers(self._backend, before)
         if timers is not None and timers.columns.earliest() is not None:
-            message = (
+            raise StateMigrationError(
                 f"the processor runs with time mode {self._mode!r}, but has timers of {before!r} from an earlier run, "
                 "which would never fire; run it with that mode until they have fired, or use a new operator uid"
             )
-            raise StateMigrationError(message)
 
 
 def notes_of(time_mode: TimeMode) -> dict[str, str]:

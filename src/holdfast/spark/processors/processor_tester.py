@@ -125,11 +125,10 @@ class ProcessorTester:
         """
         self._check_mode("setProcessingTime", "ProcessingTime")
         if currentTimeMs <= self._processing_time_ms:
-            message = (
+            raise IllegalArgumentException(
                 f"Processing time must move forward. Current: {self._processing_time_ms} ms, provided: "
                 f"{currentTimeMs} ms."
             )
-            raise IllegalArgumentException(message)
         self._processing_time_ms = currentTimeMs
         return self._fire()
 
@@ -137,11 +136,10 @@ class ProcessorTester:
         """Advance the watermark, and fire timers. Results and errors are those of `setProcessingTime`."""
         self._check_mode("setWatermark", "EventTime")
         if currentWatermarkMs <= self._watermark_ms:
-            message = (
+            raise IllegalArgumentException(
                 f"Watermark must move forward. Current: {self._watermark_ms} ms, provided: "
                 f"{currentWatermarkMs} ms."
             )
-            raise IllegalArgumentException(message)
         self._watermark_ms = currentWatermarkMs
         return self._fire()
 
@@ -224,8 +222,7 @@ class ProcessorTester:
     def _variable(self, kind: str, name: str, key: Any) -> Iterator[Any]:
         """Run a micro-batch with a current key, for one of its state variables."""
         if not any(each.name == name and each.kind == kind for each in self._declared.variables):
-            message = f"State {name} has not been initialized."
-            raise AssertionError(message)
+            raise AssertionError(f"State {name} has not been initialized.")
         with self._current(key) as run:
             variable: Variable = run.handle.variables[name]
             yield variable
@@ -274,5 +271,4 @@ def _column(part: Any, kind: pa.DataType) -> pa.Array:
     try:
         return pa.array([part], kind)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        message = f"the first key was of type {kind}, got {part!r}"
-        raise InvalidRequestError(message) from error
+        raise InvalidRequestError(f"the first key was of type {kind}, got {part!r}") from error

@@ -204,11 +204,10 @@ class RowOutput:
         if pick is None:
             missing = [name for name in self._names if name not in names]
             if missing:
-                message = (
+                raise InvalidRequestError(
                     f"a processor returned a row with fields {list(names)}, and the output schema has {self._names}: "
                     f"set {missing} too, to None where they are null; Spark would set them to null"
                 )
-                raise InvalidRequestError(message)
             positions = [names.index(name) for name in self._names]
             pick = itemgetter(*positions)
             if len(positions) == 1:

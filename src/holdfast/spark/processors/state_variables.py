@@ -80,11 +80,10 @@ class StateVariable:
         """
         if type(given) is not tuple:
             if isinstance(given, str | bytes | Mapping):
-                message = (
+                raise InvalidRequestError(
                     f"state {self._name!r} takes tuples of {rows.name}, got {given!r} of type "
                     f"{type(given).__name__}; Spark would store its parts"
                 )
-                raise InvalidRequestError(message)
             given = tuple(given)
         if len(given) != len(rows.fields):
             raise errors.length_mismatch(action, len(rows.fields), len(given))
@@ -279,6 +278,5 @@ class ProcessorTimers:
 def _int64(time_ms: Any) -> int:
     time = index(time_ms)  # a TypeError, unless it is an integer
     if not -MAX_INT64 - 1 <= time <= MAX_INT64:
-        message = f"Value out of range: {time}"
-        raise ValueError(message)
+        raise ValueError(f"Value out of range: {time}")
     return time

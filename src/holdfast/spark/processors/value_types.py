@@ -268,10 +268,9 @@ def value_type(kind: spark.DataType) -> ValueType:
         return Decimals(pa.decimal128(kind.precision, kind.scale), kind.simpleString())
     known = _SIMPLE.get(type(kind))
     if known is None:
-        message = (
+        raise InvalidRequestError(
             f"values of Spark type {kind.simpleString()} can't be stored; cast them to another type"
         )
-        raise InvalidRequestError(message)
     make, arrow = known
     return make(arrow, kind.simpleString())
 
