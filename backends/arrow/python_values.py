@@ -12,15 +12,18 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
 from holdfast.backends.arrow.casts import IncompatibleValueError, cast
 from holdfast.backends.arrow.leaf_rules import BYTES, Convert, NotQuickError, QuickType, leaf_rule
-from holdfast.backends.arrow.nesting import is_list, is_list_view, plain_type
+from holdfast.backends.arrow.nesting import is_list, is_list_view, is_text, plain_type
 from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
+
+_FIRST_DAY, _LAST_DAY = -719162, 2932896  # of the years 1 and 9999, the range of Python's dates
 
 Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
 """Many elements at once. Record batches and tables are elements of struct type, one a row."""
@@ -299,3 +302,38 @@ def _quick_list(type_: pa.DataType) -> QuickType | None:
         return [None if item is None else convert_item(item) for item in value]
 
     return QuickType(list, convert)
+
+
+def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the same as `to_pylist`, several times as fast for simple types."""
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks != 1:
+            return [value for chunk in column.chunks for value in objects_of(chunk)]
+        column = column.chunk(0)
+    kind = column.type
+    if is_text(kind):
+        return list(column.to_numpy(zero_copy_only=False))
+    if not (
+        types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_boolean(kind)
+        or types.is_date32(kind)
+    ):
+        return list(column.to_pylist())
+    if not len(column):
+        return []
+    missing = None
+    if column.null_count:
+        missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist()
+        plain = pa.int32() if types.is_date32(kind) else kind
+        column = column.view(plain).fill_null(False if types.is_boolean(kind) else 0).view(kind)
+    numbers = column.to_numpy(zero_copy_only=False)
+    if types.is_date32(kind):
+        days = numbers.view(np.int64)
+        if not _FIRST_DAY <= days.min() <= days.max() <= _LAST_DAY:
+            return list(column.to_pylist())
+    objects: list[Any] = numbers.tolist()
+    for index in missing or ():
+        objects[index] = None
+    return objects

@@ -23,10 +23,9 @@ from pyspark.sql.pandas.types import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.backends.arrow import named_conversion, take_rows
+from holdfast.backends.arrow import named_conversion, objects_of, take_rows
 from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.processors.python_objects import objects_of
 from holdfast.spark.processors.rows import CallRows, InputSettings, in_zone
 from holdfast.spark.processors.value_types import struct_type
 
@@ -63,7 +62,7 @@ def column_values(frame: Any, number: int) -> Any:
 _BLOCK = 1 << 16
 
 
-class FrameInput:
+class Input:
     """Frames of pandas, cut as Spark cuts them.
 
     Args:
@@ -84,7 +83,7 @@ class FrameInput:
         self._first = 0
 
     def of(self, call: int) -> Iterator[Any]:
-        # A generator: a frame is made when it is requested.
+        """Return the frames of a call, each made when it is requested."""
         first, end = self._by_call.bounds[call], self._by_call.bounds[call + 1]
         for start in range(first, end, self._max_rows):
             yield self._frame(start, min(start + self._max_rows, end))
@@ -104,7 +103,7 @@ class FrameInput:
         return pd.DataFrame(series)
 
 
-def values_in_frames(column: pa.Array, zone: str) -> list[Any]:
+def objects_in(column: pa.Array, zone: str) -> list[Any]:
     """Convert a column to the values that frames have; a null is NaN in columns of numbers."""
     if types.is_timestamp(column.type):
         return list(series_of(column, zone))
@@ -132,7 +131,7 @@ def series_of(column: pa.Array | pa.ChunkedArray, zone: str) -> Any:
 _BATCH_ROWS = 1 << 13
 
 
-class FrameOutput:
+class Output:
     """Converts frames of pandas to batches of the output schema.
 
     Args:

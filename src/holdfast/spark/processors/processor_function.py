@@ -17,6 +17,7 @@ from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.operator import BroadcastState
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.operators import StatefulFunction, inverse
+from holdfast.spark.processors import rows
 from holdfast.spark.processors.declarations import (
     TIME_MODES,
     SchemaParser,
@@ -25,15 +26,7 @@ from holdfast.spark.processors.declarations import (
     parse_time_mode,
 )
 from holdfast.spark.processors.processor_run import ProcessorRun, open_timers, record_declarations
-from holdfast.spark.processors.rows import (
-    CallInput,
-    CallRows,
-    InputSettings,
-    RowInput,
-    RowOutput,
-    ascending,
-    values_in_rows,
-)
+from holdfast.spark.processors.rows import CallRows, InputSettings, ascending
 from holdfast.spark.processors.value_types import struct_type
 
 Flavour = Literal["row", "pandas"]
@@ -122,7 +115,7 @@ class ProcessorFunction(StatefulFunction):
             time_mode=self._mode,
             batch_time=context.batch_time,
             watermark=0 if context.watermark == NO_WATERMARK else context.watermark,  # as in Spark
-            key_values=self._key_values,
+            key_values=lambda column: self._format.objects_in(column, self._settings.time_zone),
         )
         self._check_timers()
 
@@ -130,7 +123,7 @@ class ProcessorFunction(StatefulFunction):
         table = pa.Table.from_batches(gather(batches), self._input_schema)
         run = self._run
         run.open()
-        output = self._output()
+        output = self._format.Output(self.output_schema, self._settings)
         if table.num_rows:
             yield from self._call_keys(table, output)
         yield from output.add(run.expired_timers())
@@ -155,37 +148,25 @@ class ProcessorFunction(StatefulFunction):
         order = ascending(keys.columns)
         call_of_row = inverse(order)[keys.codes]
         by_call = CallRows.of(call_of_row[initial_rows:], len(keys))
-        rows, bounds = self._input(table, by_call), by_call.bounds
-        states: CallInput | None = None
+        given, bounds = self._format.Input(table, by_call, self._settings), by_call.bounds
+        states: Any = None
         if initial is not None:
             initial_by_call = CallRows.of(call_of_row[:initial_rows], len(keys))
-            states = self._input(initial, initial_by_call)
+            states = self._format.Input(initial, initial_by_call, self._settings)
         for call, key in enumerate(run.keys(keys, order)):
             if states is not None:
                 run.initial_state(key, states.of(call))
             if bounds[call + 1] > bounds[call]:
-                yield from output.add(run.input_rows(key, rows.of(call)))
+                yield from output.add(run.input_rows(key, given.of(call)))
 
-    def _key_values(self, column: pa.Array) -> list[Any]:
+    @property
+    def _format(self) -> Any:
+        """The module that converts a batch for the processor, with the classes `Input` and `Output`."""
         if self._flavour == "row":
-            return values_in_rows(column, self._settings.time_zone)
-        from holdfast.spark.processors.frames import values_in_frames  # noqa: PLC0415  # pandas is slow to import
+            return rows
+        from holdfast.spark.processors import frames  # noqa: PLC0415  # pandas is slow to import
 
-        return values_in_frames(column, self._settings.time_zone)
-
-    def _input(self, table: pa.Table, by_call: CallRows) -> CallInput:
-        if self._flavour == "row":
-            return RowInput(table, by_call, self._settings)
-        from holdfast.spark.processors.frames import FrameInput  # noqa: PLC0415  # pandas is slow to import
-
-        return FrameInput(table, by_call, self._settings)
-
-    def _output(self) -> Any:
-        if self._flavour == "row":
-            return RowOutput(self.output_schema)
-        from holdfast.spark.processors.frames import FrameOutput  # noqa: PLC0415  # pandas is slow to import
-
-        return FrameOutput(self.output_schema, self._settings)
+        return frames
 
     def _check_timers(self) -> None:
         """Check that no timers of another time mode exist. Raises `StateMigrationError`."""

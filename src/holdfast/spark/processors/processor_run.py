@@ -22,7 +22,6 @@ from holdfast.backends.keyed import KeyCursor, KeyedStateBackend, Keys, TimerSer
 from holdfast.backends.serializers import ANY_FIELD
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.operators import KeyLoop, Order, TimeDomain
-from holdfast.spark.processors import errors
 from holdfast.spark.processors.declarations import (
     Declaration,
     DeclarationRecorder,
@@ -30,11 +29,9 @@ from holdfast.spark.processors.declarations import (
     SchemaParser,
     TimeMode,
 )
-from holdfast.spark.processors.handle import ProcessorHandle, StoredState
-from holdfast.spark.processors.python_objects import row_maker
+from holdfast.spark.processors.handle import ProcessorHandle, Progress, StoredState
 from holdfast.spark.processors.rows import ascending
-from holdfast.spark.processors.state_variables import ProcessorTimers, Progress
-from holdfast.spark.processors.value_types import RowSerializer, struct_type
+from holdfast.spark.processors.value_types import RowSerializer, row_maker, struct_type
 
 _MAX_MS = timedelta.max // timedelta(milliseconds=1)
 
@@ -91,9 +88,7 @@ class ProcessorRun:
             backend.drop_state(name)
         self._states = [(each, _open_state(backend, each)) for each in declared.variables]
         recorder = DeclarationRecorder(time_mode, self._schema)
-        self.handle = ProcessorHandle(
-            self._progress, recorder, ProcessorTimers(service, self._progress), self._state
-        )
+        self.handle = ProcessorHandle(self._progress, recorder, service, self._state)
 
     def open(self) -> None:
         """Let the processor declare its variables."""
@@ -177,8 +172,10 @@ def _open_state(backend: KeyedStateBackend, declared: Declaration) -> StoredStat
     try:
         return open_state(backend, declared)
     except StateMigrationError as error:
-        is_other_kind = before is not None and before.kind != declared.kind
-        raise errors.no_evolution(error.args[0], is_other_kind=is_other_kind) from error
+        condition = "[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] Schema evolution is not possible:"
+        if before is not None and before.kind != declared.kind:
+            condition = "[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE]"
+        raise StateMigrationError(f"{condition} {error.args[0]}") from error
 
 
 def open_timers(backend: KeyedStateBackend, time_mode: TimeMode) -> TimerService | None:
@@ -204,10 +201,9 @@ def record_declarations(
         StatefulProcessorError: Spark refuses a declaration, too.
         InvalidRequestError: State can't have a type that is declared.
     """
-    progress, parse = Progress(KeyCursor(), "PRE_INIT"), parse or SchemaParser()
+    parse = parse or SchemaParser()
     recorder = DeclarationRecorder(time_mode, parse)
-    handle = ProcessorHandle(progress, recorder, ProcessorTimers(None, progress))
-    processor.init(handle)
+    processor.init(ProcessorHandle(Progress(KeyCursor(), "PRE_INIT"), recorder))
     processor.close()
     return recorder.result, parse.schemas
 

@@ -10,13 +10,13 @@ from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySp
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from holdfast.backends.arrow import objects_of
 from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors.declarations import check_output_mode, parse_time_mode
 from holdfast.spark.processors.handle import Variable
 from holdfast.spark.processors.processor_run import ProcessorRun, record_declarations
-from holdfast.spark.processors.python_objects import objects_of
 
 _GROUPS = 128
 
