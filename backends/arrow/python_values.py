@@ -8,7 +8,7 @@ import datetime as dt
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -106,20 +106,15 @@ def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     return [chunk for chunk in chunks if len(chunk)]
 
 
-def nullable_array(values: Sequence[Any], element_type: pa.DataType) -> pa.Array:
-    """Convert Python values to a column; None becomes null. Raises `IncompatibleValueError` if a value would change."""
-    return _convert(values, element_type)
-
-
 def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     given = _arrow_data(values)
     if given is not None:
         return [cast(array, element_type) for array in given]
     objects = list(values)
     if objects and all(isinstance(value, pa.Scalar) for value in objects):
-        return [cast(_convert(objects), element_type)]
+        return [cast(nullable_array(objects), element_type)]
     objects = [value.as_py() if isinstance(value, pa.Scalar) else value for value in objects]
-    return [_convert(objects, element_type)]
+    return [nullable_array(objects, element_type)]
 
 
 def _arrow_data(values: Elements) -> list[pa.Array] | None:
@@ -134,7 +129,7 @@ def _arrow_data(values: Elements) -> list[pa.Array] | None:
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
         raise IncompatibleValueError(f"{type(values).__name__} is not a list of elements")
     if hasattr(values, "__array__"):  # the user may change a column of NumPy or pandas later
-        return [pa.concat_arrays([_convert(_column(values))])]
+        return [pa.concat_arrays([nullable_array(_column(values))])]
     return None
 
 
@@ -149,10 +144,10 @@ def _column(values: Any) -> Any:
     return values if is_native else values.astype(values.dtype.newbyteorder("="))
 
 
-def _convert(values: Any, element_type: pa.DataType | None = None) -> pa.Array:
-    """Convert values to an array of the given type, or of the type that Arrow infers.
+def nullable_array(values: Any, element_type: pa.DataType | None = None) -> pa.Array:
+    """Convert objects to an array of the given type, or of the type that Arrow infers; None becomes null.
 
-    Arrow's messages quote values, which are user data; ours don't.
+    Raises `IncompatibleValueError` if a value would change. Arrow's messages quote values, which are user data; ours don't.
     """
     try:
         if element_type is not None:
@@ -312,7 +307,10 @@ def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         column = column.chunk(0)
     kind = column.type
     if is_text(kind):
-        return list(column.to_numpy(zero_copy_only=False))
+        with suppress(
+            pa.ArrowException
+        ):  # of text that is not UTF-8, for which `to_pylist` has a better error
+            return list(column.to_numpy(zero_copy_only=False))
     if not (
         types.is_integer(kind)
         or types.is_float32(kind)

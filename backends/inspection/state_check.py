@@ -16,7 +16,7 @@ from holdfast.backends.inspection.keyed_parts import (
     shown_types,
 )
 from holdfast.backends.inspection.state_parts import StatePart
-from holdfast.backends.serializers import Outcome, Serializer, stored_serializer
+from holdfast.backends.serializers import IncompatibleTypeError, Serializer, stored_serializer
 from holdfast.backends.snapshot import has_same_form
 from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
@@ -153,20 +153,16 @@ def _check_operator_state(
     if any(len(serializers) != len(schema) for schema in schemas):
         reason = "a list and a map are different kinds of state"
         return StateCheck(uid, name, RestoreOutcome.INCOMPATIBLE, stored, types, reason)
-    compatibilities = [
-        serializer.compatibility(stored_serializer(field, name), field.type)
-        for schema in schemas
-        for serializer, field in zip(serializers, schema, strict=True)
-    ]
-    for compatibility in compatibilities:
-        if compatibility.outcome is Outcome.INCOMPATIBLE:
-            return StateCheck(
-                uid, name, RestoreOutcome.INCOMPATIBLE, stored, types, compatibility.reason
-            )
-    as_is = all(compatibility.outcome is Outcome.AS_IS for compatibility in compatibilities)
-    return StateCheck(
-        uid, name, RestoreOutcome.RESTORED if as_is else RestoreOutcome.MIGRATED, stored, types
-    )
+    try:
+        migrations = [
+            serializer.migration(stored_serializer(field, name), field.type)
+            for schema in schemas
+            for serializer, field in zip(serializers, schema, strict=True)
+        ]
+    except IncompatibleTypeError as error:
+        return StateCheck(uid, name, RestoreOutcome.INCOMPATIBLE, stored, types, str(error))
+    outcome = RestoreOutcome.MIGRATED if any(migrations) else RestoreOutcome.RESTORED
+    return StateCheck(uid, name, outcome, stored, types)
 
 
 def _check_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:

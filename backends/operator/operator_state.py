@@ -17,7 +17,6 @@ from holdfast.backends.operator.operator_snapshot import (
     OperatorStateSnapshotStrategy,
 )
 from holdfast.backends.serializers import (
-    Outcome,
     Serializer,
     migrated_column,
     stored_serializer,
@@ -342,7 +341,7 @@ def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Seri
     """Refuse keys that were different when they were stored, and are equal after the migration."""
     field = stored.schema.field(0)
     before = stored_serializer(field, name)
-    if serializer.compatibility(before, field.type).outcome is Outcome.AS_IS:
+    if serializer.migration(before, field.type) is None:
         return
     migrated = iter(serializer.decode(pa.chunked_array(keys, serializer.storage_type)))
     try:

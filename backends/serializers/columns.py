@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import QuickType, children_of, offsets_of, paths_in
+from holdfast.backends.arrow import QuickType, children_of, objects_of, offsets_of, paths_in
 from holdfast.backends.serializers.arrow_migration import Default
 
 
@@ -168,9 +168,7 @@ class PlainColumn(ObjectColumn):
         return array
 
     def read(self, array: pa.Array) -> list[Any]:
-        if self._form and not array.null_count:
-            return list(array.to_numpy().tolist())  # numpy makes all objects at once
-        return list(array.to_pylist())
+        return objects_of(array)
 
     def check_kinds(self, objects: list[Any]) -> None:
         super().check_kinds(objects)

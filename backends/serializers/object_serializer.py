@@ -14,20 +14,13 @@ from holdfast.backends.serializers.arrow_migration import IncompatibleTypeError,
 from holdfast.backends.serializers.bytes_serializers import (
     MessagePackSerializer,
     array_of,
-    migrated_objects,
+    object_conversion,
     objects_in,
-    unreadable,
 )
 from holdfast.backends.serializers.column_choice import object_column
 from holdfast.backends.serializers.columns import NoColumnError, ObjectColumn
 from holdfast.backends.serializers.objects import Objects
-from holdfast.backends.serializers.serializer import (
-    AS_IS,
-    Compatibility,
-    Outcome,
-    Serializer,
-    StoredSerializer,
-)
+from holdfast.backends.serializers.serializer import Migrate, Serializer, StoredSerializer
 from holdfast.common import message_pack_decoder
 from holdfast.errors import InvalidRequestError
 
@@ -164,35 +157,14 @@ class ObjectSerializer(Serializer):
         except IncompatibleTypeError as error:
             raise IncompatibleValueError(str(error)) from None
 
-    def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
-        if stored.kind == "arrow":
-            is_same = storage_type.equals(self.storage_type)
-            if is_same and stored.form == self._objects.form:
-                return AS_IS
-            try:
-                change = change_of(storage_type, self.storage_type, self.rules)
-            except IncompatibleTypeError as error:
-                return Compatibility.incompatible(str(error))
-            return self._after(lambda chunk: self._check(change(chunk)))
-        dropped = self.rules.dropped
-        reason = unreadable(stored, storage_type)
-        if reason:
-            return Compatibility.incompatible(reason)
-        return self._after(
-            lambda chunk: self._together(
-                [migrated_objects(self._objects, stored, pa.chunked_array([chunk]), dropped)]
-            )
-        )
-
-    def _after(self, change: Callable[[pa.Array], list[pa.Array]]) -> Compatibility:
-        def migrate(column: pa.ChunkedArray) -> pa.ChunkedArray:
-            try:
-                parts = [part for chunk in column.chunks for part in change(chunk)]
-            except IncompatibleValueError as error:
-                raise IncompatibleTypeError(str(error)) from None
-            return pa.chunked_array(parts, self.storage_type)
-
-        return Compatibility(Outcome.AFTER_MIGRATION, migrate=migrate)
+    def migration(self, stored: StoredSerializer, storage_type: pa.DataType) -> Migrate | None:
+        if stored.kind != "arrow":
+            convert = object_conversion(self._objects, stored, storage_type, self.rules.dropped)
+            return lambda chunk: self._together([convert(chunk)])
+        if storage_type.equals(self.storage_type) and stored.form == self._objects.form:
+            return None
+        change = change_of(storage_type, self.storage_type, self.rules)
+        return lambda chunk: self._check(change(chunk))
 
     def _check(self, chunk: pa.Array) -> list[pa.Array]:
         """Return the chunk if all of its rows are valid objects of the class. Raises `IncompatibleValueError`."""
