@@ -26,7 +26,6 @@ PENDING = (
     "docs/",
     "integration_tests/",
     "proof/",
-    "tests/cases_of_spark/",
     "tests/cli/",
     "tests/conftest.py",
     "tests/contracts/",

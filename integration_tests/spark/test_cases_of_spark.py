@@ -30,7 +30,7 @@ def test_a_case_of_spark_passes(run_case: RunCase, module: str, cases: str, name
 def test_a_case_of_spark_asks_for_what_is_otherwise_here(
     run_case: RunCase, module: str, cases: str, name: str, fails: Fails
 ) -> None:
-    with pytest.raises(Exception, match=fails.says):
+    with pytest.raises(Exception, match=fails.message):
         run_case(module, cases, name)
 
 
