@@ -309,7 +309,7 @@ def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if is_text(kind):
         with suppress(
             pa.ArrowException
-        ):  # of text that is not UTF-8, for which `to_pylist` has a better error
+        ):  # text is not UTF-8: `to_pylist` raises a better error
             return list(column.to_numpy(zero_copy_only=False))
     if not (
         types.is_integer(kind)

@@ -281,9 +281,9 @@ class MergeableView(CurrentKeyView[_Mergeable, _Columns]):
             InvalidRequestError: No key is current, or a namespace is not valid for the state.
         """
         _, index = self._cursor.current()
-        taken = [self._page_in(tuple(source)).take(index) for source in sources]
+        values = [self._page_in(tuple(source)).take(index) for source in sources]
         merged = self._page_in(tuple(target))
-        for value in taken:
+        for value in values:
             if value is not None:
                 merged.merge(index, value)
 

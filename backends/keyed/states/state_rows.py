@@ -19,7 +19,7 @@ from holdfast.errors import InvalidRequestError
 
 
 class CheckedRows:
-    """Rows of a state, and the checks of what is given for them. The checks raise `InvalidRequestError`.
+    """Rows of a state, and the checks of keys and values. The checks raise `InvalidRequestError`.
 
     Args:
         table: The table of the rows.
