@@ -37,15 +37,12 @@ _Keyed = TypeVar("_Keyed", bound=KeyedStateHandle)
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """The parallelism of an operator of the job.
+    """The parallelism of an operator of the job. Raises `InvalidRequestError` if a number is outside its bounds.
 
     Attributes:
         parallelism: Number of the operator's subtasks.
         max_parallelism: Number of key groups, 1 to 32768 and at least the parallelism. None keeps the number of
             the checkpoint; without a checkpoint it is the default.
-
-    Raises:
-        InvalidRequestError: A number is outside its bounds.
     """
 
     parallelism: int
@@ -208,14 +205,11 @@ def redistribute(
 
     Args:
         handles: The handles of each old subtask, in order; None counts as absent.
-        parallelism: The new number of subtasks, at least 1.
+        parallelism: The new number of subtasks. Raises `InvalidRequestError` if it is below 1.
 
     Returns:
         The handles of each new subtask: at most one for each old handle, and in the same order,
         so that the elements of each state keep theirs.
-
-    Raises:
-        InvalidRequestError: The parallelism is below 1.
     """
     sources = _with_subtasks(handles, parallelism)
     holders: dict[tuple[OperatorStateMode, str], list[int]] = {}
@@ -257,11 +251,7 @@ def redistribute(
 def redistribute_raw(
     handles: Sequence[Sequence[RawOperatorStateHandle | None]], parallelism: int
 ) -> list[tuple[RawOperatorStateHandle, ...]]:
-    """Redistribute raw operator state: partitions as `redistribute` does with the elements of one state.
-
-    Raises:
-        InvalidRequestError: The parallelism is below 1.
-    """
+    """Redistribute raw operator state: partitions as `redistribute` does with the elements of one state."""
     sources = _with_subtasks(handles, parallelism)
     counts = [len(handle.partitions) for _, handle in sources]
     if len(handles) == parallelism:

@@ -307,9 +307,7 @@ def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         column = column.chunk(0)
     kind = column.type
     if is_text(kind):
-        with suppress(
-            pa.ArrowException
-        ):  # text is not UTF-8: `to_pylist` raises a better error
+        with suppress(pa.ArrowException):  # text is not UTF-8: `to_pylist` raises a better error
             return list(column.to_numpy(zero_copy_only=False))
     if not (
         types.is_integer(kind)

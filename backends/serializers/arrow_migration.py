@@ -77,16 +77,8 @@ def change_of(
 ) -> Change:
     """Return the function that converts arrays of the stored type to arrays of the wanted type.
 
-    Args:
-        stored: Type of the arrays.
-        wanted: Type of the converted arrays.
-        rules: Further migrations that are allowed.
-        at: Path of both types in the outermost type, for errors.
-
-    Raises:
-        IncompatibleTypeError: Some values of the stored type are not values of the wanted type.
-
-    The returned function raises `IncompatibleValueError` if a stored value can't be converted.
+    Raises `IncompatibleTypeError` if some values of the stored type are not values of the wanted type. The function raises
+    `IncompatibleValueError` if a stored value can't be converted. `at` is the path in the outermost type, for errors.
     """
     if stored.equals(wanted):
         return lambda array: array
@@ -145,13 +137,7 @@ def _stored_name(stored: pa.StructType, name: str, path: str, rules: Rules) -> s
 
 
 def gone_message(gone: list[str], new: list[str], dropped: Collection[str] | None) -> str:
-    """Return the reason why stored fields can't be left out, and the way out.
-
-    Args:
-        gone: The paths of stored fields that the wanted type lacks.
-        new: The paths of fields that are not stored.
-        dropped: The paths that `Rules.dropped` has.
-    """
+    """Return the reason why stored fields that are gone can't be left out, and the way out."""
     change = f"fields {gone} are gone and {new} are new" if new else f"fields {gone} are gone"
     if dropped is None:
         return f"{change}; keys of a map keep all of their fields under their names"

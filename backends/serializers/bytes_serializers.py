@@ -159,9 +159,8 @@ def object_conversion(
 ) -> Callable[[pa.Array], list[Any]]:
     """Return the function that converts elements that another type has stored to objects of a type.
 
-    Raises:
-        IncompatibleTypeError: The elements can't be read as MessagePack. The function also raises it, if an element is not
-            of the type, or would lose something.
+    Raises `IncompatibleTypeError` if the elements can't be read as MessagePack. The function also raises it, if an element
+    is not of the type, or would lose something.
     """
     if stored.kind == "pickle":
         raise IncompatibleTypeError("it was stored by pickle")
@@ -187,11 +186,7 @@ def object_conversion(
 
 
 def pack_elements(chunk: pa.Array) -> bytes:
-    """Make one array of MessagePack of all elements of a column: it contains their bytes one after the other.
-
-    Raises:
-        ValueError: The column has no bytes.
-    """
+    """Make one array of MessagePack of the bytes of all elements of a column. Raises `ValueError` if it has none."""
     if chunk.type != pa.large_binary():
         raise ValueError(f"column is {chunk.type}")
     _, offsets, data = chunk.buffers()

@@ -76,16 +76,10 @@ class ObjectColumn(ABC):
 
     @abstractmethod
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
-        """Make an array of objects.
+        """Make an array of objects, or of their rows.
 
-        Args:
-            objects: The objects, or their rows.
-            checked: Whether they are known to be of this type, with all their parts.
-
-        Raises:
-            InexactError: An object may be of another type.
-
-        Also raises Arrow's errors and `OverflowError`.
+        Raises `InexactError` if an object may be of another type, unless they were `checked` with all their parts; also
+        Arrow's errors and `OverflowError`.
         """
 
     @abstractmethod

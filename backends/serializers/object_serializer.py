@@ -38,12 +38,6 @@ class ObjectSerializer(Serializer):
     """Stores objects in columns.
 
     Until a column is needed, single elements are rows of their values, or MessagePack if the column has no rows.
-
-    Args:
-        objects: The type of the elements.
-        column: The column for this type.
-        renamed: As in `Rules`.
-        dropped: As in `Rules`.
     """
 
     def __init__(
@@ -204,8 +198,7 @@ def serializer_of_objects(
 ) -> Serializer:
     """Return the serializer of a type that msgspec knows: in columns if its parts have Arrow types, else as MessagePack.
 
-    Raises:
-        InvalidRequestError: msgspec doesn't know the type, or its fields can't be renamed.
+    Raises `InvalidRequestError` if msgspec doesn't know the type, or its fields can't be renamed.
     """
     objects = Objects(type)
     try:

@@ -25,13 +25,9 @@ _plain = message_pack_decoder(Any).decode
 
 
 class Objects:
-    """Converts objects of a type by msgspec.
+    """Converts objects of a type that msgspec knows: a Struct, a dataclass, `dict[str, int]`, ….
 
-    Args:
-        type: A type that msgspec knows: a Struct, a dataclass, `dict[str, int]`, ….
-
-    Raises:
-        InvalidRequestError: msgspec doesn't know the type.
+    Raises `InvalidRequestError` for another type.
     """
 
     def __init__(self, type: Any) -> None:
@@ -104,15 +100,9 @@ class Objects:
     def migrate(
         self, encoded: bytes, fields: Collection[str], dropped: Collection[str] | None
     ) -> list[Any]:
-        """Read the objects of another type as objects of this one.
+        """Read an array of MessagePack of another type, with these fields, as objects of this one.
 
-        Args:
-            encoded: The objects, an array of MessagePack.
-            fields: Names of the other type's fields.
-            dropped: As in `Rules`.
-
-        Raises:
-            IncompatibleValueError: An object is not of this type, or would lose other values.
+        Raises `IncompatibleValueError` if an object is not of this type, or would lose values other than those `dropped`.
         """
         try:
             objects: list[Any] = self._decode_list(encoded)
@@ -151,9 +141,7 @@ class Objects:
     def read_with(self, decode: Callable[[Any], Any], stored: Any) -> Any:
         """Apply a function to stored bytes.
 
-        Raises:
-            InvalidRequestError: The objects are nested too deeply for the stack.
-            CheckpointCorruptedError: The stored bytes are not of this type.
+        Raises `CheckpointCorruptedError` if they are not of this type; `InvalidRequestError` if they are nested too deeply.
         """
         try:
             return decode(stored)
@@ -216,11 +204,7 @@ def _is_like(decoded: Any, value: Any) -> bool:
 def _lost_part(before: Any, now: Any, left_out: Collection[str], fields: Collection[str]) -> str:
     """Return the part of one value that another value lacks; empty if it has all.
 
-    Args:
-        before: A value.
-        now: The other value.
-        left_out: Names of fields that it may lack.
-        fields: Names of fields that may be named; other keys are data.
+    It may lack the fields that are `left_out`. Only names in `fields` may be returned: other keys are data.
     """
     if isinstance(before, dict) and isinstance(now, dict):
         for key, value in before.items():

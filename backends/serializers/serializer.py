@@ -38,11 +38,7 @@ _DECODER = message_pack_decoder(StoredSerializer)
 
 
 def stored_serializer(field: pa.Field, state: str) -> StoredSerializer:
-    """Read the serializer of a stored column.
-
-    Raises:
-        CheckpointCorruptedError: The column's description of its serializer can't be read.
-    """
+    """Read the serializer of a stored column. Raises `CheckpointCorruptedError` if its description can't be read."""
     content = (field.metadata or {}).get(_KEY)
     if content is None:
         return StoredSerializer("arrow", str(field.type))
@@ -206,9 +202,7 @@ def migrated_column(
 ) -> pa.ChunkedArray:
     """Convert a stored column to the type of a serializer.
 
-    Raises:
-        StateMigrationError: The column can't be converted.
-        CheckpointCorruptedError: The description of its serializer can't be read.
+    Raises `StateMigrationError` if that is not possible, and the same as `stored_serializer`.
     """
     before = stored_serializer(field, name)
     try:

@@ -44,15 +44,9 @@ def serializer_of(
 ) -> Serializer:
     """Return the serializer of a type.
 
-    Args:
-        type: The type of the elements.
-        defaults: Values for fields of an Arrow struct in elements that were stored without them.
-        renamed: The stored names of fields, by the path of each field, such as `lines[].price`.
-        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
-
-    Raises:
-        InvalidRequestError: Elements can't have the type, or a default doesn't fit its field, or the type contradicts
-            `renamed` or `dropped`.
+    `defaults` are those of fields of an Arrow struct, by name; `renamed` and `dropped` are as in `Rules`. Raises
+    `InvalidRequestError` if elements can't have the type, a default doesn't fit its field, or the type contradicts
+    `renamed` or `dropped`.
     """
     defaults, renamed = defaults or {}, renamed or {}
     if isinstance(type, Serializer):
