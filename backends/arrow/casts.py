@@ -32,11 +32,9 @@ _INDEX_INTO_NOTHING = "out of bounds: 0 (should be in [0, -1])"
 def check_memory(array: pa.Array) -> None:
     """Check that the lengths, offsets and indices in an array refer only to its own memory.
 
-    Text may be any bytes, as in Spark, except next to Arrow's extension types, which have no view as bytes. An index into
-    an empty dictionary may be 0, which Arrow itself writes inside a struct that is null.
-
-    Raises:
-        pa.ArrowInvalid: They refer to other memory.
+    Text may be any bytes, as in Spark, except next to Arrow's extension types, which have no view as bytes. An index
+    into an empty dictionary may be 0, which Arrow itself writes inside a struct that is null. Raises `pa.ArrowInvalid`
+    if they refer to other memory.
     """
     try:
         array.validate(full=True)
@@ -124,9 +122,8 @@ class IncompatibleValueError(Exception):
 def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Cast an array to the wanted type; returns the same array if that is its type.
 
-    Raises:
-        IncompatibleValueError: The array's type has another meaning, a value would change, or a value inside is
-            null and must not be.
+    Raises `IncompatibleValueError` if the array's type has another meaning, a value would change, or a value inside is
+    null and must not be.
     """
     return _without_missing(array if array.type.equals(wanted) else _cast(array, wanted))
 
@@ -154,8 +151,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """Cast rows to the wanted schema; returns the same batch if that is its schema.
 
-    Raises:
-        IncompatibleValueError: The rows have other columns, or a column can't be cast.
+    Raises `IncompatibleValueError` if the rows have other columns, or a column can't be cast.
     """
     is_same = batch.schema.equals(wanted)
     if is_same and all(field.nullable and not has_required(field.type) for field in wanted):

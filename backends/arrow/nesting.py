@@ -175,10 +175,8 @@ def conform(array: pa.Array, type: pa.DataType) -> pa.Array:
     """Cast an array to a type of the same shape: only the innermost values are cast, without loss.
 
     Names and nullability of fields become those of the type, also if there are nulls. Use it in place of Arrow's casts,
-    which check fields below a null struct, and fail for slices of lists whose items have no type.
-
-    Raises:
-        pa.ArrowException: A value can't be cast.
+    which check fields below a null struct, and fail for slices of lists whose items have no type. Raises
+    `pa.ArrowException` if a value can't be cast.
     """
     if array.type.equals(type):
         return array

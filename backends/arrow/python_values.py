@@ -32,8 +32,7 @@ Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | I
 def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
     """Check each value and everything inside it. None is allowed: it may be inside an element.
 
-    Raises:
-        IncompatibleValueError: A value would change in the conversion to the wanted type.
+    Raises `IncompatibleValueError` if a value would change in the conversion to the wanted type.
     """
     present = [value for value in values if value is not None]
     if isinstance(wanted, pa.BaseExtensionType):
@@ -97,8 +96,7 @@ def scalar_of(value: Any, element_type: pa.DataType) -> pa.Scalar:
 def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     """Convert elements to arrays, without a copy if they are Arrow data of that type.
 
-    Raises:
-        IncompatibleValueError: An element is missing (None), or can't be converted without loss.
+    Raises `IncompatibleValueError` if an element is missing (None), or can't be converted without loss.
     """
     chunks = _arrays(values, element_type)
     if any(_has_null(chunk) for chunk in chunks):
@@ -248,8 +246,7 @@ def no_object_error(place: str, type: pa.DataType, reason: str) -> InvalidReques
 def named_conversion(place: str, type: pa.DataType) -> Iterator[None]:
     """Convert values between Arrow and Python inside; a failure becomes one error that names the values' place.
 
-    Raises:
-        InvalidRequestError: A value has no object.
+    Raises `InvalidRequestError` if a value has no object.
     """
     try:
         yield

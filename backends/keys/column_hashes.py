@@ -47,8 +47,8 @@ class HashFunction:
 def hash_columns(columns: Sequence[pa.Array], function: HashFunction, seed: np.generic) -> Hashes:
     """Hash the key in each row; the hashes have the type of `seed`.
 
-    Raises:
-        InvalidRequestError: There are no columns, they differ in length, or Spark doesn't hash a column's type by value.
+    Raises `InvalidRequestError` if there are no columns, they differ in length, or Spark doesn't hash a column's type
+    by value.
     """
     if len({len(column) for column in columns}) != 1:
         raise InvalidRequestError("a key must have one or more columns of equal length")

@@ -86,8 +86,7 @@ def default_max_parallelism(parallelism: int) -> int:
 def check_parallelism(max_parallelism: int, parallelism: int) -> None:
     """Reject numbers that are out of bounds: 1 <= parallelism <= max_parallelism <= 32768.
 
-    Raises:
-        InvalidRequestError: A number is out of bounds.
+    Raises `InvalidRequestError` if a number is out of bounds.
     """
     if not 1 <= max_parallelism <= MAX_PARALLELISM:
         message = f"max parallelism {max_parallelism} is not between 1 and {MAX_PARALLELISM}"
@@ -123,8 +122,7 @@ def key_group_range(max_parallelism: int, parallelism: int, operator_index: int)
 def operator_index_for_key_group(max_parallelism: int, parallelism: int, key_group: int) -> int:
     """Return the subtask that owns a key group: the inverse of `key_group_range`.
 
-    Raises:
-        InvalidRequestError: An argument is outside its bounds.
+    Raises `InvalidRequestError` if an argument is outside its bounds.
     """
     check_parallelism(max_parallelism, parallelism)
     if not 0 <= key_group < max_parallelism:
@@ -163,8 +161,7 @@ def flink_key_groups(
 ) -> npt.NDArray[np.int64]:
     """Return Flink's key groups of keys with these Java hash codes.
 
-    Raises:
-        InvalidRequestError: `max_parallelism` is not between 1 and 32768.
+    Raises `InvalidRequestError` if `max_parallelism` is not between 1 and 32768.
     """
     check_parallelism(max_parallelism, 1)
     return flink_murmur(hash_codes) % max_parallelism

@@ -149,8 +149,7 @@ class CurrentKeyView(Generic[_Page, _Columns]):
     def flush(self) -> None:
         """Write back changes, and forget values that were read.
 
-        Raises:
-            InvalidRequestError: A value that was given to the state is of another type.
+        Raises `InvalidRequestError` if a value that was given to the state is of another type.
         """
         pages = list(self._pages.values())
         self.discard()

@@ -149,8 +149,7 @@ class ProcessorRun:
 def open_state(backend: KeyedStateBackend, declared: Declaration) -> StoredState:
     """Return the backend's state for a variable. Values are structs, so their fields are columns.
 
-    Raises:
-        StateMigrationError: Stored state can't be converted to the declared type.
+    Raises `StateMigrationError` if stored state can't be converted to the declared type.
     """
     name, ttl = declared.name, None
     if declared.ttl_ms is not None:

@@ -256,8 +256,7 @@ _SIMPLE: dict[type[spark.DataType], tuple[type[ValueType], pa.DataType]] = {
 def value_type(kind: spark.DataType) -> ValueType:
     """Return the class that converts values of a Spark type.
 
-    Raises:
-        InvalidRequestError: State and output can't have the type, or a struct has two fields of the same name.
+    Raises `InvalidRequestError` if state and output can't have the type, or a struct has two fields of the same name.
     """
     if isinstance(kind, spark.StructType):
         return struct_type(kind)
