@@ -213,12 +213,7 @@ class ValueStateDescriptor(_StateDescriptor):
     """
 
     def __init__(
-        self,
-        name: str,
-        type: ElementType,
-        *,
-        default: Any = None,
-        **options: Unpack[StateOptions],
+        self, name: str, type: ElementType, *, default: Any = None, **options: Unpack[StateOptions]
     ) -> None:
         super().__init__(name, type, **options)
         self.default = default

@@ -100,9 +100,7 @@ def is_valid_text(text: str) -> bool:
     return True
 
 
-def _each(
-    fits: Callable[[Any, pa.DataType], bool],
-) -> Callable[[list[Any], pa.DataType], bool]:
+def _each(fits: Callable[[Any, pa.DataType], bool]) -> Callable[[list[Any], pa.DataType], bool]:
     return lambda values, wanted: all(fits(value, wanted) for value in values)
 
 

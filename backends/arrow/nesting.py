@@ -86,10 +86,7 @@ def types_in(type: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def mapped_type(
-    type: pa.DataType,
-    change: Callable[[pa.DataType], pa.DataType],
-    *,
-    may_be_null: bool = False,
+    type: pa.DataType, change: Callable[[pa.DataType], pa.DataType], *, may_be_null: bool = False
 ) -> pa.DataType:
     """Replace each innermost type inside a type.
 

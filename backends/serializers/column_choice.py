@@ -26,11 +26,7 @@ from holdfast.backends.serializers.columns import (
     PlainColumn,
     type_of_values,
 )
-from holdfast.backends.serializers.struct_columns import (
-    ClassColumn,
-    TupleColumn,
-    TypedDictColumn,
-)
+from holdfast.backends.serializers.struct_columns import ClassColumn, TupleColumn, TypedDictColumn
 from holdfast.backends.serializers.type_forms import CLASSES
 
 _Outer = tuple[Any, ...]

@@ -13,12 +13,7 @@ from msgspec import inspect
 
 from holdfast.errors import InvalidRequestError
 
-CLASSES = (
-    inspect.StructType,
-    inspect.DataclassType,
-    inspect.NamedTupleType,
-    inspect.TypedDictType,
-)
+CLASSES = (inspect.StructType, inspect.DataclassType, inspect.NamedTupleType, inspect.TypedDictType)
 """The descriptions that msgspec has for classes with fields."""
 
 _LEFT_OUT = {"cls", "fields", "extra_json_schema", "extra"}

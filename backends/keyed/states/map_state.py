@@ -72,11 +72,7 @@ class MapColumns:
         return take_arrow(values, entries.codes)
 
     def put(
-        self,
-        keys: Keys,
-        map_keys: Elements,
-        values: Elements,
-        indices: npt.ArrayLike | None = None,
+        self, keys: Keys, map_keys: Elements, values: Elements, indices: npt.ArrayLike | None = None
     ) -> None:
         """Set the value of each entry. If several rows are for the same entry, the last one wins."""
         entries = self._entries(keys, indices, self.key_form.encode(map_keys))

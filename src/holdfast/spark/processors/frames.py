@@ -144,9 +144,7 @@ class Output:
         self._arrow = pa.schema(list(struct_type(schema).arrow))
         self._converters = [
             _create_converter_from_pandas(
-                field.dataType,
-                timezone=settings.time_zone,
-                error_on_duplicated_field_names=False,
+                field.dataType, timezone=settings.time_zone, error_on_duplicated_field_names=False
             )
             for field in schema.fields
         ]

@@ -278,19 +278,11 @@ class ProcessorHandle(StatefulProcessorHandle):
         self.variables: dict[str, Variable] = {}
 
     def getValueState(  # Spark's names
-        self,
-        stateName: str,
-        schema: Schema,
-        ttlDurationMs: int | None = None,
+        self, stateName: str, schema: Schema, ttlDurationMs: int | None = None
     ) -> Any:
         return self._declare("value", stateName, schema, ttlDurationMs)
 
-    def getListState(
-        self,
-        stateName: str,
-        schema: Schema,
-        ttlDurationMs: int | None = None,
-    ) -> Any:
+    def getListState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> Any:
         return self._declare("list", stateName, schema, ttlDurationMs)
 
     def getMapState(
