@@ -125,10 +125,8 @@ def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     Raises `IncompatibleValueError` if the array's type has another meaning, a value would change, or a value inside is
     null and must not be.
     """
-    return _without_missing(array if array.type.equals(wanted) else _cast(array, wanted))
-
-
-def _without_missing(array: pa.Array) -> pa.Array:
+    if not array.type.equals(wanted):
+        array = _cast(array, wanted)
     name = missing_field(array)
     if name:
         raise IncompatibleValueError(f"field {name!r} must not be None")
@@ -175,7 +173,8 @@ def _is_same_kind(actual: pa.DataType, wanted: pa.DataType) -> bool:
     if types.is_null(actual):
         return True
     if _has_same_nesting(actual, wanted):
-        return all(map(_is_same_kind, _types_of(actual), _types_of(wanted)))
+        pairs = zip(fields_of(actual), fields_of(wanted), strict=True)
+        return all(_is_same_kind(inner.type, other.type) for inner, other in pairs)
     if types.is_timestamp(actual) and types.is_timestamp(wanted):
         return (actual.tz is None) == (wanted.tz is None)
     widens = types.is_integer(actual) and types.is_floating(wanted)
@@ -208,10 +207,6 @@ def _is_held_by_spark(actual: pa.DataType, wanted: pa.DataType) -> bool:
 def _value_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type of a dictionary's values; any other type itself."""
     return data_type.value_type if types.is_dictionary(data_type) else data_type
-
-
-def _types_of(data_type: pa.DataType) -> list[pa.DataType]:
-    return [field.type for field in fields_of(data_type)]
 
 
 _KINDS = (

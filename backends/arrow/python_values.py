@@ -44,7 +44,11 @@ def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
     elif pa.types.is_struct(wanted):
         _check_structs(present, list(wanted))
     elif pa.types.is_map(wanted):
-        pairs = [pair for mapping in present for pair in _pairs(mapping)]
+        pairs = [
+            pair
+            for entries in present
+            for pair in (entries.items() if isinstance(entries, Mapping) else entries)
+        ]
         check_values([key for key, _ in pairs], wanted.key_type)
         _check_field([item for _, item in pairs], wanted.item_field)
     elif is_list(wanted) or is_list_view(wanted):
@@ -81,10 +85,6 @@ def _field_of(value: Any, name: str, index: int) -> Any:
     if isinstance(value, Mapping):
         return value.get(name)
     return value[index] if isinstance(value, Sequence) and index < len(value) else None
-
-
-def _pairs(mapping: Any) -> Iterable[tuple[Any, Any]]:
-    return mapping.items() if isinstance(mapping, Mapping) else mapping
 
 
 def scalar_of(value: Any, element_type: pa.DataType) -> pa.Scalar:

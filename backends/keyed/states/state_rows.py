@@ -55,8 +55,9 @@ class CheckedRows:
         """Check that keys belong to this subtask, and that they and their namespaces have the types of the state's."""
         keys.check(self._key_groups)
         if len(keys.columns) != len(self._fields):
+            names = ", ".join(map(repr, self.table.spec.namespace.names)) or "no column"
             raise InvalidRequestError(
-                f"state {self.name!r} has namespaces of {_names(self.table.spec.namespace)}, and the keys "
+                f"state {self.name!r} has namespaces of {names}, and the keys "
                 f"have {len(keys.columns) - keys.width} namespace columns; use `in_namespaces` for states "
                 "with namespaces, and `keys` for states without"
             )
@@ -163,10 +164,6 @@ class ValueRows(CheckedRows):
         """Write a row for each identity, with one operation or one for each row. DELETE ignores the value."""
         if len(identities):
             self.table.write(identities.identities, self.form.columns_of(values), operation)
-
-
-def _names(fields: Sequence[pa.Field]) -> str:
-    return ", ".join(repr(field.name) for field in fields) or "no column"
 
 
 class StateColumns:

@@ -68,12 +68,7 @@ class DeclaredVariables:
 
 
 class DeclarationRecorder:
-    """Checks and records the declarations of a processor.
-
-    Args:
-        time_mode: The query's time mode, in lower case.
-        parse: Parses a schema.
-    """
+    """Checks and records the declarations of a processor."""
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
         self._time_mode = time_mode
@@ -92,10 +87,8 @@ class DeclarationRecorder:
     ) -> Declaration:
         """Record a variable.
 
-        Raises:
-            StatefulProcessorError: Spark refuses the declaration, too.
-            TypeError: The name is not a string, or the time to live is not an integer.
-            InvalidRequestError: The keys of a map have a collation.
+        Raises `StatefulProcessorError` if Spark refuses the declaration, too; `TypeError` for a name that is not a string,
+        or a time to live that is not an integer; `InvalidRequestError` if the keys of a map have a collation.
         """
         action = f"initializing {kind} state"
         parsed_key = None if key_schema is None else self._parse_struct(key_schema)

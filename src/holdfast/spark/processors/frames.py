@@ -63,13 +63,7 @@ _BLOCK = 1 << 16
 
 
 class Input:
-    """Frames of pandas, cut as Spark cuts them.
-
-    Args:
-        table: The rows.
-        by_call: The rows of each call.
-        settings: Settings of the conversion.
-    """
+    """Frames of pandas, cut as Spark cuts them."""
 
     def __init__(self, table: pa.Table, by_call: CallRows, settings: InputSettings) -> None:
         self._parts = table.to_batches()
@@ -132,12 +126,7 @@ _BATCH_ROWS = 1 << 13
 
 
 class Output:
-    """Converts frames of pandas to batches of the output schema.
-
-    Args:
-        schema: The output schema.
-        settings: Settings of the conversion.
-    """
+    """Converts frames of pandas to batches of the output schema."""
 
     def __init__(self, schema: StructType, settings: InputSettings) -> None:
         self._names = schema.names

@@ -92,10 +92,8 @@ class StateVariable:
     def _row(self, rows: Structs, given: Iterable[Any], action: str) -> _Values:
         """Convert a value that a processor gives to a tuple of all fields.
 
-        Raises:
-            TypeError: The value is not a row.
-            StatefulProcessorError: It has another number of fields than the schema.
-            InvalidRequestError: A field has another type than in the schema.
+        Raises `TypeError` if it is not a row, `StatefulProcessorError` if it has another number of fields than the schema,
+        and `InvalidRequestError` if a field has another type.
         """
         if type(given) is not tuple:
             if isinstance(given, str | bytes | Mapping):

@@ -46,6 +46,8 @@ class ProcessorRun:
         expired_timers
         close
 
+    Raises `StateMigrationError` if stored state can't be converted to the declared type.
+
     Args:
         processor: A copy for this run.
         backend: The states, at the time of the batch.
@@ -55,9 +57,6 @@ class ProcessorRun:
         batch_time: The time of the batch, milliseconds since 1970.
         watermark: The watermark of the batch, likewise.
         key_values: Converts a key column to Python objects, as rows have them.
-
-    Raises:
-        StateMigrationError: Stored state can't be converted to the declared type.
     """
 
     def __init__(
@@ -96,12 +95,7 @@ class ProcessorRun:
         self._progress.handle_state = "INITIALIZED"
 
     def keys(self, keys: Keys, order: Order | None = None) -> Iterator[tuple[Any, ...]]:
-        """Yield each key as processors see it, current until the next one is requested; then write back changes.
-
-        Args:
-            keys: The keys of the batch.
-            order: The indices of keys in the order of calls; None for that of `keys`.
-        """
+        """Yield each key as processors see it, current until the next one is requested; then write back changes."""
         yield from self._loop.keys(keys, order)
         self._loop.end()
 
@@ -191,14 +185,8 @@ def record_declarations(
 ) -> tuple[DeclaredVariables, dict[str, StructType]]:
     """Run a processor's `init` and `close` on the driver, and return what it declares and the schemas by their text.
 
-    Args:
-        processor: A copy for this run.
-        time_mode: The time mode of the query.
-        parse: Parses schemas; None for the classic session of this process.
-
-    Raises:
-        StatefulProcessorError: Spark refuses a declaration, too.
-        InvalidRequestError: State can't have a type that is declared.
+    The processor must be a copy. Raises `StatefulProcessorError` if Spark refuses a declaration, too, and
+    `InvalidRequestError` if state can't have a type that is declared.
     """
     parse = parse or SchemaParser()
     recorder = DeclarationRecorder(time_mode, parse)

@@ -87,11 +87,7 @@ class ProcessorTester:
                 run.initial_state(_parts(key), [state])
 
     def test(self, key: Any, input: list[Row]) -> list[Row]:
-        """Process rows of a key; timers don't fire.
-
-        Returns:
-            The rows that the processor returns.
-        """
+        """Process rows of a key, and return those of the processor; timers don't fire."""
         self._uses_pandas = False
         rows = input
         if self._mode == "eventtime" and self._event_time is not None:
@@ -261,6 +257,13 @@ class ProcessorTester:
                 errorClass="UNSUPPORTED_OPERATION",
                 messageParameters={"operation": f"{operation} with TimeMode other than {mode}"},
             )
+
+
+def _check_forward(clock: str, current_ms: int, provided_ms: int) -> None:
+    if provided_ms <= current_ms:
+        raise IllegalArgumentException(
+            f"{clock} must move forward. Current: {current_ms} ms, provided: {provided_ms} ms."
+        )
 
 
 def _parts(key: Any) -> tuple[Any, ...]:

@@ -90,13 +90,7 @@ class InputSettings:
 
 
 class Input:
-    """Rows of Spark, by call.
-
-    Args:
-        table: The rows.
-        by_call: The rows of each call.
-        settings: Settings of the conversion.
-    """
+    """Rows of Spark, by call."""
 
     def __init__(self, table: pa.Table, by_call: CallRows, settings: InputSettings) -> None:
         self._parts = table.to_batches()
@@ -149,12 +143,7 @@ def in_zone(column: pa.Array | pa.ChunkedArray, zone: str) -> pa.Array | pa.Chun
 
 
 class Output:
-    """Converts rows of Spark to batches of the output schema; fields are found by their names.
-
-    Args:
-        schema: The output schema.
-        settings: Settings of the conversion; frames need them.
-    """
+    """Converts rows of Spark to batches of the output schema; fields are found by their names."""
 
     def __init__(self, schema: StructType, settings: InputSettings) -> None:  # noqa: ARG002  # frames need them
         self._names = schema.names
