@@ -104,12 +104,12 @@ def _each(fits: Callable[[Any, pa.DataType], bool]) -> Callable[[list[Any], pa.D
     return lambda values, wanted: all(fits(value, wanted) for value in values)
 
 
-_are_bytes = _each(lambda value, _: isinstance(value, BYTES))
-_are_dates = _each(
+_all_bytes = _each(lambda value, _: isinstance(value, BYTES))
+_all_dates = _each(
     lambda value, _: isinstance(value, dt.date) and not isinstance(value, dt.datetime)
 )
-_are_integers = _each(lambda value, _: not isinstance(value, str | bytes) and int(value) == value)
-_are_texts = _each(lambda value, _: isinstance(value, str))
+_all_integers = _each(lambda value, _: not isinstance(value, str | bytes) and int(value) == value)
+_all_texts = _each(lambda value, _: isinstance(value, str))
 
 
 def _fit_narrow_floats(values: list[Any], wanted: pa.DataType) -> bool:
@@ -240,15 +240,15 @@ def _has_nanoseconds(type_: pa.DataType) -> bool:
 
 LEAF_RULES = (
     LeafRule(types.is_boolean, quick=lambda _: QuickType(bool)),
-    LeafRule(types.is_integer, _are_integers, _quick_integer),
+    LeafRule(types.is_integer, _all_integers, _quick_integer),
     LeafRule(types.is_float64, quick=_quick_float),
     LeafRule(types.is_floating, _fit_narrow_floats, _quick_float),
     LeafRule(types.is_decimal, quick=_quick_decimal),
-    LeafRule(is_text, _are_texts, lambda _: QuickType(str)),
-    LeafRule(is_bytes, _are_bytes, lambda _: QuickType(bytes)),
-    LeafRule(types.is_fixed_size_binary, _are_bytes),
-    LeafRule(types.is_date32, _are_dates, lambda _: QuickType(dt.date)),
-    LeafRule(types.is_date, _are_dates),
+    LeafRule(is_text, _all_texts, lambda _: QuickType(str)),
+    LeafRule(is_bytes, _all_bytes, lambda _: QuickType(bytes)),
+    LeafRule(types.is_fixed_size_binary, _all_bytes),
+    LeafRule(types.is_date32, _all_dates, lambda _: QuickType(dt.date)),
+    LeafRule(types.is_date, _all_dates),
     LeafRule(types.is_time, _each(_fits_time), may_differ=lambda _: True),
     LeafRule(types.is_timestamp, _each(_fits_timestamp), _quick_time, _has_nanoseconds),
     LeafRule(types.is_duration, _each(_fits_duration), may_differ=_has_nanoseconds),

@@ -110,32 +110,21 @@ class ProcessorTester:
             return self._output(list(run.input_rows(_parts(key), iter([frame]))))
 
     def setProcessingTime(self, currentTimeMs: int) -> Any:
-        """Advance the processing time, and fire timers.
-
-        Returns:
-            The rows or the frame that the processor returns.
+        """Advance the processing time, fire timers, and return the rows or the frame of the processor.
 
         Raises:
             PySparkValueError: The time mode is another one.
             IllegalArgumentException: The time doesn't move forward.
         """
         self._check_mode("setProcessingTime", "ProcessingTime")
-        if currentTimeMs <= self._processing_time_ms:
-            raise IllegalArgumentException(
-                f"Processing time must move forward. Current: {self._processing_time_ms} ms, provided: "
-                f"{currentTimeMs} ms."
-            )
+        _check_forward("Processing time", self._processing_time_ms, currentTimeMs)
         self._processing_time_ms = currentTimeMs
         return self._fire()
 
     def setWatermark(self, currentWatermarkMs: int) -> Any:
         """Advance the watermark, and fire timers. Results and errors are those of `setProcessingTime`."""
         self._check_mode("setWatermark", "EventTime")
-        if currentWatermarkMs <= self._watermark_ms:
-            raise IllegalArgumentException(
-                f"Watermark must move forward. Current: {self._watermark_ms} ms, provided: "
-                f"{currentWatermarkMs} ms."
-            )
+        _check_forward("Watermark", self._watermark_ms, currentWatermarkMs)
         self._watermark_ms = currentWatermarkMs
         return self._fire()
 
