@@ -193,7 +193,7 @@ class CurrentKeyView(Generic[_Page, _Columns]):
         """Return the page of a namespace. Raises `InvalidRequestError` if the namespace is not valid for the state."""
         name = namespace
         if tuple(map(type, namespace)) != self._natives:
-            name = self._dictionary_key(namespace)
+            name = self._namespace_key(namespace)
         try:
             page = self._pages.get(name)
         except TypeError:
@@ -212,7 +212,7 @@ class CurrentKeyView(Generic[_Page, _Columns]):
             page = self._pages[name] = self._make_page(keys)
         return page
 
-    def _dictionary_key(self, namespace: Namespace) -> Namespace:
+    def _namespace_key(self, namespace: Namespace) -> Namespace:
         """Return the namespace as a dictionary's key, equal to another one exactly where Arrow's values are equal."""
         parts = []
         for scalar in self._scalars(namespace):
