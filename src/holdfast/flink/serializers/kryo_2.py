@@ -10,20 +10,21 @@ Source:
 import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from functools import partial
 from typing import Any, ClassVar
 
 from holdfast.flink.serializers.kryo import KryoGraph, Objects, Texts
+from holdfast.flink.serializers.serializer import decimal_of
 
-NANOS = 1_000_000_000
+_NANOS = 1_000_000_000
 _IMMUTABLE = "java.util.ImmutableCollections$"
-WITHOUT_NULLS = {f"{_IMMUTABLE}{name}" for name in ("List12", "ListN", "SubList", "Set12", "SetN")}
-"""Collections that refuse nulls."""
-ARRAY_LIST = "java.util.Arrays$ArrayList"
 _CONCURRENT = "java.util.concurrent."
-_COLLECTIONS = {
-    *WITHOUT_NULLS,
+ARRAY_LIST = "java.util.Arrays$ArrayList"
+SORTED_MAP = f"{_CONCURRENT}ConcurrentSkipListMap"
+"""A class of maps that Kryo 2.24 does not treat as sorted."""
+_WITHOUT_NULLS = [f"{_IMMUTABLE}{name}" for name in ("List12", "ListN", "SubList", "Set12", "SetN")]
+"""Collections that refuse nulls."""
+_COLLECTIONS = [
     "java.util.ArrayDeque",
     "java.util.ArrayList",
     "java.util.ArrayList$SubList",
@@ -43,10 +44,8 @@ _COLLECTIONS = {
         for wrapper in ("Synchronized", "Unmodifiable")
         for kind in ("Collection", "List", "RandomAccessList", "Set")
     ),
-}
-SORTED_MAP = f"{_CONCURRENT}ConcurrentSkipListMap"
-"""A class of maps that Kryo 2.24 does not treat as sorted."""
-_MAPS = {
+]
+_MAPS = [
     f"{_IMMUTABLE}Map1",
     f"{_IMMUTABLE}MapN",
     "java.util.Collections$SynchronizedMap",
@@ -58,14 +57,29 @@ _MAPS = {
     "java.util.Properties",
     f"{_CONCURRENT}ConcurrentHashMap",
     SORTED_MAP,
-}
-_EMPTY: dict[str, Any] = {
-    "java.util.Collections$EmptyList": [],
-    "java.util.Collections$EmptyMap": {},
-    "java.util.Collections$EmptySet": [],
-}
-_FLAGS = {"Z": "?", "B": "b", "S": "h", "F": "f", "D": "d"}
-"""Arrays of fixed-width numbers, by the codes of Java and `struct`."""
+]
+
+Reader = Callable[[KryoGraph], Any]
+
+
+def made_of(make: Callable[..., Any], *parts: Reader) -> Reader:
+    """Return a reader of an object that `make` makes of its parts, in the order of the bytes."""
+    return lambda graph: make(*[read(graph) for read in parts])
+
+
+def fixed(code: str) -> Reader:
+    """Return a reader of a fixed-width number by its code in `struct`."""
+    return lambda graph: graph.read_fixed(code)
+
+
+def signed(bits: int) -> Reader:
+    """Return a reader of a signed number of variable length."""
+    return lambda graph: graph.read_signed(bits)
+
+
+def _field(java_class: str) -> Reader:
+    """Return a reader of a field of a class without subclasses."""
+    return lambda graph: graph.instance(java_class, 1)
 
 
 def map_of(graph: KryoGraph, depth: int, *, is_sorted: bool = False) -> Any:
@@ -79,27 +93,14 @@ def _list_of_array(graph: KryoGraph, depth: int) -> list[Any]:
     return [graph.value(depth + 1) for _ in range(size)]
 
 
-def _array(read: Callable[[KryoGraph], Any], graph: KryoGraph, _depth: int) -> list[Any]:
+def _array(read: Reader, graph: KryoGraph, _depth: int = 0) -> list[Any]:
     """Read an array: its size plus one, and elements without their class."""
     return [read(graph) for _ in range(graph.check_size(graph.varint() - 1))]
 
 
-def _fixed_width(code: str, graph: KryoGraph) -> Any:
-    return graph.read_fixed(code)
-
-
-def _void(empty: Any, _graph: KryoGraph, _depth: int) -> Any:
-    """Return an empty collection, which has no content."""
-    return empty
-
-
-def _objects(graph: KryoGraph, depth: int) -> list[Any]:
-    return _array(lambda graph: graph.value(depth + 1), graph, depth)
-
-
-def _read_boxed(code: Callable[[KryoGraph], Any], graph: KryoGraph) -> Any:
-    """Read a nullable number, with a mark before it."""
-    return code(graph) if graph.varint() else None
+def _boxed(read: Reader) -> Reader:
+    """Return a reader of a nullable number, with a mark before it."""
+    return lambda graph: read(graph) if graph.varint() else None
 
 
 def _fields(count: int, graph: KryoGraph, depth: int) -> list[Any]:
@@ -117,32 +118,17 @@ def _bits(graph: KryoGraph, _depth: int) -> list[int]:
     ]
 
 
-def big_decimal(graph: KryoGraph) -> str:
-    """Read a decimal number."""
-    value = graph.big_integer()
-    digits = tuple(map(int, str(abs(value))))
-    return str(Decimal((int(value < 0), digits, -graph.integer())))
-
-
-def millis(graph: KryoGraph) -> str:
-    """Read a time in milliseconds."""
-    return (
-        datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=graph.read_signed(64))
-    ).isoformat()
-
-
-def sql_timestamp(graph: KryoGraph) -> str:
-    """Read a time of milliseconds, followed by the nanoseconds of the second."""
-    return instant_text(graph.read_signed(64) // 1000, graph.varint())
+def _millis_text(millis: int) -> str:
+    return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=millis)).isoformat()
 
 
 def instant_text(seconds: int, nanos: int) -> str:
     """Format a time in UTC."""
     time = datetime.fromtimestamp(0, UTC) + timedelta(seconds=seconds)
-    return f"{time:%Y-%m-%dT%H:%M:%S}{fraction(nanos)}+00:00"
+    return f"{time:%Y-%m-%dT%H:%M:%S}{_fraction(nanos)}+00:00"
 
 
-def fraction(nanos: int) -> str:
+def _fraction(nanos: int) -> str:
     """Format nanoseconds as decimal digits with a point, or as an empty string."""
     return f".{nanos:09}" if nanos else ""
 
@@ -150,9 +136,9 @@ def fraction(nanos: int) -> str:
 def duration_text(seconds: int, nanos: int) -> str:
     """Format a duration; nanoseconds are added to the second below."""
     whole = seconds + (1 if seconds < 0 and nanos else 0)
-    nanos = NANOS - nanos if seconds < 0 and nanos else nanos
+    nanos = _NANOS - nanos if seconds < 0 and nanos else nanos
     sign = "-" if seconds < 0 else ""
-    return f"PT{sign}{abs(whole)}{fraction(nanos).rstrip('0')}S"
+    return f"PT{sign}{abs(whole)}{_fraction(nanos).rstrip('0')}S"
 
 
 def offset_text(seconds: int) -> str:
@@ -165,110 +151,84 @@ def offset_text(seconds: int) -> str:
 
 def time_text(hour: int, minute: int, second: int, nanos: int) -> str:
     """Format a time of day."""
-    return f"{hour:02}:{minute:02}:{second:02}{fraction(nanos)}"
+    return f"{hour:02}:{minute:02}:{second:02}{_fraction(nanos)}"
 
 
-def uuid_of(high: int, low: int) -> str:
+def uuid_text(high: int, low: int) -> str:
     """Format the UUID of two 64-bit numbers."""
     mask = (1 << 64) - 1
     return str(uuid.UUID(int=(high & mask) << 64 | low & mask))
 
 
-def _field(java_class: str, graph: KryoGraph) -> Any:
-    """Read a field of a class without subclasses."""
-    return graph.instance(java_class, 1)
-
-
-def _instant(graph: KryoGraph) -> str:
-    nanos, seconds = graph.integer(), graph.integer()
-    return instant_text(seconds, nanos)
-
-
-def _duration(graph: KryoGraph) -> str:
-    nanos, seconds = graph.integer(), graph.integer()
-    return duration_text(seconds, nanos)
-
-
-def _local_date(graph: KryoGraph) -> str:
-    day, month, year = graph.read_fixed("h"), graph.read_fixed("h"), graph.integer()
-    return date(year, month, day).isoformat()
-
-
-def _local_time(graph: KryoGraph) -> str:
-    hour, minute, nanos, second = (
-        graph.read_fixed("b"),
-        graph.read_fixed("b"),
-        graph.integer(),
-        graph.read_fixed("b"),
-    )
-    return time_text(hour, minute, second, nanos)
-
-
-def _local_date_time(graph: KryoGraph) -> str:
-    return f"{_field('java.time.LocalDate', graph)}T{_field('java.time.LocalTime', graph)}"
-
-
-def _offset_date_time(graph: KryoGraph) -> str:
-    return f"{_field('java.time.LocalDateTime', graph)}{_field('java.time.ZoneOffset', graph)}"
-
-
-def _zoned_date_time(graph: KryoGraph) -> str:
-    time, _, zone = (
-        _field("java.time.LocalDateTime", graph),
-        _field("java.time.ZoneOffset", graph),
-        graph.value(1),
-    )
-    return f"{time}[{zone}]"
-
-
-def _period(graph: KryoGraph) -> str:
-    days, months, years = graph.integer(), graph.integer(), graph.integer()
-    return f"P{years}Y{months}M{days}D"
-
-
-def _month_day(graph: KryoGraph) -> str:
-    day, month = graph.integer(), graph.integer()
-    return f"--{month:02}-{day:02}"
-
-
-def _year_month(graph: KryoGraph) -> str:
-    month, year = graph.integer(), graph.integer()
-    return f"{year:04}-{month:02}"
+_MILLIS = made_of(_millis_text, signed(64))
+_INTEGER, _BYTE, _SHORT = KryoGraph.integer, fixed("b"), fixed("h")
 
 
 class Kryo2Graph(KryoGraph):
     """A reader of a value of Kryo 2.24 with everything in it."""
 
     TEXTS: ClassVar[Texts] = {
-        "java.lang.StringBuffer": KryoGraph.text,
-        "java.lang.StringBuilder": KryoGraph.text,
-        "java.math.BigDecimal": big_decimal,
-        "java.math.BigInteger": lambda graph: str(graph.big_integer()),
-        "java.net.URI": KryoGraph.text,
-        "java.sql.Date": millis,
-        "java.sql.Time": millis,
-        "java.sql.Timestamp": sql_timestamp,
-        "java.time.Duration": _duration,
-        "java.time.Instant": _instant,
-        "java.time.LocalDate": _local_date,
-        "java.time.LocalDateTime": _local_date_time,
-        "java.time.LocalTime": _local_time,
-        "java.time.MonthDay": _month_day,
-        "java.time.OffsetDateTime": _offset_date_time,
-        "java.time.Period": _period,
-        "java.time.YearMonth": _year_month,
-        "java.time.ZoneOffset": lambda graph: offset_text(graph.integer()),
+        **dict.fromkeys(
+            (
+                "java.lang.StringBuffer",
+                "java.lang.StringBuilder",
+                "java.net.URI",
+                "java.util.Currency",
+                "java.util.regex.Pattern",
+                "sun.util.calendar.ZoneInfo",
+            ),
+            KryoGraph.text,
+        ),
+        **dict.fromkeys(("java.sql.Date", "java.sql.Time", "java.util.Date"), _MILLIS),
+        "java.math.BigDecimal": made_of(
+            lambda unscaled, scale: str(decimal_of(unscaled, scale)),
+            KryoGraph.big_integer,
+            _INTEGER,
+        ),
+        "java.math.BigInteger": made_of(str, KryoGraph.big_integer),
+        "java.sql.Timestamp": made_of(
+            lambda millis, nanos: instant_text(millis // 1000, nanos), signed(64), KryoGraph.varint
+        ),
+        "java.time.Duration": made_of(
+            lambda nanos, seconds: duration_text(seconds, nanos), _INTEGER, _INTEGER
+        ),
+        "java.time.Instant": made_of(
+            lambda nanos, seconds: instant_text(seconds, nanos), _INTEGER, _INTEGER
+        ),
+        "java.time.LocalDate": made_of(
+            lambda day, month, year: date(year, month, day).isoformat(), _SHORT, _SHORT, _INTEGER
+        ),
+        "java.time.LocalDateTime": made_of(
+            "{}T{}".format, _field("java.time.LocalDate"), _field("java.time.LocalTime")
+        ),
+        "java.time.LocalTime": made_of(
+            lambda hour, minute, nanos, second: time_text(hour, minute, second, nanos),
+            _BYTE,
+            _BYTE,
+            _INTEGER,
+            _BYTE,
+        ),
+        "java.time.MonthDay": made_of("--{1:02}-{0:02}".format, _INTEGER, _INTEGER),
+        "java.time.OffsetDateTime": made_of(
+            "{}{}".format, _field("java.time.LocalDateTime"), _field("java.time.ZoneOffset")
+        ),
+        "java.time.Period": made_of("P{2}Y{1}M{0}D".format, _INTEGER, _INTEGER, _INTEGER),
+        "java.time.YearMonth": made_of("{1:04}-{0:02}".format, _INTEGER, _INTEGER),
+        "java.time.ZoneOffset": made_of(offset_text, _INTEGER),
         "java.time.ZoneRegion": lambda graph: graph.text_or_null(1),
-        "java.time.ZonedDateTime": _zoned_date_time,
-        "java.util.Currency": KryoGraph.text,
-        "java.util.Date": millis,
-        "java.util.UUID": lambda graph: uuid_of(graph.integer(), graph.integer()),
-        "java.util.regex.Pattern": KryoGraph.text,
-        "sun.util.calendar.ZoneInfo": KryoGraph.text,
+        "java.time.ZonedDateTime": made_of(
+            "{0}[{2}]".format,
+            _field("java.time.LocalDateTime"),
+            _field("java.time.ZoneOffset"),
+            lambda graph: graph.value(1),
+        ),
+        "java.util.UUID": made_of(uuid_text, _INTEGER, _INTEGER),
     }
     OBJECTS: ClassVar[Objects] = {
         **dict.fromkeys(_COLLECTIONS, lambda graph, depth: graph.elements(depth)),
-        **dict.fromkeys(WITHOUT_NULLS, lambda graph, depth: graph.elements(depth, has_nulls=False)),
+        **dict.fromkeys(
+            _WITHOUT_NULLS, lambda graph, depth: graph.elements(depth, has_nulls=False)
+        ),
         **dict.fromkeys(
             ("java.util.PriorityQueue", "java.util.TreeSet"),
             lambda graph, depth: graph.elements(depth, is_sorted=True),
@@ -276,39 +236,49 @@ class Kryo2Graph(KryoGraph):
         ARRAY_LIST: _list_of_array,
         **dict.fromkeys(_MAPS, map_of),
         "java.util.TreeMap": partial(map_of, is_sorted=True),
-        **{name: partial(_void, empty) for name, empty in _EMPTY.items()},
+        **dict.fromkeys(
+            ("java.util.Collections$EmptyList", "java.util.Collections$EmptySet"),
+            lambda _graph, _depth: [],
+        ),
+        "java.util.Collections$EmptyMap": lambda _graph, _depth: {},
         **dict.fromkeys(
             ("java.util.Collections$SingletonList", "java.util.Collections$SingletonSet"),
             lambda graph, depth: [graph.value(depth + 1)],
         ),
         "java.util.Collections$SingletonMap": lambda graph, depth: graph.pairs(1, depth),
         "java.util.Optional": lambda graph, depth: graph.value(depth + 1),
-        "java.util.AbstractMap$SimpleEntry": partial(_fields, 2),
-        "java.util.AbstractMap$SimpleImmutableEntry": partial(_fields, 2),
+        **dict.fromkeys(
+            ("java.util.AbstractMap$SimpleEntry", "java.util.AbstractMap$SimpleImmutableEntry"),
+            partial(_fields, 2),
+        ),
         **{
             f"org.apache.flink.api.java.tuple.Tuple{count}": partial(_fields, count)
             for count in range(1, 26)
         },
         "java.util.BitSet": _bits,
-        "java.util.concurrent.atomic.AtomicBoolean": lambda graph, _depth: bool(graph.integer()),
-        "java.util.concurrent.atomic.AtomicInteger": lambda graph, _depth: graph.integer(),
-        "java.util.concurrent.atomic.AtomicLong": lambda graph, _depth: graph.integer(),
-        "java.time.Year": lambda graph, _depth: graph.integer(),
-        "[Ljava.lang.Object;": _objects,
+        f"{_CONCURRENT}atomic.AtomicBoolean": lambda graph, _depth: bool(graph.integer()),
+        **dict.fromkeys(
+            (
+                f"{_CONCURRENT}atomic.AtomicInteger",
+                f"{_CONCURRENT}atomic.AtomicLong",
+                "java.time.Year",
+            ),
+            lambda graph, _depth: graph.integer(),
+        ),
+        "[Ljava.lang.Object;": lambda graph, depth: _array(
+            lambda graph: graph.value(depth + 1), graph
+        ),
         "[Ljava.lang.String;": lambda graph, depth: _array(
-            lambda graph: graph.text_or_null(depth + 1), graph, depth
+            lambda graph: graph.text_or_null(depth + 1), graph
         ),
         **dict.fromkeys(
-            ("[Ljava.lang.Integer;", "[Ljava.lang.Long;"),
-            partial(_array, partial(_read_boxed, KryoGraph.integer)),
+            ("[Ljava.lang.Integer;", "[Ljava.lang.Long;"), partial(_array, _boxed(_INTEGER))
         ),
-        "[Ljava.lang.Double;": partial(
-            _array, partial(_read_boxed, lambda graph: graph.read_fixed("d"))
-        ),
-        **dict.fromkeys(("[I", "[J"), partial(_array, KryoGraph.integer)),
+        "[Ljava.lang.Double;": partial(_array, _boxed(fixed("d"))),
+        **dict.fromkeys(("[I", "[J"), partial(_array, _INTEGER)),
         "[C": partial(_array, KryoGraph.character),
         **{
-            f"[{name}": partial(_array, partial(_fixed_width, code))
-            for name, code in _FLAGS.items()
+            f"[{java}": partial(_array, fixed(code))
+            for java, code in {"Z": "?", "B": "b", "S": "h", "F": "f", "D": "d"}.items()
         },
     }

@@ -21,18 +21,17 @@ from holdfast.flink.serializers.kryo_2 import (
     SORTED_MAP,
     Kryo2Graph,
     duration_text,
+    fixed,
     instant_text,
+    made_of,
     map_of,
     offset_text,
+    signed,
     time_text,
-    uuid_of,
+    uuid_text,
 )
 
 _WHOLE_OFFSET, _QUARTER_S = 127, 900
-
-
-def _local_date(graph: KryoGraph) -> str:
-    return date(graph.read_signed(32), graph.read_fixed("b"), graph.read_fixed("b")).isoformat()
 
 
 def _local_time(graph: KryoGraph) -> str:
@@ -48,11 +47,6 @@ def _local_time(graph: KryoGraph) -> str:
     return time_text(*parts)
 
 
-def _local_date_time(graph: KryoGraph) -> str:
-    day = _local_date(graph)
-    return f"{day}T{_local_time(graph)}"
-
-
 def _offset(graph: KryoGraph) -> str:
     """Read an offset from UTC, in quarters of an hour if it is a multiple of them."""
     quarters = graph.read_fixed("b")
@@ -61,39 +55,11 @@ def _offset(graph: KryoGraph) -> str:
     )
 
 
-def _offset_date_time(graph: KryoGraph) -> str:
-    time = _local_date_time(graph)
-    return f"{time}{_offset(graph)}"
-
-
-def _zoned_date_time(graph: KryoGraph) -> str:
-    return f"{_local_date_time(graph)}[{graph.text()}]"
-
-
-def _period(graph: KryoGraph) -> str:
-    years, months, days = graph.read_signed(32), graph.read_signed(32), graph.read_signed(32)
-    return f"P{years}Y{months}M{days}D"
-
-
-def _month_day(graph: KryoGraph) -> str:
-    month, day = graph.read_fixed("b"), graph.read_fixed("b")
-    return f"--{month:02}-{day:02}"
-
-
-def _year_month(graph: KryoGraph) -> str:
-    year, month = graph.read_signed(32), graph.read_fixed("b")
-    return f"{year:04}-{month:02}"
-
-
-def _pattern(graph: KryoGraph) -> str | None:
-    pattern = graph.text()
-    graph.varint()  # its flags
-    return pattern
-
-
-def _locale(graph: KryoGraph) -> str:
-    """Read language, country and variant."""
-    return "_".join(part for part in [graph.text() for _ in range(3)] if part)
+_TEXT, _BYTE, _INT = KryoGraph.text, fixed("b"), signed(32)
+_LOCAL_DATE = made_of(
+    lambda year, month, day: date(year, month, day).isoformat(), _INT, _BYTE, _BYTE
+)
+_LOCAL_DATE_TIME = made_of("{}T{}".format, _LOCAL_DATE, _local_time)
 
 
 class Kryo5Graph(KryoGraph):
@@ -103,26 +69,26 @@ class Kryo5Graph(KryoGraph):
     ORDER = "<"
     TEXTS: ClassVar[Texts] = {
         **Kryo2Graph.TEXTS,
-        "java.net.URL": KryoGraph.text,
-        "java.time.Duration": lambda graph: duration_text(
-            graph.read_fixed("q"), graph.read_signed(32)
-        ),
-        "java.time.Instant": lambda graph: instant_text(
-            graph.read_signed(64), graph.read_signed(32)
-        ),
-        "java.time.LocalDate": _local_date,
-        "java.time.LocalDateTime": _local_date_time,
+        "java.net.URL": _TEXT,
+        "java.time.Duration": made_of(duration_text, fixed("q"), _INT),
+        "java.time.Instant": made_of(instant_text, signed(64), _INT),
+        "java.time.LocalDate": _LOCAL_DATE,
+        "java.time.LocalDateTime": _LOCAL_DATE_TIME,
         "java.time.LocalTime": _local_time,
-        "java.time.MonthDay": _month_day,
-        "java.time.OffsetDateTime": _offset_date_time,
-        "java.time.Period": _period,
-        "java.time.YearMonth": _year_month,
+        "java.time.MonthDay": made_of("--{:02}-{:02}".format, _BYTE, _BYTE),
+        "java.time.OffsetDateTime": made_of("{}{}".format, _LOCAL_DATE_TIME, _offset),
+        "java.time.Period": made_of("P{}Y{}M{}D".format, _INT, _INT, _INT),
+        "java.time.YearMonth": made_of("{:04}-{:02}".format, _INT, _BYTE),
         "java.time.ZoneOffset": _offset,
-        "java.time.ZoneRegion": KryoGraph.text,
-        "java.time.ZonedDateTime": _zoned_date_time,
-        "java.util.Locale": _locale,
-        "java.util.UUID": lambda graph: uuid_of(graph.read_fixed("q"), graph.read_fixed("q")),
-        "java.util.regex.Pattern": _pattern,
+        "java.time.ZoneRegion": _TEXT,
+        "java.time.ZonedDateTime": made_of("{}[{}]".format, _LOCAL_DATE_TIME, _TEXT),
+        "java.util.Locale": made_of(
+            lambda *parts: "_".join(filter(None, parts)), _TEXT, _TEXT, _TEXT
+        ),
+        "java.util.UUID": made_of(uuid_text, fixed("q"), fixed("q")),
+        "java.util.regex.Pattern": made_of(
+            lambda pattern, _flags: pattern, _TEXT, KryoGraph.varint
+        ),
     }
     OBJECTS: ClassVar[Objects] = {
         **Kryo2Graph.OBJECTS,

@@ -16,8 +16,7 @@ from holdfast.backends.inspection import ReadableState, StoredState, states_of
 from holdfast.backends.keys import key_group_range
 from holdfast.common import checkpoint_directory, uripath
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.flink.metadata import operator_id
-from holdfast.flink.moving.exported_rows import (
+from holdfast.flink.exported_rows import (
     ENTRY,
     OF_WINDOWS,
     ExportedRows,
@@ -25,8 +24,10 @@ from holdfast.flink.moving.exported_rows import (
     java_values,
     values_of,
 )
-from holdfast.flink.moving.spilled_rows import SpilledRows, SpillFile
-from holdfast.flink.moving.written_streams import (
+from holdfast.flink.metadata import operator_id
+from holdfast.flink.serializers import encode_items, written_type
+from holdfast.flink.spilled_rows import SpilledRows, SpillFile
+from holdfast.flink.written_streams import (
     Entries,
     WrittenFile,
     WrittenList,
@@ -35,7 +36,6 @@ from holdfast.flink.moving.written_streams import (
     write_keyed_state,
     write_operator_state,
 )
-from holdfast.flink.serializers import encode_items, written_type
 from holdfast.locations.file_systems import file_system_for, publish
 from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer

@@ -19,10 +19,9 @@ from holdfast.backends.inspection import StoredState
 from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import flink_key_groups
 from holdfast.errors import InvalidRequestError
-from holdfast.flink.moving.spilled_rows import Groups
-from holdfast.flink.moving.written_streams import keyed_info
 from holdfast.flink.serializers import (
     NO_NAMESPACE,
+    WINDOW_OF_TIME,
     WrittenType,
     list_snapshot,
     list_without_count,
@@ -32,11 +31,12 @@ from holdfast.flink.serializers import (
     timer_snapshot,
     timer_time,
     tuple_of_columns,
-    window_of_time,
     with_last_access,
     written_type,
 )
+from holdfast.flink.spilled_rows import Groups
 from holdfast.flink.states import TIMERS, prefix_bytes
+from holdfast.flink.written_streams import keyed_info
 
 ENTRY = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 OF_WINDOWS = "_timers/event/windows"
@@ -101,7 +101,7 @@ class ExportedRows:
         namespace = NO_NAMESPACE
         is_window = spec.namespace.equals(_TIME_WINDOW)
         if len(spec.namespace):
-            namespace = window_of_time() if is_window else _of_columns(spec.namespace)
+            namespace = WINDOW_OF_TIME if is_window else _of_columns(spec.namespace)
             if has_windows and not is_window:
                 raise InvalidRequestError(
                     "session windows can't be exported, because Flink stores merged windows differently"

@@ -25,10 +25,10 @@ from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import KEY_HASH, KeyGroupRange, key_hash
 from holdfast.common import SYSTEM_CLOCK, checkpoint_directory
 from holdfast.errors import InvalidRequestError, UnreadableStateError
-from holdfast.flink.moving.import_plan import ImportPlan, MovedState, Place
-from holdfast.flink.moving.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
-from holdfast.flink.moving.spilled_rows import SpilledRows, SpillFile
+from holdfast.flink.import_plan import ImportPlan, MovedState, Place
+from holdfast.flink.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
 from holdfast.flink.savepoint import FlinkSavepoint
+from holdfast.flink.spilled_rows import SpilledRows, SpillFile
 from holdfast.locations.coordination import complete_checkpoint, dispose_on_error
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation, FileSystemCheckpointStorage
