@@ -1,10 +1,10 @@
 """Objects of the JDK in Kryo's format, such as a POJO's field of type `List` in Flink 1.
 
-This module is for Kryo 2.24; `kryo_5` has the differences of Flink 2.
+This module is for Kryo 2.24; `kryo_classes` has the differences of Flink 2, whose Kryo is 5.6.
 
     value    varint 0 null | 1, varint number, [name of the class if the number is new] | n + 2 a registered class;
              [varint 1 a new object | n + 2 an earlier one]; its content
-    content  of a collection: varint size, values; of a map: varint size, pairs of values; others are in `kryo_2`
+    content  of a collection: varint size, values; of a map: varint size, pairs of values; others are in `kryo_classes`
 
 The savepoint does not describe their content, so they are read as JSON. No class is loaded: names are compared
 with tables, and other classes can't be read.

@@ -21,8 +21,7 @@ from holdfast.flink.serializers import basic, composite, sql
 from holdfast.flink.serializers.avro import avro_of
 from holdfast.flink.serializers.java_objects import read_java_object
 from holdfast.flink.serializers.kryo import kryo_of
-from holdfast.flink.serializers.kryo_2 import Kryo2Graph
-from holdfast.flink.serializers.kryo_5 import Kryo5Graph
+from holdfast.flink.serializers.kryo_classes import Kryo2Graph, Kryo5Graph
 from holdfast.flink.serializers.serializer import (
     BASE,
     COMPOSITE_MAGIC,

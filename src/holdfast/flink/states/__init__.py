@@ -1,7 +1,6 @@
 """The states of an operator and their rows, for every backend of Flink.
 
 stored_states    all states of an operator; calls the modules below
-state_parts      parts of keyed states by subtask
 descriptions     descriptions of a stream's states and their serializers
 operator_state   list, union and broadcast states
 keyed_state      keyed states, in the canonical form or that of the `heap` backend; `entries` decodes their entries
