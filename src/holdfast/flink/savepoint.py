@@ -6,7 +6,6 @@ group at a time. Start here.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -102,24 +101,19 @@ class FlinkSavepoint:
             InvalidRequestError: The operator does not exist, or files are in another store.
         """
         chosen = self._operators if operator is None else [self._operator(operator)]
-        rows = []
-        for each in chosen:
-            for state in self._states_of(each).states:
-                types: dict[str, Any] = dict(state.columns)
-                rows.append(
-                    {
-                        "operator": self._label(each),
-                        "state": state.name or None,
-                        "kind": state.kind,
-                        **{
-                            name: str(types[name]) if name in types else None
-                            for name in ("key", "namespace", "value")
-                        },
-                        "has_ttl": state.has_ttl,
-                        "has_known_hash": state.has_known_hash,
-                        "failure": state.failure or state.incomplete or None,
-                    }
-                )
+        rows = [
+            {
+                "operator": self._label(each),
+                "state": state.name or None,
+                "kind": state.kind,
+                **{name: str(type) for name, type in state.columns if name in _TYPES},
+                "has_ttl": state.has_ttl,
+                "has_known_hash": state.has_known_hash,
+                "failure": state.failure or state.incomplete or None,
+            }
+            for each in chosen
+            for state in self._states_of(each).states
+        ]
         return pa.Table.from_pylist(rows, _STATES)
 
     def read_state(
@@ -263,14 +257,11 @@ class FlinkSavepoint:
         operators = [
             operator
             for operator in self._operators
-            if any(
-                isinstance(subtask.keyed, IncrementalHandle)
-                for subtask in operator.subtasks.values()
-            )
+            if any(isinstance(each.keyed, IncrementalHandle) for each in operator.subtasks.values())
         ]
-        for operator in operators:
-            if any(state.name.startswith(TIMERS) for state in self._states_of(operator).states):
-                return []
+        states = [state for operator in operators for state in self._states_of(operator).states]
+        if any(state.name.startswith(TIMERS) for state in states):
+            return []
         return [self._label(operator) for operator in operators]
 
     def _state(

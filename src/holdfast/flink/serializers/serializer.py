@@ -91,6 +91,11 @@ class Serializer:
     hash_codes: HashCodes | None = None
     has_last_access: bool = False
 
+    @property
+    def content_type(self) -> pa.DataType:
+        """Arrow type of the values without the time of their last use."""
+        return self.type.field("value").type if self.has_last_access else self.type
+
 
 def unreadable(java_class: str) -> Serializer:
     """Return the serializer of a class whose values can only be read as bytes."""

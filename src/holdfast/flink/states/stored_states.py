@@ -82,18 +82,15 @@ class KeyedPart:
         """True if its values, elements or entries are byte arrays."""
         value = self.groups.description.states[self.number].value
         parts = value.parts or (value,)
-        return all(
-            _without_time(part.type) == pa.binary() and not part.unreadable for part in parts
-        )
+        return all(part.content_type == pa.binary() and not part.unreadable for part in parts)
 
     def with_types(self, serializers: Mapping[str, Serializer]) -> "KeyedPart":
         """Return a copy that decodes bytes with other serializers; see `StoredState.with_types`."""
         description = self.groups.description
         info = description.states[self.number]
         is_list = info.type == "list"
-        value = (several_in_bytes if is_list else in_bytes)(
-            serializers["value"], has_last_access=info.has_ttl
-        )
+        wrap = several_in_bytes if is_list else in_bytes
+        value = wrap(serializers["value"], has_last_access=info.has_ttl)
         if info.type == "map":
             value = map_of(in_bytes(serializers["map_key"]), value)
         elif is_list:
@@ -384,12 +381,6 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for column, field in zip(batch.columns, schema, strict=True)
     ]
     return pa.record_batch(columns, schema=schema)
-
-
-def _without_time(type: pa.DataType) -> pa.DataType:
-    """Return the type of values without the time of their last use."""
-    is_timed = pa.types.is_struct(type) and [each.name for each in type] == ["value", "last_access"]
-    return type.field("value").type if is_timed else type
 
 
 def _flat(lists: pa.ListArray) -> pa.Array:
