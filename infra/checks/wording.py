@@ -24,7 +24,6 @@ PENDING = (
     "README.md",
     "benchmarks/",
     "docs/",
-    "integration_tests/",
     "proof/",
     "tests/cases_of_spark/",
     "tests/cli/",

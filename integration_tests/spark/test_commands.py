@@ -1,4 +1,4 @@
-"""`holdfast savepoint`, `restore` and `rollback` in processes of their own, beside a query that runs."""
+"""`holdfast savepoint`, `restore` and `rollback` in separate processes while a query runs."""
 
 import os
 import subprocess
@@ -15,8 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 
 def holdfast(*words: str) -> str:
-    """What the command prints, run by somebody else."""
-    done = subprocess.run(
+    """Run the command in another process; returns its output."""
+    completed = subprocess.run(
         [sys.executable, "-m", "holdfast", *words],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
@@ -24,12 +24,12 @@ def holdfast(*words: str) -> str:
         text=True,
         check=True,
     )
-    return done.stdout
+    return completed.stdout
 
 
 @pytest.fixture
 def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, StreamingQuery]]:
-    """A query with both kinds of state that runs, two batches done."""
+    """A running query with operator state and keyed state, after two batches."""
     feed(tmp_path / "source", range(2))
     settings = {
         "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/checkpoints",
@@ -42,7 +42,7 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, Str
     query.stop()
 
 
-def test_a_running_query_is_forked_by_commands_and_both_go_on(
+def test_commands_fork_a_running_query_and_both_continue(
     spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
 ) -> None:
     original, query = running
@@ -63,7 +63,7 @@ def test_a_running_query_is_forked_by_commands_and_both_go_on(
     assert original.seen() == numbered(range(4))
 
 
-def test_a_query_that_is_rolled_back_while_it_runs_commits_nothing_any_more(
+def test_query_rolled_back_while_running_no_longer_commits(
     running: tuple[Numbered, StreamingQuery],
 ) -> None:
     original, query = running

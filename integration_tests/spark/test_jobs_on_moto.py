@@ -1,4 +1,4 @@
-"""A whole Spark job whose checkpoint storage is an S3 location on a moto server, named by its settings alone."""
+"""A whole Spark job whose checkpoint storage is an S3 location on a moto server, configured only by its settings."""
 
 from collections.abc import Iterator
 
@@ -38,7 +38,7 @@ def job_on_moto(job: Job, moto_bucket: S3Bucket) -> Iterator[Job]:
 
 
 class Totals:
-    """A query that counts the rows of each name; its sink fails in one batch, if it is told to."""
+    """A query that counts the rows of each name; its sink fails in `failing_batch`."""
 
     def __init__(self, job: Job, failing_batch: int | None = None) -> None:
         self.job = job
@@ -65,7 +65,7 @@ class Totals:
 
 
 def checkpoints(bucket: S3Bucket) -> dict[str, list[str]]:
-    """The names of the objects of each checkpoint, by its directory."""
+    """Return the names of the objects of each checkpoint, by its directory."""
     directories: dict[str, list[str]] = {}
     for key in bucket.keys("checkpoints/orders/chk-"):
         directory, _, name = key.removeprefix("checkpoints/orders/").partition("/")
@@ -74,7 +74,7 @@ def checkpoints(bucket: S3Bucket) -> dict[str, list[str]]:
 
 
 def state_objects(bucket: S3Bucket) -> list[str]:
-    """The keys of everything below the job's directory but the markers of who owns it."""
+    """Return the keys below the job's directory, except markers of its ownership."""
     keys = bucket.keys("checkpoints/orders/")
     return [key for key in keys if not key.startswith("checkpoints/orders/_epoch")]
 

@@ -46,11 +46,11 @@ class Waits(Watched):
 
 
 class WaitsWhileOthersFail(Waits):
-    """Also, subtask 1 fails until it is mended."""
+    """Also, subtask 1 fails until it is repaired."""
 
     def disturb(self) -> None:
         super().disturb()
-        if self.subtask == 1 and not self.signals.is_given("mended"):
+        if self.subtask == 1 and not self.signals.is_given("repaired"):
             self.signals.wait("waits")
             raise RuntimeError("as planned")
 
