@@ -123,7 +123,7 @@ def write_keyed_state(
         key: Snapshot of the key's serializer.
         infos: Descriptions of the states.
         first: First key group.
-        groups: For each key group, the numbers of its states with their entries, of which each has some.
+        groups: For each key group, the numbers of its states with entries, and these.
     """
     head = _INT.pack(_KEYED_VERSION) + b"\0" + _INT.pack(_SNAPSHOT_VERSION) + key
     file.append(head + _SHORT.pack(len(infos)) + b"".join(infos))

@@ -21,7 +21,7 @@ from holdfast.flink.serializers.composite import struct_of
 from holdfast.flink.serializers.serializer import (
     Read,
     Serializer,
-    converted,
+    converting_reader,
     decimal_of,
     integer_of,
     read_bytes,
@@ -86,7 +86,7 @@ class _Types:
         space = full.rpartition(".")[0]
         if kind == "enum":
             symbols = schema["symbols"]
-            read_symbol = converted(_index_reader(len(symbols)), symbols.__getitem__)
+            read_symbol = converting_reader(_index_reader(len(symbols)), symbols.__getitem__)
             made = Serializer(pa.string(), read_symbol)
         elif kind == "fixed":
             fixed = Serializer(pa.binary(), partial(read_bytes, length=int(schema["size"])))
@@ -126,7 +126,7 @@ def _logical(kind: str, plain: Serializer, schema: _Schema) -> Serializer:
     if name != "decimal" or not 1 <= schema["precision"] <= _MAX_DIGITS:
         return plain
     scale = schema.get("scale", 0)
-    read = converted(plain.read, lambda digits: decimal_of(integer_of(digits), scale))
+    read = converting_reader(plain.read, lambda digits: decimal_of(integer_of(digits), scale))
     return Serializer(pa.decimal128(schema["precision"], scale), read)
 
 
@@ -139,7 +139,7 @@ def _index_reader(count: int) -> Read:
             raise ValueError(message)
         return number
 
-    return converted(basic.INT.read, check)
+    return converting_reader(basic.INT.read, check)
 
 
 def _pair(read_value: Read) -> Read:

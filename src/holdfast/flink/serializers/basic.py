@@ -17,7 +17,7 @@ from holdfast.flink.serializers.serializer import (
     Read,
     Rows,
     Serializer,
-    converted,
+    converting_reader,
     decimal_of,
     integer_of,
     read_bytes,
@@ -183,8 +183,8 @@ STRING = Serializer(
 STRING_VALUE = Serializer(pa.string(), read_string_value)
 """`StringValueSerializer`, which has no null and therefore no code for it in its lengths."""
 BYTES = Serializer(pa.binary(), _read_bytes)
-UTF8 = Serializer(pa.string(), converted(_read_bytes, bytes.decode))
-BIG_INTEGER = Serializer(pa.string(), converted(_read_integer, str))
+UTF8 = Serializer(pa.string(), converting_reader(_read_bytes, bytes.decode))
+BIG_INTEGER = Serializer(pa.string(), converting_reader(_read_integer, str))
 BIG_DECIMAL = Serializer(pa.string(), _read_big_decimal)
 DATE = of_numbers(
     "q", pa.timestamp("ms", "UTC"), lambda millis: None if millis == _NO_LONG else millis

@@ -24,7 +24,7 @@ from holdfast.flink.serializers.serializer import (
     Read,
     Rows,
     Serializer,
-    converted,
+    converting_reader,
     not_readable,
     null_key,
     read_bytes,
@@ -46,7 +46,7 @@ def opaque_if_a_part_is(make: Callable[..., Serializer], *parts: Serializer) -> 
     return make(*parts)
 
 
-def flagged(read: Read, *, null: bool, padding: int = 0) -> Read:
+def flagged_reader(read: Read, *, null: bool, padding: int = 0) -> Read:
     """Return a reader of a flag, and of a value or, if the flag is `null`, of padding."""
 
     def read_flagged(data: bytes, position: int) -> tuple[Any, int]:
@@ -64,7 +64,7 @@ def list_of(element: Serializer) -> Serializer:
 
 def nullable_elements(element: Serializer, *, null: bool) -> Serializer:
     """Make a serializer of elements with a flag before each, whose value for null is `null`: true in sets."""
-    return Serializer(pa.list_(element.type), list_reader(flagged(element.read, null=null)))
+    return Serializer(pa.list_(element.type), list_reader(flagged_reader(element.read, null=null)))
 
 
 def linked_list_of(element: Serializer, *, has_mask: bool) -> Serializer:
@@ -197,13 +197,13 @@ def either_of(
 
 def nullable(inner: Serializer, *, padding: int) -> Serializer:
     """`NullableSerializer`: a null flag, then padding or the value."""
-    read = flagged(inner.read, null=True, padding=padding)
+    read = flagged_reader(inner.read, null=True, padding=padding)
     return Serializer(inner.type, read, length=padding + 1 if padding else -1)
 
 
 def option_of(value: Serializer) -> Serializer:
     """`OptionSerializer` of Scala: a flag, and the value."""
-    return Serializer(value.type, flagged(value.read, null=False))
+    return Serializer(value.type, flagged_reader(value.read, null=False))
 
 
 def with_last_access(_time: Serializer, value: Serializer) -> Serializer:
@@ -254,7 +254,7 @@ def sorted_times(rows: Rows) -> pa.Array:
 
 
 _SORTED_TIME = Serializer(
-    pa.int64(), converted(LONG.read, lambda time: time ^ -_SIGN), 8, 8, sorted_times
+    pa.int64(), converting_reader(LONG.read, lambda time: time ^ -_SIGN), 8, 8, sorted_times
 )
 
 
@@ -267,7 +267,7 @@ def enum_of(names: Mapping[int, str]) -> Serializer:
             raise ValueError(message)
         return names[number]
 
-    return Serializer(pa.string(), converted(INT.read, name), length=4)
+    return Serializer(pa.string(), converting_reader(INT.read, name), length=4)
 
 
 def pojo_of(
@@ -288,7 +288,7 @@ def pojo_of(
         if field.unreadable:
             return unreadable(field.unreadable)
     read_fields = _fields_reader(
-        {name: flagged(field.read, null=True) for name, field in own.items()}
+        {name: flagged_reader(field.read, null=True) for name, field in own.items()}
     )
     has_subclasses = bool(registered or others)
 
@@ -336,7 +336,7 @@ def named_class(name: str, pojo: Serializer) -> Serializer:
     if pojo.unreadable or not pa.types.is_struct(pojo.type):
         return pojo
     fields = [field for field in pojo.type if field.name != "class"]
-    read = converted(pojo.read, lambda values: {"class": name, **values})
+    read = converting_reader(pojo.read, lambda values: {"class": name, **values})
     return Serializer(pa.struct([pa.field("class", pa.string()), *fields]), read)
 
 

@@ -77,12 +77,12 @@ def _made_of(make: Callable[..., Any], *parts: _Reader) -> _Reader:
     return lambda graph: make(*[read(graph) for read in parts])
 
 
-def _fixed(code: str) -> _Reader:
+def _fixed_width(code: str) -> _Reader:
     """Return a reader of a _fixed-width number by its code in `struct`."""
     return lambda graph: graph.read_fixed(code)
 
 
-def _signed(bits: int) -> _Reader:
+def _variable_width(bits: int) -> _Reader:
     """Return a reader of a _signed number of variable length."""
     return lambda graph: graph.read_signed(bits)
 
@@ -108,7 +108,7 @@ def _array(read: _Reader, graph: KryoGraph, _depth: int = 0) -> list[Any]:
     return [read(graph) for _ in range(graph.check_size(graph.varint() - 1))]
 
 
-def _boxed(read: _Reader) -> _Reader:
+def _nullable_number(read: _Reader) -> _Reader:
     """Return a reader of a nullable number, with a mark before it."""
     return lambda graph: read(graph) if graph.varint() else None
 
@@ -170,8 +170,8 @@ def _uuid_text(high: int, low: int) -> str:
     return str(uuid.UUID(int=(high & mask) << 64 | low & mask))
 
 
-_MILLIS = _made_of(_millis_text, _signed(64))
-_INTEGER, _BYTE, _SHORT = KryoGraph.integer, _fixed("b"), _fixed("h")
+_MILLIS = _made_of(_millis_text, _variable_width(64))
+_INTEGER, _BYTE, _SHORT = KryoGraph.integer, _fixed_width("b"), _fixed_width("h")
 
 
 class Kryo2Graph(KryoGraph):
@@ -198,7 +198,7 @@ class Kryo2Graph(KryoGraph):
         "java.math.BigInteger": _made_of(str, KryoGraph.big_integer),
         "java.sql.Timestamp": _made_of(
             lambda millis, nanos: _instant_text(millis // 1000, nanos),
-            _signed(64),
+            _variable_width(64),
             KryoGraph.varint,
         ),
         "java.time.Duration": _made_of(
@@ -284,13 +284,14 @@ class Kryo2Graph(KryoGraph):
             lambda graph: graph.text_or_null(depth + 1), graph
         ),
         **dict.fromkeys(
-            ("[Ljava.lang.Integer;", "[Ljava.lang.Long;"), partial(_array, _boxed(_INTEGER))
+            ("[Ljava.lang.Integer;", "[Ljava.lang.Long;"),
+            partial(_array, _nullable_number(_INTEGER)),
         ),
-        "[Ljava.lang.Double;": partial(_array, _boxed(_fixed("d"))),
+        "[Ljava.lang.Double;": partial(_array, _nullable_number(_fixed_width("d"))),
         **dict.fromkeys(("[I", "[J"), partial(_array, _INTEGER)),
         "[C": partial(_array, KryoGraph.character),
         **{
-            f"[{java}": partial(_array, _fixed(code))
+            f"[{java}": partial(_array, _fixed_width(code))
             for java, code in {"Z": "?", "B": "b", "S": "h", "F": "f", "D": "d"}.items()
         },
     }
@@ -320,7 +321,7 @@ def _offset(graph: KryoGraph) -> str:
     )
 
 
-_TEXT, _INT = KryoGraph.text, _signed(32)
+_TEXT, _INT = KryoGraph.text, _variable_width(32)
 _LOCAL_DATE = _made_of(
     lambda year, month, day: date(year, month, day).isoformat(), _INT, _BYTE, _BYTE
 )
@@ -335,8 +336,8 @@ class Kryo5Graph(KryoGraph):
     TEXTS: ClassVar[Texts] = {
         **Kryo2Graph.TEXTS,
         "java.net.URL": _TEXT,
-        "java.time.Duration": _made_of(_duration_text, _fixed("q"), _INT),
-        "java.time.Instant": _made_of(_instant_text, _signed(64), _INT),
+        "java.time.Duration": _made_of(_duration_text, _fixed_width("q"), _INT),
+        "java.time.Instant": _made_of(_instant_text, _variable_width(64), _INT),
         "java.time.LocalDate": _LOCAL_DATE,
         "java.time.LocalDateTime": _LOCAL_DATE_TIME,
         "java.time.LocalTime": _local_time,
@@ -350,7 +351,7 @@ class Kryo5Graph(KryoGraph):
         "java.util.Locale": _made_of(
             lambda *parts: "_".join(filter(None, parts)), _TEXT, _TEXT, _TEXT
         ),
-        "java.util.UUID": _made_of(_uuid_text, _fixed("q"), _fixed("q")),
+        "java.util.UUID": _made_of(_uuid_text, _fixed_width("q"), _fixed_width("q")),
         "java.util.regex.Pattern": _made_of(
             lambda pattern, _flags: pattern, _TEXT, KryoGraph.varint
         ),

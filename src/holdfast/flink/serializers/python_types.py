@@ -25,7 +25,7 @@ from holdfast.flink.serializers.composite import (
     row_of,
     with_last_access,
 )
-from holdfast.flink.serializers.serializer import Serializer, converted
+from holdfast.flink.serializers.serializer import Serializer
 
 _TOKEN = re.compile(r"\s*([a-z_0-9]+|[<>,])\s*")
 _MAX_DEPTH = 32
@@ -83,7 +83,7 @@ def in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Serializer:
             raise ValueError(message)
         return value
 
-    return Serializer(inner.type, converted(basic.BYTES.read, value))
+    return Serializer(inner.type, converting_reader(basic.BYTES.read, value))
 
 
 def several_in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Serializer:
@@ -109,7 +109,7 @@ def several_in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Ser
             raise ValueError(message)
         return values
 
-    return Serializer(pa.list_(inner.type), converted(basic.BYTES.read, several))
+    return Serializer(pa.list_(inner.type), converting_reader(basic.BYTES.read, several))
 
 
 def _several_with_last_access(inner: Serializer) -> Serializer:
@@ -119,7 +119,7 @@ def _several_with_last_access(inner: Serializer) -> Serializer:
         return [{**timed, "value": value} for value in timed["value"]]
 
     type = pa.list_(with_last_access(basic.LONG, inner).type)
-    return Serializer(type, converted(whole.read, several))
+    return Serializer(type, converting_reader(whole.read, several))
 
 
 def _tokens(name: str) -> Iterator[str]:

@@ -175,7 +175,7 @@ def integer_of(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
-def converted(read: Read, convert: Callable[[Any], Any]) -> Read:
+def converting_reader(read: Read, convert: Callable[[Any], Any]) -> Read:
     """Return a reader that converts values, except null."""
 
     def read_converted(data: bytes, position: int) -> tuple[Any, int]:

@@ -227,7 +227,7 @@ def _pojo(snapshot: _Snapshot) -> Serializer:
     )
 
 
-def _framed(source: DataInput) -> Iterator[tuple[str, int, int]]:
+def _framed_entries(source: DataInput) -> Iterator[tuple[str, int, int]]:
     """Read a map of names to data with a stored length, which may be skipped; yields its start and end, or zeros."""
     if source.read_long() != _MAP_MAGIC:
         raise corrupted_error("a map of serializers has an unexpected start")
@@ -245,7 +245,7 @@ def _framed(source: DataInput) -> Iterator[tuple[str, int, int]]:
 
 def _read_framed(snapshot: _Snapshot) -> dict[str, Serializer]:
     serializers = {}
-    for name, start, end in _framed(snapshot.source):
+    for name, start, end in _framed_entries(snapshot.source):
         serializers[name] = unreadable(f"the class of {name}")
         if end:
             try:
@@ -261,12 +261,12 @@ def _kryo(snapshot: _Snapshot) -> Serializer:
     java_class = source.utf()
     registered = []
     foreign = set()
-    for name, start, end in _framed(source):
+    for name, start, end in _framed_entries(source):
         registered.append(name)
         if end and not source.data[start:end].endswith(_BY_KRYO_ITSELF):
             foreign.add(name)
     for _ in range(2):  # custom serializers of other classes
-        foreign |= {name for name, _, _ in _framed(source)}
+        foreign |= {name for name, _, _ in _framed_entries(source)}
     graph = Kryo2Graph if source.is_of_flink_1 else Kryo5Graph
     return kryo_of(java_class, graph, registered, frozenset(foreign))
 

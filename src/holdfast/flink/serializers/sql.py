@@ -27,7 +27,7 @@ from holdfast.flink.serializers import basic
 from holdfast.flink.serializers.java_objects import JavaObject
 from holdfast.flink.serializers.serializer import (
     Serializer,
-    converted,
+    converting_reader,
     integer_of,
     null_key,
     read_bytes,
@@ -81,7 +81,7 @@ def _bytes(row: bytes, slot: int) -> bytes:
 
 def _in_bytes(type: pa.DataType, value: Callable[[bytes], Any]) -> SqlSerializer:
     """Make a serializer of values with a length prefix, or in the variable part of a row; `value` decodes them."""
-    read = converted(basic.BYTES.read, value)
+    read = converting_reader(basic.BYTES.read, value)
     return SqlSerializer(type, read, field=lambda row, slot: value(_bytes(row, slot)))
 
 
@@ -118,7 +118,7 @@ def decimal_of(precision: int, scale: int) -> SqlSerializer:
     value = partial(unscaled_decimal, scale=scale)
     return SqlSerializer(
         type,
-        converted(basic.LONG.read, value),
+        converting_reader(basic.LONG.read, value),
         field=lambda row, slot: value(_LITTLE_LONG.unpack_from(row, slot)[0]),
     )
 

@@ -86,7 +86,7 @@ class KeyGroups:
         reader = EntryReader(states[state], self.description.key, prefix)
 
         def columns(group: int, data: bytes) -> list[pa.Array] | None:
-            entries = _entries_of(self._decompressed(data), state, reader, len(states))
+            entries = _entries_of(self._decompress(data), state, reader, len(states))
             return None if entries is None else reader.columns(group, entries)
 
         return columns
@@ -103,13 +103,13 @@ class KeyGroups:
         # Not group 0, whose number looks like that of a state.
         [(_, start, end)] = groups
         try:
-            data = self._decompressed(stream.read(start, end))
+            data = self._decompress(stream.read(start, end))
             _entries_of(data, -1, None, len(self.description.states))
         except (CheckpointCorruptedError, struct.error):
             return True
         return False
 
-    def _decompressed(self, data: bytes) -> bytes:
+    def _decompress(self, data: bytes) -> bytes:
         if not self.description.is_compressed:
             return data
         [whole] = decompress_streams(data)
