@@ -22,7 +22,6 @@ from holdfast.locations.storages import (
     MemoryCheckpointStorage,
     check_job_id,
 )
-from holdfast.spark.local_state import StateSettings
 from holdfast.spark.settings.rocksdb import ROCKSDB, task_slots
 from holdfast.spark.settings.setting import (
     BOOLEAN,
@@ -58,6 +57,31 @@ class StateBackends:
     def __str__(self) -> str:
         """The text of the setting."""
         return ", ".join([self.backend, *(f"{uid}={name}" for uid, name in self.by_operator)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings:
+    """The backends of keyed state, and the limits of task-local state, where 0 turns it off.
+
+    Attributes:
+        local_bytes: Maximum size of the files in an executor's directory.
+        duplicate_files: Whether state files are among them, and not only segments of keyed state.
+        worker_bytes: Maximum memory of states that stay in one Python worker.
+        backend: The backend of keyed state.
+        backends: The backends of operators that have another one: uid and backend of each.
+        rocksdb: Memory, files and threads of RocksDB.
+    """
+
+    local_bytes: int = 0
+    duplicate_files: bool = False
+    worker_bytes: int = 0
+    backend: BackendName = "columnar"
+    backends: tuple[tuple[str, BackendName], ...] = ()
+    rocksdb: RocksDBSettings = RocksDBSettings()  # noqa: RUF009  # it is frozen
+
+    def backend_of(self, uid: str) -> BackendName:
+        """Return the backend of an operator."""
+        return dict(self.backends).get(uid, self.backend)
 
 
 def _parse_backends(text: str) -> StateBackends:

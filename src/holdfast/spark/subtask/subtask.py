@@ -1,4 +1,4 @@
-"""The work of a subtask in a Spark task: restore, process, snapshot, acknowledge."""
+"""A subtask in a Spark task: the data that the driver sends it, and its work: restore, process, snapshot, report."""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,35 +13,37 @@ import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
 from holdfast.backends.arrow import IncompatibleValueError, cast_rows
+from holdfast.backends.functions import BatchTimes
 from holdfast.backends.keyed import open_tables
-from holdfast.backends.subtask import ManagedKeyedState, OperatorStateHandler
+from holdfast.backends.keys import KeyGroupRange, key_group_range
+from holdfast.backends.snapshot import Compression
+from holdfast.backends.subtask import ManagedKeyedState, OperatorKey, OperatorStateHandler
+from holdfast.common import Clock
 from holdfast.errors import (
     CheckpointDeclinedError,
     InvalidRequestError,
     StateMigrationError,
     UnreadableStateError,
 )
+from holdfast.locations.handles import ByteStreamStateHandle
 from holdfast.locations.metadata import StoredSubtask, SubtaskStatistics
-from holdfast.spark.local_state import LocalState
+from holdfast.locations.storages import CheckpointStorage, CheckpointStorageLocationReference
 from holdfast.spark.operators import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.settings import StateSettings, Stores
 from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
-from holdfast.spark.subtask.task_data import CheckpointInfo, JobStorage, OperatorInfo, TaskPayload
+from holdfast.spark.subtask.local_state import LocalState
 
 if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
     from pyspark.core.broadcast import Broadcast
 
 
 class Reports(Protocol):
-    """Sends reports of successful tasks to the driver: an accumulator of Spark."""
+    """Sends reports of successful tasks, which `add` them, to the driver: an accumulator of Spark."""
 
     @property
-    def value(self) -> list[bytes]:
-        """All reports that have reached the driver."""
-        ...
+    def value(self) -> list[bytes]: ...
 
-    def add(self, term: list[bytes]) -> None:
-        """Add reports, in a task."""
-        ...
+    def add(self, term: list[bytes]) -> None: ...
 
 
 def name_in_plans(uid: str) -> str:
@@ -62,16 +64,91 @@ def freeze_loaded_objects() -> None:
         gc.freeze()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStorage:
+    """The storage of a job's state: its checkpoints, the stores that they are in, and the backends of keyed state."""
+
+    job_id: str
+    storage: CheckpointStorage
+    stores: Stores
+    compression: Compression | None
+    state: StateSettings
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorInfo:
+    """The properties of an operator that its subtasks need.
+
+    Attributes:
+        key: Its key; None if rows are not partitioned by key.
+        is_forwarded: Whether rows stay in Spark's partitions, so that a subtask may get no row at all.
+    """
+
+    uid: str
+    parallelism: int
+    key: OperatorKey | None
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+    is_forwarded: bool = False
+
+    def key_groups(self, subtask: int) -> KeyGroupRange | None:
+        """Return the key groups of a subtask; None without a key."""
+        if self.key is None:
+            return None
+        return key_group_range(self.key.max_parallelism, self.parallelism, subtask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """The checkpoint that subtasks write.
+
+    Attributes:
+        location_reference: The location of its files.
+        restored_checkpoint_id: The checkpoint from which state is restored, or None.
+        may_refer: Whether the checkpoint may refer to shared files of the restored state.
+        times: The times of the batch.
+    """
+
+    checkpoint_id: int
+    location_reference: CheckpointStorageLocationReference
+    restored_checkpoint_id: int | None = None
+    may_refer: bool = True
+    times: BatchTimes = BatchTimes(0, 0, 0)  # noqa: RUF009  # frozen
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPayload:
+    """The part of the data that can be large.
+
+    Attributes:
+        function: The user's function, pickled. Each subtask unpickles its own copy.
+        assigned: The state from which each subtask is restored.
+        broadcast_rows: Rows for every subtask; None if the operator takes no such rows.
+    """
+
+    function: bytes
+    assigned: tuple[StoredSubtask, ...]
+    broadcast_rows: pa.Table | None
+
+    @property
+    def size(self) -> int:
+        """The approximate number of bytes."""
+        inline = sum(
+            stream.size
+            for state in self.assigned
+            for stream in state.streams()
+            if isinstance(stream, ByteStreamStateHandle)
+        )
+        rows = self.broadcast_rows.nbytes if self.broadcast_rows is not None else 0
+        return len(self.function) + inline + rows
+
+
 class InputRows:
     """The rows of a subtask that aren't late, counted, without marks, in the schema of the operator's state.
 
     Spark names the session's time zone in timestamps; here it is always UTC, so that state stays readable when that
     setting changes.
-
-    Args:
-        batches: The rows with their marks.
-        schema: The schema of the operator's state.
-        parallelism: Number of the operator's subtasks.
     """
 
     def __init__(
@@ -124,10 +201,6 @@ class SubtaskRunner:
     twice, and another one doesn't, so that the batch fails.
 
     Attributes:
-        operator: The operator.
-        checkpoint: The checkpoint that is written.
-        job: The storage of its job.
-        payload: The function, states and broadcast rows, which can be large.
         reports: Receives the acknowledgement of each subtask that ends, over all jobs of the sink. If None,
             acknowledgements are rows of the output, in a separate column.
     """
@@ -162,7 +235,7 @@ class SubtaskRunner:
                 yield batch
 
     def _partition(self) -> int:
-        """Return Spark's partition id of the task: the subtask's number if the sink did not move the rows."""
+        """Return Spark's partition id: the subtask's number if the sink did not move the rows."""
         task = TaskContext.get()
         partition = -1 if task is None else task.partitionId()
         if not 0 <= partition < self.operator.parallelism:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from holdfast.backends.keyed import BackendName, RocksDBSettings, Workspace
+from holdfast.backends.keyed import Workspace
 from holdfast.backends.snapshot import WrittenStates
 from holdfast.common import Clock, ProcessCache
 from holdfast.locations.handles import (
@@ -25,34 +25,10 @@ from holdfast.locations.handles import (
 )
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
-from holdfast.spark.local_state.local_files import LocalFiles, digest_of, local_directory
+from holdfast.spark.settings import StateSettings
+from holdfast.spark.subtask.local_files import LocalFiles, digest_of, local_directory
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSettings:
-    """The backends of keyed state, and the limits of task-local state, where 0 turns it off.
-
-    Attributes:
-        local_bytes: Maximum size of the files in an executor's directory.
-        duplicate_files: Whether state files are among them, and not only segments of keyed state.
-        worker_bytes: Maximum memory of states that stay in one Python worker.
-        backend: The backend of keyed state.
-        backends: The backends of operators that have another one: uid and backend of each.
-        rocksdb: Memory, files and threads of RocksDB.
-    """
-
-    local_bytes: int = 0
-    duplicate_files: bool = False
-    worker_bytes: int = 0
-    backend: BackendName = "columnar"
-    backends: tuple[tuple[str, BackendName], ...] = ()
-    rocksdb: RocksDBSettings = RocksDBSettings()  # noqa: RUF009  # it is frozen
-
-    def backend_of(self, uid: str) -> BackendName:
-        """Return the backend of an operator."""
-        return dict(self.backends).get(uid, self.backend)
 
 
 @dataclass(frozen=True, slots=True)

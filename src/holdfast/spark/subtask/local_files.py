@@ -37,7 +37,7 @@ from holdfast.locations.storages import (
     CheckpointStateOutputStream,
     CheckpointStreamFactory,
 )
-from holdfast.spark.local_state.duplicating_stream import (
+from holdfast.spark.subtask.duplicating_stream import (
     IN_PROGRESS,
     DuplicatingOutputStream,
     LocalOutputStream,
