@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from holdfast.common import parse_duration_s
@@ -34,7 +34,7 @@ class SettingType:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A setting.
 
@@ -52,6 +52,7 @@ class Setting:
     key: str
     type: SettingType
     meaning: str
+    _: KW_ONLY
     default: Any = None
     flink: str = ""
     older_flink: tuple[str, ...] = ()
