@@ -206,11 +206,10 @@ class BroadcastState:
         """Refuse a key that an equal key would not find."""
         copy = self._lookup_key(encoded_key)
         if copy != key or hash(copy) != hash(key):
-            message = (
+            raise IncompatibleValueError(
                 f"a key of type {type(key).__name__} differs from its own copy, and could not be looked "
                 "up; use keys that are equal by value, and not NaN"
             )
-            raise IncompatibleValueError(message)
 
     def _map(self) -> dict[Any, Any]:
         if self._entries is None:

@@ -317,19 +317,17 @@ class OperatorStateBackend:
         run = _Rows((rows,), section.size)
         known = self._stored.setdefault(name, _Stored(partitions.mode, [], []))
         if known.mode is not partitions.mode:
-            message = (
+            raise StateMigrationError(
                 f"state {name!r} is stored as a {_KINDS[known.mode]} by one subtask and as a "
                 f"{_KINDS[partitions.mode]} by another one"
             )
-            raise StateMigrationError(message)
         last = known.runs[-1].schema if known.runs else None
         has_last_form = last is not None and has_same_form(last, rows.schema, name)
         if known.runs and is_map and not has_last_form:
-            message = (
+            raise StateMigrationError(
                 f"state {name!r} is stored as {_types(name, known.runs[0].schema)} by one subtask "
                 f"and as {_types(name, rows.schema)} by another one"
             )
-            raise StateMigrationError(message)
         if has_last_form:
             known.runs[-1] = known.runs[-1].and_then(run)
         else:
@@ -352,30 +350,27 @@ def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Seri
     except TypeError:
         different, reason = False, "keys of that type can't be looked up"
     if not different:
-        message = (
+        raise StateMigrationError(
             f"state {name!r} is stored with keys of type {before.name} and declared with keys of type "
             f"{serializer.name}: {reason}; declare the stored type, and copy the entries to a state of "
             "another name"
         )
-        raise StateMigrationError(message)
 
 
 def _check_lasting(descriptor: ListStateDescriptor | MapStateDescriptor) -> None:
     if descriptor.ttl is not None:
-        message = (
+        raise InvalidRequestError(
             f"state {descriptor.name!r} has a time to live, which only keyed state can have; use a descriptor "
             "without `ttl`"
         )
-        raise InvalidRequestError(message)
 
 
 def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializer, ...]) -> None:
     for earlier, other in zip(known, wanted, strict=True):
         if earlier != other:
-            message = (
+            raise StateMigrationError(
                 f"state {name!r} was first requested as {earlier.name}, and now as {other.name}"
             )
-            raise StateMigrationError(message)
 
 
 def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.Schema:

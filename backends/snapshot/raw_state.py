@@ -161,12 +161,11 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
         key_group = operator.index(key_group)  # of an integer of NumPy, too
         if key_group not in self._key_groups:
             first, last = self._key_groups.start_key_group, self._key_groups.end_key_group
-            message = (
+            raise InvalidRequestError(
                 f"key group {key_group} belongs to another subtask, this one has {first} to {last}; "
                 "the cause is a key that is not deterministic: its hash changes between calls or "
                 "processes"
             )
-            raise InvalidRequestError(message)
         if key_group in self._started and not self._finished:
             message = f"key group {key_group} was already started; write all of its bytes at once"
             raise InvalidRequestError(message)

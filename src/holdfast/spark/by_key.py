@@ -246,11 +246,10 @@ class KeyedRows:
         event_time_column: str,
     ) -> KeyedOutput:
         if event_time_column:
-            message = (
+            raise InvalidRequestError(
                 f"eventTimeColumnName must be empty, got {event_time_column!r}: it names the event time for a following "
                 "Spark operator, but the rows go to the foreachBatch function"
             )
-            raise InvalidRequestError(message)
         begin = None
         if initial_state is not None:
             begin = InitialState.of(initial_state, self.rows, self.key).union_with
@@ -335,10 +334,9 @@ class WindowedRows:
 
 def _check_named(unnamed: tuple[object, ...]) -> None:
     if unnamed:
-        message = (
+        raise InvalidRequestError(
             f"aggregate {unnamed[0]!r} has no name; name its column, such as agg(orders=count())"
         )
-        raise InvalidRequestError(message)
 
 
 def _output(
@@ -398,26 +396,23 @@ class InitialState:
             states = given._df  # noqa: SLF001  # Spark has no public access to it
             columns = given.count().columns[:-1]
         else:
-            message = (
+            raise InvalidRequestError(
                 f"initialState is of type {type(given).__name__}; pass rows grouped by the key, "
                 f"rows.groupBy({', '.join(map(repr, key))}), or rows with columns of these names"
             )
-            raise InvalidRequestError(message)
         missing = [name for name in columns if name not in states.columns]
         if states.isStreaming or missing or len(columns) != len(key):
-            message = (
+            raise InvalidRequestError(
                 f"initialState must not be a stream, and must be grouped by {len(key)} of its columns "
                 f"{states.columns}, like the key {list(key)}; got {columns}"
             )
-            raise InvalidRequestError(message)
         for name, own in zip(columns, key, strict=True):
             kind, wanted = states.schema[name].dataType, rows.schema[own].dataType
             if kind != wanted:
-                message = (
+                raise InvalidRequestError(
                     f"column {name!r} of initialState must have the type of the key's column {own!r}, "
                     f"{wanted.simpleString()}, got {kind.simpleString()}; cast it"
                 )
-                raise InvalidRequestError(message)
         if not hasattr(states.sparkSession, "_jsparkSession"):
             view = f"holdfast_initial_state_{uuid.uuid4().hex}"
             states.createOrReplaceTempView(view)

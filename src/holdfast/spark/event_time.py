@@ -175,22 +175,20 @@ class IdleTicks:
     def check_sources(self, sources: Sequence[str]) -> None:
         """Refuse a query whose rows don't come through `add_to`, by the offsets of its sources in a batch."""
         if not any(map(is_tick_offset, sources)):
-            message = (
+            raise InvalidRequestError(
                 "the query has idle_ticks for its timers, but its rows have no source for them; start it "
                 "with the rows that IdleTicks.add_to(rows) returns"
             )
-            raise InvalidRequestError(message)
 
 
 def check_rows_per_batch(session: SparkSession) -> None:
     """Refuse a session in which Spark's Python data sources fail on an assertion that doesn't name the setting."""
     rows = session.conf.get(_ROWS_PER_BATCH, "10000")
     if int(rows or 0) < 1:
-        message = (
+        raise InvalidRequestError(
             f"{_ROWS_PER_BATCH} must be >= 1 for Spark's Python data sources, which this uses, got {rows}; for no limit "
             "set a large number, such as 1000000"
         )
-        raise InvalidRequestError(message)
 
 
 def is_tick_only(sources: Sequence[str], before: Sequence[str] | None) -> bool:
@@ -228,12 +226,11 @@ class LateRows:
         if _is_window(field.dataType):
             column = column[_END_OF_WINDOW]
         elif not isinstance(field.dataType, TimestampType):
-            message = (
+            raise InvalidRequestError(
                 f"column {field.name!r}, the event time of operator {uid!r}, is of type "
                 f"{field.dataType.simpleString()}; it must be a timestamp or a window of timestamps, as "
                 "for withWatermark. Cast it to timestamp before withWatermark"
             )
-            raise InvalidRequestError(message)
         return cls(F.unix_micros(column))
 
     def before(self, late_watermark: int) -> Column:
@@ -251,11 +248,10 @@ def has_watermark(schema: StructType) -> bool:
 def _field(schema: StructType, name: str | None, *, uid: str) -> StructField:
     if name is not None:
         if name not in schema.names:
-            message = (
+            raise InvalidRequestError(
                 f"rows of operator {uid!r} have no column {name!r} for event_time=; they have "
                 f"{schema.names}"
             )
-            raise InvalidRequestError(message)
         return schema[name]
     fields = [field for field in schema if _DELAY in (field.metadata or {})]
     if len(fields) == 1:
@@ -266,12 +262,11 @@ def _field(schema: StructType, name: str | None, *, uid: str) -> StructField:
         raise InvalidRequestError(
             f"{message}; name the column of their event time with event_time=, or drop the others"
         )
-    message = (
+    raise InvalidRequestError(
         f"operator {uid!r} is in event time, but no column of its rows has a watermark: call "
         "withWatermark before writeStream. If a column was computed from the one with the watermark, name "
         "it with event_time=, or keep the one with the watermark"
     )
-    raise InvalidRequestError(message)
 
 
 def _is_window(kind: DataType) -> bool:

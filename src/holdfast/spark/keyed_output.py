@@ -108,8 +108,7 @@ class KeyedStreamWriter:
 
 
 def _refuse(method: str) -> NoReturn:
-    message = (
+    raise InvalidRequestError(
         f"{method} of a stream by key needs foreachBatch: Holdfast makes a checkpoint around the function that "
         "writes a batch. Call .foreachBatch(lambda rows, batch_id: rows.write…), and then .start()"
     )
-    raise InvalidRequestError(message)

@@ -15,11 +15,10 @@ def check_pyspark(version: str) -> None:
     """
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < MIN_PYSPARK:
         oldest = ".".join(map(str, MIN_PYSPARK))
-        message = (
+        raise ImportError(
             f"Holdfast needs PySpark {oldest} or later, and this is PySpark {version}: install another one "
             f"(pip install 'pyspark>={oldest}'), or use a platform that has one"
         )
-        raise ImportError(message)
 
 
 check_pyspark(pyspark.__version__)

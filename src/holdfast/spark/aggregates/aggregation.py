@@ -218,11 +218,10 @@ def _mean_of_decimals(name: str, total: pa.Array, count: pa.Array) -> pa.Array:
     try:
         return pa.array(means, kind)
     except pa.ArrowInvalid as error:
-        message = (
+        raise InvalidRequestError(
             f"aggregate {name!r}: a mean does not fit its type {kind}; cast the column to double, or to a decimal "
             "with fewer fractional digits"
-        )
-        raise InvalidRequestError(message) from error
+        ) from error
 
 
 def accumulators_of_rows(aggregate: Aggregate, rows: pa.RecordBatch) -> list[pa.Array]:
@@ -234,11 +233,10 @@ def accumulators_of_rows(aggregate: Aggregate, rows: pa.RecordBatch) -> list[pa.
     if aggregate.column is None:
         return [pa.array(np.ones(rows.num_rows, np.int64))]
     if aggregate.kind == "approx_count_distinct":
-        message = (
+        raise InvalidRequestError(
             f"approx_count_distinct of column {aggregate.column!r} needs combined rows; give the operator the rows "
             "of operands_of(…, combine=True)"
         )
-        raise InvalidRequestError(message)
     column = rows.column(aggregate.column)
     if aggregate.by is not None:
         return [_pairs(rows.column(aggregate.by), column)]

@@ -102,11 +102,10 @@ class AggregateChanges:
             call, names = before[source]
             aggregate = aggregates[name]
             if call != str(aggregate):
-                message = (
+                raise StateMigrationError(
                     f"aggregate {name!r} is stored as {call}, and is {aggregate} now; give the new one another name, "
                     f"with added=[that name] and dropped=[{source!r}]"
                 )
-                raise StateMigrationError(message)
             now = list(aggregate.accumulators(name))
             for old, column in zip(names, now, strict=True):
                 _check_type(name, call, stored.values.field(old).type, wanted.field(column).type)
@@ -132,17 +131,15 @@ class AggregateChanges:
         if both:
             raise InvalidRequestError(f"aggregates {both} can't be both renamed and added")
         if len({*self.renamed.values()}) < len(self.renamed):
-            message = (
+            raise InvalidRequestError(
                 f"two aggregates can't have the same stored name, got renamed={self.renamed!r}"
             )
-            raise InvalidRequestError(message)
         kept = sorted({*self.renamed.values(), *self.dropped} & aggregates.keys())
         if kept:
-            message = (
+            raise InvalidRequestError(
                 f"stored aggregates {kept} are renamed or dropped, but aggregates of these names are requested; "
                 "give these other names"
             )
-            raise InvalidRequestError(message)
 
     def _source(self, name: str, before: Collection[str]) -> str:
         """Return the stored name of an aggregate; its own name if it is new."""
@@ -164,11 +161,10 @@ def check_own_states(store: KeyedStateBackend, own: Collection[str]) -> None:
     """
     others = sorted(store.state_names().difference(own))
     if others:
-        message = (
+        raise StateMigrationError(
             f"states {others} are stored under the uid of this operator, which uses {[*own]}: the uid belonged to another "
             f"operator; {ANOTHER_UID}"
         )
-        raise StateMigrationError(message)
 
 
 def aggregate_field(column: str, type: pa.DataType, name: str, aggregate: Aggregate) -> pa.Field:
@@ -207,8 +203,7 @@ def _check_type(name: str, call: str, stored: pa.DataType, wanted: pa.DataType) 
     try:
         change_of(stored, wanted)
     except IncompatibleTypeError:
-        message = (
+        raise StateMigrationError(
             f"aggregate {name!r}, {call}, is stored as {stored}, and would be {wanted} now, which can't hold all stored "
             "values; cast the column to its former type"
-        )
-        raise StateMigrationError(message) from None
+        ) from None

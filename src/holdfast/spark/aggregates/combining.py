@@ -127,11 +127,10 @@ def preparation_of(
     _check_columns(aggregates, rows)
     sketches = need_combining(aggregates)
     if sketches and not combine:
-        message = (
+        raise InvalidRequestError(
             f"aggregates {sketches} count distinct values, which only Spark can combine; leave out combine=False, or "
             "move them to a separate operator"
         )
-        raise InvalidRequestError(message)
     if not combine:
         names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
         columns = [column_named(name) for name in names]

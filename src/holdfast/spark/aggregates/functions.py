@@ -145,11 +145,10 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str
         raise InvalidRequestError("there are no aggregates; pass some, such as orders=count()")
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
-            message = (
+            raise InvalidRequestError(
                 f"aggregate {name!r} is a {type(aggregate).__name__}; make it with the functions of "
                 "holdfast, such as holdfast.sum('amount')"
             )
-            raise InvalidRequestError(message)
     if need_combining(aggregates):
         check_sketches()
     names = [*others, *aggregates]
@@ -160,11 +159,10 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str
         lower = [name.lower() for name in columns]
         repeated = sorted({name for name in lower if lower.count(name) > 1})
         if repeated:
-            message = (
+            raise InvalidRequestError(
                 f"several columns would have the names {repeated}; results also have columns {[*others]}, and the mean of "
                 "a column is stored as its sum and count. Give an aggregate another name"
             )
-            raise InvalidRequestError(message)
 
 
 def columns_of(aggregates: Mapping[str, Aggregate]) -> list[str]:

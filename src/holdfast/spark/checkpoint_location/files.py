@@ -160,7 +160,6 @@ def _read_zip_metadata(open_zip: Callable[[], BinaryIO]) -> dict[str, Any]:
     ):
         content = metadata.read(_MAX_ZIP_METADATA_BYTES + 1)
     if len(content) > _MAX_ZIP_METADATA_BYTES:
-        message = f"its description has more than {_MAX_ZIP_METADATA_BYTES} bytes"
-        raise ValueError(message)
+        raise ValueError(f"its description has more than {_MAX_ZIP_METADATA_BYTES} bytes")
     _, _, text = content.decode().partition("\n")
     return json_decoder(dict[str, Any]).decode(text)

@@ -189,5 +189,4 @@ def _decode(line: str, path: str) -> dict[str, Any]:
     try:
         return json_decoder(dict[str, Any]).decode(line)
     except msgspec.MsgspecError as error:
-        message = f"Spark's file {path!r} can't be read ({error})"
-        raise CheckpointCorruptedError(message) from error
+        raise CheckpointCorruptedError(f"Spark's file {path!r} can't be read ({error})") from error

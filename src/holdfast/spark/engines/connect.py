@@ -122,11 +122,10 @@ class ConnectEngine:
 
     def check(self, settings: Settings) -> None:
         if settings.checkpoint_storage == "memory" and settings.checkpoint_dir is None:
-            message = (
+            raise InvalidRequestError(
                 "with Spark Connect the storage memory needs a directory: the process that runs "
                 f"batches ends with the query, and the state with it; set {PREFIX}checkpoint.dir"
             )
-            raise InvalidRequestError(message)
 
     def needs_rows(self, query: RunningQuery) -> bool:
         del query
@@ -142,13 +141,12 @@ class ConnectEngine:
     @contextmanager
     def send(self, payload: TaskPayload, *, uid: str) -> Iterator[TaskPayload]:
         if payload.size > _MAX_PAYLOAD_BYTES:
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} has {payload.size} bytes of function, broadcast rows and state "
                 f"stored in metadata; with Spark Connect they must be <= {_MAX_PAYLOAD_BYTES} bytes. "
                 f"Set {PREFIX}state.inline-threshold lower, and {PREFIX}checkpoint.storage to "
                 "filesystem, before the state grows that large"
             )
-            raise InvalidRequestError(message)
         yield payload
 
     def stop_error(self, query: RunningQuery, error: BaseException) -> None:
@@ -174,11 +172,10 @@ class ConnectEngine:
                 root = uri.removesuffix("/metadata")
                 name = query.name or ""
                 return _OwnQuery(query.id, query.runId, root, name, self._reaches(root, text))
-        message = (
+        raise InvalidRequestError(
             f"the checkpointLocation of query {query.id} is unknown; start the query with the option "
             "checkpointLocation"
         )
-        raise InvalidRequestError(message)
 
     def _own_query(self) -> _StreamingQuery:
         """Find the query of the client's session that this batch belongs to.

@@ -142,11 +142,10 @@ class KeyedProcessFunction(StatefulFunction):
     def _service(self, domain: TimeDomain) -> TimerService:
         service = self._timers.get(domain)
         if service is None:
-            message = (
+            raise InvalidRequestError(
                 f"timers of {domain} time need time_mode {domain!r} in the function's class, so that "
                 "batches run when they are due"
             )
-            raise InvalidRequestError(message)
         return service
 
 
@@ -166,11 +165,10 @@ def _rows_by_key(
         for first, last in pairwise((bounds - start).tolist()):
             yield batches[0].slice(first, last - first)
     elif len(bounds) == 2:
-        message = (
+        raise InvalidRequestError(
             f"a key has {end - start} rows in a micro-batch with more text, bytes or lists than the 2 GiB that a "
             "record batch holds; let sources give less at once, such as by maxFilesPerTrigger or maxOffsetsPerTrigger"
         )
-        raise InvalidRequestError(message)
     else:
         middle = len(bounds) // 2
         yield from _rows_by_key(parts, order, bounds[: middle + 1])

@@ -54,10 +54,9 @@ class OutputRows:
                 self._tuples.append(row)
             elif isinstance(row, Mapping):
                 if len(row) != width or any(name not in row for name in names):
-                    message = (
+                    raise InvalidRequestError(
                         f"a row with {list(row)} was yielded, and the output has columns {names}"
                     )
-                    raise InvalidRequestError(message)
                 self._tuples.append(tuple([row[name] for name in names]))
             elif isinstance(row, pa.RecordBatch):
                 self._add_batch(row)
@@ -65,11 +64,10 @@ class OutputRows:
                 for batch in row.to_batches():
                     self._add_batch(batch)
             else:
-                message = (
+                raise InvalidRequestError(
                     f"{type(row).__name__} was yielded; a row is a tuple or a dict, and several rows are "
                     "a pyarrow.RecordBatch or pyarrow.Table"
                 )
-                raise InvalidRequestError(message)
 
     def take(self) -> list[pa.RecordBatch]:
         """Return all rows in batches, and forget them.

@@ -66,11 +66,10 @@ class Routing:
         input_schema = arrow_schema(rows, uid=operator.uid)
         missing = [column for column in operator.key if column not in rows.columns]
         if missing:
-            message = (
+            raise InvalidRequestError(
                 f"rows of operator {operator.uid!r} lack columns {missing} of its key; "
                 f"they have {rows.columns}"
             )
-            raise InvalidRequestError(message)
         # Numbers start at a multiple of 2**33 in each partition: adding its id distributes their first rows.
         number = F.monotonically_increasing_id() + F.spark_partition_id()
         subtask = number.bitwiseAND(_MAX_INT32) % parallelism
@@ -129,12 +128,11 @@ def _hash_key(rows: DataFrame, operator: Operator) -> Column:
         data_type = rows.schema[column].dataType
         kind = data_type.simpleString()
         if is_collated(data_type):
-            message = (
+            raise InvalidRequestError(
                 f"column {column!r} of the key of operator {operator.uid!r} has type {kind}: strings "
                 "that are equal by this collation have different hashes; use a normalized column of plain "
                 "strings, such as upper(...) of it, cast to string"
             )
-            raise InvalidRequestError(message)
         message = (
             f"column {column!r} of the key of operator {operator.uid!r} has type {kind}, which Spark can't "
             "hash; use columns without maps, variants and geometries, such as a string made from it"
@@ -160,11 +158,10 @@ def _check_key(key: pa.Schema, *, uid: str) -> None:
         try:
             check_key_type(field.type)
         except InvalidRequestError as error:
-            message = (
+            raise InvalidRequestError(
                 f"column {field.name!r} of the key of operator {uid!r} has the Arrow type {field.type}, which "
                 f"keyed state does not support ({error.args[0]}); cast it to another type, such as a string"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
 
 
 def read_table(frame: DataFrame, *, uid: str | None = None) -> pa.Table:
@@ -203,11 +200,10 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
         # Not with the frame itself, which could run an operator that the frame is computed from.
         schema = frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema
     except PySparkException as error:
-        message = (
+        raise InvalidRequestError(
             f"rows of operator {uid!r} have a column type that Arrow does not support ({error}); cast it "
             "to another type"
-        )
-        raise InvalidRequestError(message) from error
+        ) from error
     return _normalize_schema(schema)
 
 
@@ -222,11 +218,10 @@ def _check_columns(names: list[str], *, uid: str) -> None:
         if name.lower().startswith(_RESERVED) or "." in name or "`" in name or name == "*"
     }
     if not names or repeated or unusable:
-        message = (
+        raise InvalidRequestError(
             f"rows of operator {uid!r} have columns {names}; there must be at least one column, no "
             f"duplicate names, no dot, backtick or bare * in a name, and no name starting with {_RESERVED}"
         )
-        raise InvalidRequestError(message)
 
 
 def _normalize_schema(schema: pa.Schema) -> pa.Schema:

@@ -39,11 +39,10 @@ def current_batch() -> "BatchRun":
     """
     batch = _current.get()
     if batch is None:
-        message = (
+        raise InvalidRequestError(
             "an operator is applied outside of a micro-batch; pass the function that applies it, "
             "and the operator, to stateful_query(...), and the result to foreachBatch"
         )
-        raise InvalidRequestError(message)
     return batch
 
 
@@ -54,11 +53,10 @@ def check_no_batch() -> None:
         InvalidRequestError: A batch already runs in this thread.
     """
     if _current.get() is not None:
-        message = (
+        raise InvalidRequestError(
             "an operator is called in the foreachBatch function of another operator or query; pass the "
             "operator also to stateful_query(...), and call its apply(...)"
         )
-        raise InvalidRequestError(message)
 
 
 class BatchRun:
@@ -113,17 +111,15 @@ class BatchRun:
         uid = operator.uid
         running = self._operators.get(uid)
         if running is None or not self._is_same(running.operator, operator):
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} is not part of this query, which has {sorted(self._operators)}; "
                 "pass the same object also to stateful_query(...)"
             )
-            raise InvalidRequestError(message)
         if uid in self._applied or uid in self._kept:
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} is applied twice in a batch, but its state has one stream of rows. "
                 "Unite the rows first, or make two operators with separate uids"
             )
-            raise InvalidRequestError(message)
         rows = running.prepare(_require_batch(rows, f"rows of operator {uid!r}"))
         if operator.begin is not None and uid in self._pending.new:
             rows = operator.begin(rows)
@@ -212,12 +208,11 @@ class BatchRun:
         """Refuse a key whose types have changed: equal numbers of different types have different hashes."""
         known = self._pending.key_types.setdefault(operator.uid, key_types)
         if known != key_types:
-            message = (
+            raise InvalidRequestError(
                 f"the key {', '.join(operator.key)} of operator {operator.uid!r} is now of type "
                 f"{', '.join(key_types)}, and was {', '.join(known)}: rows would be routed to other "
                 "subtasks than their state. Cast the columns to the earlier types"
             )
-            raise InvalidRequestError(message)
 
     def _broadcast_rows(self, operator: Operator, frame: DataFrame | None) -> pa.Table | None:
         """Return the rows for every subtask; None if the operator takes no broadcast rows."""
@@ -225,18 +220,16 @@ class BatchRun:
         if frame is None and operator.broadcast is not None:
             frame = operator.broadcast(self._engine.session, self._pending.batch_id)
         elif operator.broadcast is not None:
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} has a broadcast function; remove it, or apply(..., broadcast=)"
             )
-            raise InvalidRequestError(message)
         if isinstance(operator.function, BroadcastProcessFunction):
             name = f"broadcast rows of operator {uid!r}, a BroadcastProcessFunction,"
             return read_table(_require_batch(frame, name), uid=uid)
         if frame is not None:
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} takes no broadcast rows; derive it from BroadcastProcessFunction"
             )
-            raise InvalidRequestError(message)
         return None
 
     def finish(self) -> dict[str, list[Acknowledgement]]:
@@ -247,11 +240,10 @@ class BatchRun:
         """
         missing = sorted(self._operators.keys() - self._applied.keys() - self._kept.keys())
         if missing:
-            message = (
+            raise CheckpointDeclinedError(
                 f"operators {missing} were not applied in this batch; apply each of them in every "
                 "batch, if necessary to no rows: batch.limit(0)"
             )
-            raise CheckpointDeclinedError(message)
         if self._jobs is None:
             return {uid: _acknowledgements_in(kept) for uid, kept in self._kept.items()}
         self._check_failed_jobs(self._jobs)
@@ -285,8 +277,7 @@ def _require_batch(frame: object, name: str) -> DataFrame:
         InvalidRequestError: It is a stream, or not a DataFrame.
     """
     if not isinstance(frame, DataFrame):
-        message = f"{name} must be a DataFrame, not {type(frame).__name__}"
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"{name} must be a DataFrame, not {type(frame).__name__}")
     if frame.isStreaming:
         message = f"{name} are a stream; derive them from the rows that are passed to the function"
         raise InvalidRequestError(message)
@@ -308,9 +299,8 @@ def _pickle_function(operator: Operator) -> bytes:
     try:
         pickled: bytes = cast("Any", cloudpickle).dumps(operator.function)
     except Exception as error:
-        message = (
+        raise InvalidRequestError(
             f"the function of operator {operator.uid!r} can't be pickled to the executors ({error}); "
             "create such attributes, such as locks and connections, in initialize_state"
-        )
-        raise InvalidRequestError(message) from error
+        ) from error
     return pickled

@@ -297,11 +297,10 @@ class Settings:
         if self.checkpoint_storage == "memory" and self.checkpoint_dir is None:
             return _MEMORY
         if self.checkpoint_dir is None:
-            message = (
+            raise InvalidRequestError(
                 f"no checkpoint directory is set; set {PREFIX}checkpoint.dir to a URI such as "
                 "file:///data/holdfast"
             )
-            raise InvalidRequestError(message)
         if self.checkpoint_dir.lower().startswith("memory:"):
             message = (
                 f"executors can't reach the driver's memory; set {PREFIX}checkpoint.storage to "

@@ -76,19 +76,17 @@ def combine_acknowledgements(
     uid = operator.uid
     subtasks = {report.subtask: report.state for report in acknowledgements}
     if len(subtasks) < len(acknowledgements):
-        message = (
+        raise CheckpointDeclinedError(
             f"subtasks of operator {uid!r} reported more than once, because Spark ran a part of "
             "the sink's job again. If an executor was lost, restart the query, which repeats the "
             "batch; else the sink needs persist=True"
         )
-        raise CheckpointDeclinedError(message)
     missing = sorted(set(range(parallelism)) - set(subtasks))
     if missing:
-        message = (
+        raise CheckpointDeclinedError(
             f"no report of subtasks {missing} of operator {uid!r}: the sink's first action failed or "
             "did not read all rows; let it read them in one action, or use persist=True"
         )
-        raise CheckpointDeclinedError(message)
     return StoredOperator(
         parallelism=parallelism,
         max_parallelism=max_parallelism,

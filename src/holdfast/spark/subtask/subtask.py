@@ -226,12 +226,11 @@ class SubtaskRunner:
             rows = InputRows(iter(()), schema, parallelism)
             for batch in self._run(self._partition(), rows):
                 if batch.num_rows:
-                    message = (
+                    raise CheckpointDeclinedError(
                         f"operator {self.operator.uid!r} yields rows although its partition has none; with "
                         "forward=True their subtask is unknown. Use forward=False, so that rows are "
                         "repartitioned"
                     )
-                    raise CheckpointDeclinedError(message)
                 yield batch
 
     def _partition(self) -> int:
@@ -239,12 +238,11 @@ class SubtaskRunner:
         task = TaskContext.get()
         partition = -1 if task is None else task.partitionId()
         if not 0 <= partition < self.operator.parallelism:
-            message = (
+            raise CheckpointDeclinedError(
                 f"operator {self.operator.uid!r} has {self.operator.parallelism} subtasks, and is computed "
                 f"in partition {partition}: with forward=True the sink must not put other rows before "
                 "its rows"
             )
-            raise CheckpointDeclinedError(message)
         return partition
 
     def _run(self, subtask: int, rows: InputRows) -> Iterator[pa.RecordBatch]:
@@ -309,11 +307,10 @@ class SubtaskRunner:
                 rows_out += batch.num_rows
                 yield self._output(batch)
             if not rows.is_exhausted:
-                message = (
+                raise CheckpointDeclinedError(
                     f"operator {self.operator.uid!r} returned before it had read all of its rows; "
                     "the rest would be lost"
                 )
-                raise CheckpointDeclinedError(message)
             next_timers = handler.next_timers
             processed_s = clock.monotonic_s()
             snapshot = handler.snapshot_state(
@@ -392,22 +389,20 @@ class SubtaskRunner:
         """Yield the operator's output, with tables split into batches."""
         uid = self.operator.uid
         if not isinstance(output, Iterable):
-            message = (
+            raise InvalidRequestError(
                 f"process of operator {uid!r} returned {type(output).__name__}; "
                 "it must yield record batches"
             )
-            raise InvalidRequestError(message)
         for rows in output:
             if isinstance(rows, pa.RecordBatch):
                 yield rows
             elif isinstance(rows, pa.Table):
                 yield from rows.to_batches()
             else:
-                message = (
+                raise InvalidRequestError(
                     f"operator {uid!r} yields {type(rows).__name__}; "
                     "it must yield pyarrow.RecordBatch or pyarrow.Table"
                 )
-                raise InvalidRequestError(message)
 
     def _output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch for the sink, with an empty column of acknowledgements if they are rows."""

@@ -142,8 +142,7 @@ def positive_ms(name: str, duration: timedelta) -> int:
 
 def _whole_ms(name: str, duration: timedelta) -> int:
     if not isinstance(duration, timedelta) or duration % _MILLISECOND:
-        message = (
+        raise InvalidRequestError(
             f"the {name} of windows must be a timedelta of whole milliseconds, got {duration!r}"
         )
-        raise InvalidRequestError(message)
     return duration // _MILLISECOND

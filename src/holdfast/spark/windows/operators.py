@@ -95,11 +95,10 @@ class _Windowed(StatefulFunction):
         emit = options.get("emit", "append")
         allowed_lateness = options.get("allowed_lateness", timedelta(0))
         if not isinstance(windows, FixedWindows | SessionWindows):
-            message = (
+            raise InvalidRequestError(
                 "windows must be made by holdfast.spark.windows: tumbling, sliding or session; "
                 f"got {windows!r}"
             )
-            raise InvalidRequestError(message)
         if emit not in ("append", "update"):
             raise InvalidRequestError(f"emit must be 'append' or 'update', got {emit!r}")
         self._assigner = windows
@@ -169,17 +168,15 @@ class _Windowed(StatefulFunction):
                 continue
             windows, emit, kept = _read_note(note)
             if (windows, kept) != (now[0], self.kept):
-                message = (
+                raise StateMigrationError(
                     f"the stored state has {kept} of {windows}, and the operator now has {self.kept} of {now[0]}; state "
                     f"can't move to other windows. Use the stored windows, or {ANOTHER_UID}"
                 )
-                raise StateMigrationError(message)
             if (emit, self._emit) == ("append", "update"):
-                message = (
+                raise StateMigrationError(
                     "the stored windows have emit='append': they were not emitted yet, and never would be with "
                     f"emit='update'; keep emit='append', or {ANOTHER_UID}"
                 )
-                raise StateMigrationError(message)
         return {_WINDOWS: msgspec.json.encode(now)}
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -376,11 +373,10 @@ class WindowedFunction(_Windowed):
         }
         if gone:
             new = sorted({*schema.names} - {field.name for field in before})
-            message = (
+            raise StateMigrationError(
                 f"stored rows of open windows have columns {sorted(gone)}, but input rows don't; they have new columns "
                 f"{new}. Pass apply renamed={{new name: old name}}, or dropped={sorted(gone)} to delete their values"
             )
-            raise StateMigrationError(message)
         return ReducingStateDescriptor(
             _STATE,
             {"rows": "concatenate"},
