@@ -13,7 +13,7 @@ from holdfast.spark.query.checkpoints import (
     pin_checkpoints,
     writer_version,
 )
-from holdfast.spark.query.continuation import Continuation
+from holdfast.spark.query.continuation import Continuation, StoredJob
 from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
 from holdfast.spark.query.queries import (
     StatefulOperator,
@@ -21,7 +21,6 @@ from holdfast.spark.query.queries import (
     stateful,
     stateful_query,
 )
-from holdfast.spark.query.takeover import StoredJob
 
 __all__ = [
     "CLEANER",

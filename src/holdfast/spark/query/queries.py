@@ -299,11 +299,7 @@ _MAX_QUERIES = 1000
 
 
 def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) -> _Call:
-    """Record a call, and refuse a second one in a batch: the first one completes it with its rows.
-
-    Raises:
-        InvalidRequestError: There was a call before.
-    """
+    """Record a call, and refuse a second one in a batch: the first one completes it with its rows."""
     last = _last_calls.get(query.query_id)
     if last and (last.run_id, last.batch_id) == (query.run_id, batch_id):
         if last.has_failed:
