@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -15,7 +15,7 @@ from holdfast.backends.assignment import AssignedOperator
 from holdfast.backends.functions import BatchTimes
 from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
-from holdfast.spark.engines import Engine, Jobs
+from holdfast.spark.engines import Engine
 from holdfast.spark.operators import (
     BroadcastProcessFunction,
     Operator,
@@ -37,6 +37,9 @@ from holdfast.spark.subtask import (
     has_duplicate_reports,
     reports_of_final_pass,
 )
+
+if TYPE_CHECKING:
+    from holdfast.spark.engines import Jobs
 
 
 def compute(frame: DataFrame) -> None:
@@ -140,7 +143,7 @@ class AppliedOperator:
         return CheckpointDeclinedError(message)
 
     def resolve_reports(
-        self, others: Sequence["AppliedOperator"], jobs: Jobs
+        self, others: Sequence["AppliedOperator"], jobs: "Jobs"
     ) -> list[Acknowledgement]:
         """Return the reports of the pass over the rows that the sink has written; if there was no such pass, run it.
 
@@ -395,7 +398,7 @@ class BatchRun:
             acknowledgements[uid] = applied.resolve_reports(others, self._jobs)
         return acknowledgements
 
-    def _check_failed_jobs(self, jobs: Jobs) -> None:
+    def _check_failed_jobs(self, jobs: "Jobs") -> None:
         last = list(self._applied.values())[-1]
         if not jobs.includes_new_jobs():
             raise last.decline_error(
