@@ -21,13 +21,13 @@ from holdfast.spark.checkpoint_location.file_names import (
     state_files,
     writing_batch,
 )
-from holdfast.spark.checkpoint_location.logs import SHUFFLE_PARTITIONS, LoggedBatch
-from holdfast.spark.checkpoint_location.marker_files import (
+from holdfast.spark.checkpoint_location.files import (
     APPLICATION_FILE,
     LINK_FILE,
     METADATA,
     UNFINISHED_FILE,
 )
+from holdfast.spark.checkpoint_location.logs import SHUFFLE_PARTITIONS, LoggedBatch
 
 _HOLDFAST_FILES = {LINK_FILE, APPLICATION_FILE, UNFINISHED_FILE}
 _TOP = {METADATA, *_HOLDFAST_FILES, "offsets", "commits", "sources", "state"}
