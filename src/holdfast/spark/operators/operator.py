@@ -11,8 +11,11 @@ from pyspark.sql.types import StructType
 from holdfast.backends.assignment import OperatorSettings
 from holdfast.backends.keys import KEY_HASH, MAX_PARALLELISM
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
-from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
+from holdfast.spark.operators.functions import (
+    BroadcastProcessFunction,
+    KeyedProcessFunction,
+    StatefulFunction,
+)
 
 TIME_MODES = ("none", "processing", "event")
 
@@ -224,11 +227,7 @@ def checkpointed_sinks(
 
 
 def snapshot_sinks(sinks: Mapping[str, CheckpointedSink], checkpoint_id: int) -> dict[str, bytes]:
-    """Return the states of all sinks, by name.
-
-    Raises:
-        InvalidRequestError: A state isn't bytes.
-    """
+    """Return the states of all sinks, by name. Raises `InvalidRequestError` if one isn't bytes."""
     states = {name: sink.snapshot_state(checkpoint_id) for name, sink in sinks.items()}
     for name, state in states.items():
         if not isinstance(state, bytes):

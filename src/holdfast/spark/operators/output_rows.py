@@ -15,11 +15,7 @@ _BATCH_ROWS = 1 << 13
 
 
 class OutputRows:
-    """Collects output rows, in their order, until they are taken as batches.
-
-    Args:
-        schema: The output's columns.
-    """
+    """Collects output rows, in their order, until they are taken as batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -35,11 +31,7 @@ class OutputRows:
         return self._rows + len(self._tuples) >= _BATCH_ROWS
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add rows.
-
-        Raises:
-            InvalidRequestError: A row does not have the columns of the output.
-        """
+        """Add rows. Raises `InvalidRequestError` if one does not have the columns of the output."""
         if isinstance(rows, str | Mapping | pa.RecordBatch | pa.Table) or not isinstance(
             rows, Iterable
         ):
@@ -70,11 +62,7 @@ class OutputRows:
                 )
 
     def take(self) -> list[pa.RecordBatch]:
-        """Return all rows in batches, and forget them.
-
-        Raises:
-            InvalidRequestError: A value is of another type than its column.
-        """
+        """Return all rows in batches, and forget them. Raises `InvalidRequestError` for a value of another type."""
         self._pack()
         batches, self._batches, self._rows = self._batches, [], 0
         if len(batches) < 2:

@@ -119,11 +119,7 @@ class Routing:
 
 
 def _hash_key(rows: DataFrame, operator: Operator) -> Column:
-    """Return the hash of a row's key; without SQL, where a quoted name may be a regular expression.
-
-    Raises:
-        InvalidRequestError: Spark can't hash a column of the key.
-    """
+    """Return the hash of a row's key; without SQL, where a quoted name may be a regular expression."""
     for column in operator.key:
         data_type = rows.schema[column].dataType
         kind = data_type.simpleString()
@@ -165,15 +161,7 @@ def _check_key(key: pa.Schema, *, uid: str) -> None:
 
 
 def read_table(frame: DataFrame, *, uid: str | None = None) -> pa.Table:
-    """Read all rows of a small frame in `arrow_schema`.
-
-    Args:
-        frame: The frame.
-        uid: The operator whose rows these are, to check names of columns; None for no check.
-
-    Raises:
-        InvalidRequestError: A name of a column can't be used.
-    """
+    """Read all rows of a small frame in `arrow_schema`; names of columns are checked if they are rows of an operator."""
     if uid is not None:
         _check_columns(frame.columns, uid=uid)
     table = frame.toArrow()
