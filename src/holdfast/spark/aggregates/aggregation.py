@@ -5,8 +5,8 @@ accumulators. Input rows are either combined by Spark, with a column for each ac
 """
 
 import decimal
-from collections.abc import Iterator, Mapping
-from typing import Any, Unpack
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,6 @@ from holdfast.backends.keyed import Keys, TableSpec
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.aggregates.changes import (
     AggregateChanges,
-    ChangeOptions,
     aggregate_field,
     check_own_states,
 )
@@ -34,10 +33,8 @@ ROWS_AT_ONCE = 1 << 20
 """Number of rows to gather before they are folded: few large steps are faster than many small ones."""
 
 _MAX_DIGITS = 38
-_MEAN_DIGITS = 4
-"""Number of additional fractional digits of Spark's mean of decimals."""
-_SUM_DIGITS = 10
-"""Number of additional digits of Spark's sum of decimals."""
+_MEAN_DIGITS = 4  # additional fractional digits of Spark's mean of decimals
+_SUM_DIGITS = 10  # additional digits of Spark's sum of decimals
 
 _STATE = "aggregates"
 
@@ -45,15 +42,8 @@ _STATE = "aggregates"
 class Aggregation(StatefulFunction):
     """Folds rows into the aggregates of each key, and yields the keys of the batch with their new values.
 
-    Input rows are those of `operands_of`, combined or single. The operator needs a key.
-
-    Args:
-        aggregates: The aggregates by name.
-        ttl: Time to live of a key's aggregates after its last row; None keeps them forever.
-        changes: `renamed`, `added` and `dropped`, the differences from the stored aggregates, as for `KeyedRows.agg`.
-
-    Raises:
-        InvalidRequestError: The changes contradict the aggregates.
+    Input rows are those of `operands_of`, combined or single. The operator needs a key. Arguments are those of
+    `KeyedRows.agg`; it raises `InvalidRequestError` if the changes contradict the aggregates.
     """
 
     def __init__(
@@ -61,11 +51,13 @@ class Aggregation(StatefulFunction):
         aggregates: Mapping[str, Aggregate],
         *,
         ttl: StateTtlConfig | None = None,
-        **changes: Unpack[ChangeOptions],
+        renamed: Mapping[str, str] | None = None,
+        added: Collection[str] = (),
+        dropped: Collection[str] = (),
     ) -> None:
         self._aggregates = dict(aggregates)
         self._ttl = ttl
-        self._changes = AggregateChanges.of(aggregates, changes)
+        self._changes = AggregateChanges.of(aggregates, renamed, added, dropped)
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._store = context.keyed_state_store
@@ -133,18 +125,11 @@ class Accumulators:
         metadata: Mapping[bytes, bytes] | None = None,
         ttl: StateTtlConfig | None = None,
     ) -> ReducingStateDescriptor:
-        """Return the descriptor of their state.
-
-        Args:
-            name: The state's name.
-            stored: The stored state; None if it is new.
-            changes: The declared differences from the stored aggregates.
-            metadata: Further metadata of each column.
-            ttl: Time to live of a value.
+        """Return the descriptor of their state, with further metadata of each column.
 
         Raises:
             InvalidRequestError: An aggregate doesn't support its type.
-            StateMigrationError: The aggregates differ from the stored ones in another way.
+            StateMigrationError: The aggregates differ from the stored ones in another way than the changes.
         """
         type = self._type
         if metadata is not None:
@@ -174,8 +159,7 @@ class Accumulators:
     def results(self, accumulators: pa.StructArray) -> dict[str, pa.Array]:
         """Return the results of the aggregates, by name. No accumulator may be null.
 
-        Raises:
-            InvalidRequestError: A mean of decimals does not fit its type.
+        Raises `InvalidRequestError` if a mean of decimals does not fit its type.
         """
         columns = dict(zip(self._functions, accumulators.flatten(), strict=True))
         return {

@@ -5,8 +5,8 @@ columns.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self, TypedDict
+from dataclasses import dataclass
+from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
@@ -29,14 +29,6 @@ ANOTHER_UID = (
 """The end of messages about state that an operator can't use."""
 
 
-class ChangeOptions(TypedDict, total=False):
-    """The options of `AggregateChanges`."""
-
-    renamed: Mapping[str, str] | None
-    added: Collection[str]
-    dropped: Collection[str]
-
-
 @dataclass(frozen=True, slots=True)
 class AggregateChanges:
     """Declared differences of an operator's aggregates from the stored ones. Applied changes have no further effect.
@@ -47,25 +39,20 @@ class AggregateChanges:
         dropped: Names of stored aggregates to delete.
     """
 
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    added: Collection[str] = ()
-    dropped: Collection[str] = ()
+    renamed: Mapping[str, str]
+    added: Collection[str]
+    dropped: Collection[str]
 
     @classmethod
-    def of(cls, aggregates: Mapping[str, Aggregate], options: ChangeOptions) -> Self:
-        """Return the changes that a user declares.
-
-        Raises:
-            InvalidRequestError: They contradict the aggregates.
-            TypeError: There is no such option.
-        """
-        unknown = options.keys() - ChangeOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(
-                f"unknown options {sorted(unknown)}; options are {[*ChangeOptions.__annotations__]}"
-            )
-        renamed, added = options.get("renamed") or {}, options.get("added", ())
-        changes = cls(renamed, added, options.get("dropped", ()))
+    def of(
+        cls,
+        aggregates: Mapping[str, Aggregate],
+        renamed: Mapping[str, str] | None,
+        added: Collection[str],
+        dropped: Collection[str],
+    ) -> Self:
+        """Return the changes that a user declares. Raises `InvalidRequestError` if they contradict the aggregates."""
+        changes = cls(renamed or {}, added, dropped)
         changes._check(aggregates)
         return changes
 
@@ -74,14 +61,8 @@ class AggregateChanges:
     ) -> dict[str, Any]:
         """Return `renamed` and `dropped` for the descriptor of the state, which are about columns.
 
-        Args:
-            stored: The stored state; None if it is new.
-            aggregates: The present aggregates by name.
-            wanted: The struct of their columns.
-
-        Raises:
-            StateMigrationError: A stored aggregate is missing or differs, or an aggregate is new, without a declared
-                change.
+        `wanted` is the struct of the columns. Raises `StateMigrationError` if a stored aggregate is missing or differs,
+        or an aggregate is new, without a declared change.
         """
         before = _stored_aggregates(stored)
         if stored is None or not before:
@@ -153,12 +134,7 @@ class AggregateChanges:
 
 
 def check_own_states(store: KeyedStateBackend, own: Collection[str]) -> None:
-    """Refuse an operator whose uid has states of another operator. Raises `StateMigrationError`.
-
-    Args:
-        store: The states of the operator.
-        own: Names of the states that it uses.
-    """
+    """Refuse an operator whose uid has other states than its own. Raises `StateMigrationError`."""
     others = sorted(store.state_names().difference(own))
     if others:
         raise StateMigrationError(

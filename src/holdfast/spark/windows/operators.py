@@ -302,9 +302,7 @@ class WindowedAggregation(_Windowed):
         super().__init__(windows, **options)
         check_aggregates(aggregates, [START, END])
         self._aggregates = dict(aggregates)
-        self._changes = AggregateChanges.of(
-            aggregates, {"renamed": renamed, "added": added, "dropped": dropped}
-        )
+        self._changes = AggregateChanges.of(aggregates, renamed, added, dropped)
 
     def _descriptor(
         self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
