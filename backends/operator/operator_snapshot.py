@@ -19,13 +19,7 @@ from holdfast.locations.storages import CheckpointedStateScope
 
 @dataclass(frozen=True, slots=True)
 class CapturedState:
-    """One state at the time of the snapshot; the chunks are shared, not copied.
-
-    Attributes:
-        mode: The way in which elements are redistributed.
-        schema: The stored columns.
-        columns: Returns the chunks of each column; it may have to make them first.
-    """
+    """One state at the time of the snapshot; the chunks of its columns are shared, or made when they are written."""
 
     mode: OperatorStateMode
     schema: pa.Schema
@@ -55,10 +49,6 @@ class OperatorStateSnapshotStrategy:
 
     If a state is stored in several forms, because not all subtasks have declared its new type, the first form is in the
     first stream, the second one in a second stream, and so on.
-
-    Attributes:
-        capture: Captures the current state of all lists and maps.
-        compression: The compression of sections; None for none.
     """
 
     capture: Callable[[], dict[str, list[CapturedState]]]

@@ -194,13 +194,11 @@ class OperatorStateBackend:
 
     def registered_state_names(self) -> frozenset[str]:
         """Return the names of the list and union list states, with restored ones."""
-        stored = (name for name, state in self._stored.items() if not _is_map(state))
-        return frozenset((*self._lists, *stored))
+        return frozenset(self._lists) | self._stored_names(is_map=False)
 
     def registered_broadcast_state_names(self) -> frozenset[str]:
         """Return the names of the broadcast states, with restored ones."""
-        stored = (name for name, state in self._stored.items() if _is_map(state))
-        return frozenset((*self._maps, *stored))
+        return frozenset(self._maps) | self._stored_names(is_map=True)
 
     def snapshot(
         self,
@@ -214,16 +212,8 @@ class OperatorStateBackend:
         Its time grows with the chunks of lists, the elements that were added singly since the last snapshot, and the
         entries of broadcast states that have changed, not with their bytes.
 
-        Args:
-            factory: The checkpoint's location, which the asynchronous part writes to.
-            compression: The compression of sections; None for none.
-            checkpoint_id: The checkpoint that the snapshot is for.
-
-        Returns:
-            The asynchronous part. It is independent of later changes of the states.
-
-        Raises:
-            InvalidRequestError: The backend is closed.
+        Returns the asynchronous part, which is independent of later changes of the states, and writes them to the
+        checkpoint's location. Raises `InvalidRequestError` if the backend is closed.
         """
         if self._is_closed:
             raise InvalidRequestError("the backend is closed")
@@ -245,6 +235,13 @@ class OperatorStateBackend:
         self._stored.clear()
         self._lists.clear()
         self._maps.clear()
+
+    def _stored_names(self, *, is_map: bool) -> set[str]:
+        return {
+            name
+            for name, state in self._stored.items()
+            if (state.mode is OperatorStateMode.BROADCAST) == is_map
+        }
 
     def _list(self, descriptor: ListStateDescriptor, mode: OperatorStateMode) -> ListState:
         _check_lasting(descriptor)
@@ -377,10 +374,6 @@ def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.S
     return pa.schema(
         [serializer.field(name) for name, serializer in zip(names, serializers, strict=True)]
     )
-
-
-def _is_map(stored: _Stored) -> bool:
-    return stored.mode is OperatorStateMode.BROADCAST
 
 
 def _types(name: str, schema: pa.Schema) -> str:

@@ -18,12 +18,7 @@ from holdfast.locations.handles import (
 
 @dataclass(frozen=True, slots=True)
 class WrittenState:
-    """One state with the content of its section.
-
-    Attributes:
-        mode: The way in which elements are redistributed.
-        rows: The elements or entries.
-    """
+    """One state with the content of its section: the elements or entries."""
 
     mode: OperatorStateMode
     rows: pa.Table
