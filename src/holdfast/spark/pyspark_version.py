@@ -8,11 +8,7 @@ MIN_PYSPARK = (4, 1)
 
 
 def check_pyspark(version: str) -> None:
-    """Refuse an unsupported version of PySpark.
-
-    Raises:
-        ImportError: The version is too old.
-    """
+    """Refuse an unsupported version of PySpark. Raises `ImportError`."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < MIN_PYSPARK:
         oldest = ".".join(map(str, MIN_PYSPARK))
         raise ImportError(

@@ -209,11 +209,7 @@ def _mean_of_decimals(name: str, total: pa.Array, count: pa.Array) -> pa.Array:
 
 
 def accumulators_of_rows(aggregate: Aggregate, rows: pa.RecordBatch) -> list[pa.Array]:
-    """Return the accumulators of an aggregate for each row, as Spark would make them of groups of one row.
-
-    Raises:
-        InvalidRequestError: The aggregate doesn't support the type of its column, or only Spark can make it.
-    """
+    """Return the accumulators of an aggregate for each row, as Spark would make them of groups of one row."""
     if aggregate.column is None:
         return [pa.array(np.ones(rows.num_rows, np.int64))]
     if aggregate.kind == "approx_count_distinct":

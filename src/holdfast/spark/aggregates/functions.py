@@ -45,21 +45,13 @@ class Aggregate:
         return f"{self.kind}({column}{by})"
 
     def accumulators(self, name: str) -> dict[str, KnownFunction]:
-        """Return the stored columns of the aggregate, with the function that combines two values of each.
-
-        Args:
-            name: The aggregate's name.
-        """
+        """Return the stored columns of an aggregate of that name, with the function that combines two values of each."""
         if self.kind == "avg":
             return {f"{name}_sum": "sum", f"{name}_count": "sum"}
         return {name: _FUNCTIONS[self.kind]}
 
     def defaults(self, name: str) -> dict[str, Any]:
-        """Return the values without rows of those stored columns that are not null then.
-
-        Args:
-            name: The aggregate's name.
-        """
+        """Return the values without rows of those stored columns that are not null then."""
         if self.kind == "avg":
             return {f"{name}_count": 0}
         if self.kind == "count":
@@ -131,11 +123,7 @@ def need_combining(aggregates: Mapping[str, Aggregate]) -> list[str]:
 
 
 def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str]) -> None:
-    """Refuse values that are not aggregates, and names that collide.
-
-    Args:
-        aggregates: The aggregates by name.
-        others: Names of the other columns of results.
+    """Refuse values that are not aggregates, and names that collide, also with other columns of results.
 
     Raises:
         InvalidRequestError: There are no aggregates, or a value is not an aggregate, or two columns have the same

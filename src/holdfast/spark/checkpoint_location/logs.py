@@ -197,7 +197,7 @@ def _decode_names(lines: list[str]) -> dict[str, LogOffset]:
 def _combine(possible: list[int | None], *, exists: bool) -> LogOffset | None:
     """Combine the possible offsets of a directory's source; None if the directory can't contain a log of files.
 
-    An offset is None if it is not of a log of files. `exists` is whether the plan certainly has such a source.
+    An offset of another log stays None. `exists` is whether the plan certainly has such a source.
     """
     lasts = [last for last in possible if last is not None]
     if not lasts:

@@ -35,7 +35,6 @@ class Routing:
     subtask drops and counts it, which takes no separate job.
 
     Attributes:
-        parallelism: Number of subtasks.
         subtask: Computes the subtask of a row.
         partition: Computes the partition of a row from its mark.
         key: The key's columns in Arrow; no column if rows are distributed evenly.
@@ -58,11 +57,7 @@ class Routing:
     def of(
         cls, rows: DataFrame, operator: Operator, parallelism: int, max_parallelism: int
     ) -> Self:
-        """Return the routing of all rows that have the schema of these rows.
-
-        Raises:
-            InvalidRequestError: The rows lack a column of the key, or have columns that can't be used.
-        """
+        """Return the routing of all rows that have the schema of these rows. Raises `InvalidRequestError`."""
         input_schema = arrow_schema(rows, uid=operator.uid)
         missing = [column for column in operator.key if column not in rows.columns]
         if missing:

@@ -184,7 +184,7 @@ _current: ContextVar["BatchRun | None"] = ContextVar("holdfast_batch", default=N
 
 
 def current_batch() -> "BatchRun":
-    """Return the batch that runs in this thread. Raises `InvalidRequestError` if there is none."""
+    """Return the batch that runs in this thread. Raises `InvalidRequestError` outside of a batch."""
     batch = _current.get()
     if batch is None:
         raise InvalidRequestError(
@@ -379,8 +379,7 @@ class BatchRun:
     def finish(self) -> dict[str, list[Acknowledgement]]:
         """Return the acknowledgements of all operators, by uid. Operators that the sink didn't run are run now.
 
-        Raises:
-            CheckpointDeclinedError: The state and the sink's output could be from different passes.
+        Raises `CheckpointDeclinedError` if the state and the sink's output could be from different passes.
         """
         missing = sorted(self._operators.keys() - self._applied.keys() - self._kept.keys())
         if missing:

@@ -1,4 +1,4 @@
-"""How a run starts: it checks the checkpoint or savepoint that the query continues from, and claims the job.
+"""The start of a run: checks the checkpoint or savepoint that the query continues from, and claims the job.
 
 A driver that claims a job stops the driver that ran it before. So everything that can be checked is checked before.
 """

@@ -102,11 +102,9 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 
 def task_slots(configuration: Mapping[str, str]) -> int | None:
-    """Return the number of tasks that an executor runs at the same time.
+    """Return the number of tasks that an executor runs at the same time, >= 1.
 
-    Returns:
-        The number, >= 1; None if only the executors' hosts know it: by default those of a standalone cluster have all cores
-        of their worker.
+    None if only the executors' hosts know it: by default those of a standalone cluster have all cores of their worker.
 
     Source:
         Spark, SparkContext.createTaskScheduler, and `spark.executor.cores` in its documentation.

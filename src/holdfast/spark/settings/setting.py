@@ -19,13 +19,9 @@ _DURATION_UNITS = {"h": 3600, "m": 60, "s": 1}
 
 @dataclass(frozen=True, slots=True)
 class SettingType:
-    """The type of a setting's values.
+    """The type of a setting's values, between texts and values; its kind is the valid texts, for people.
 
-    Attributes:
-        kind: The valid texts, for people.
-        parse: Converts a text to a value; raises ValueError or `InvalidRequestError`.
-        text: Converts a value to a text.
-        unit: The unit of a number without a unit.
+    `parse` raises ValueError or `InvalidRequestError`. A number without a unit has `unit`.
     """
 
     kind: str
@@ -80,15 +76,7 @@ class Setting:
         return None if self.default is None else self.type.text(self.default)
 
     def parse(self, text: str, key: str = "") -> Any:
-        """Convert a text to a value.
-
-        Args:
-            text: The text.
-            key: The key that was set, for the error, if it is not `name`.
-
-        Raises:
-            InvalidRequestError: The text is not valid.
-        """
+        """Convert a text to a value, or raise `InvalidRequestError` with the key that was set, by default `name`."""
         try:
             return self.type.parse(text.strip())
         except InvalidRequestError:
@@ -101,13 +89,7 @@ class Setting:
 def declared_settings(
     section: type, settings: Mapping[str, Setting], prefix: str = ""
 ) -> dict[str, Setting]:
-    """Return the settings of a section, by field, with defaults and arguments.
-
-    Args:
-        section: A dataclass, whose defaults are those of the settings.
-        settings: Its settings, by field.
-        prefix: The prefix of their arguments.
-    """
+    """Return the settings of a section by field, with the defaults of that dataclass, and prefixed arguments."""
     defaults = {field.name: field.default for field in fields(section)}
     return {
         name: replace(setting, default=defaults[name], argument=prefix + name)
@@ -116,11 +98,7 @@ def declared_settings(
 
 
 def check_keys(keys: Iterable[str], settings: Sequence[Setting]) -> None:
-    """Refuse keys that look like Holdfast settings, but don't exist; other keys are ignored.
-
-    Raises:
-        InvalidRequestError: There is such a key; the message suggests the right one.
-    """
+    """Refuse keys that look like Holdfast settings, but don't exist; the error suggests the right one."""
     known = {setting.name for setting in settings}
     for key in keys:
         if key not in known and key.lower().startswith((PREFIX, _BARE_PREFIX)):

@@ -44,12 +44,7 @@ _URI = SettingType("URI")
 
 @dataclass(frozen=True, slots=True)
 class StateBackends:
-    """The backends of keyed state.
-
-    Attributes:
-        backend: The backend of operators that are not in `by_operator`.
-        by_operator: Backends of single operators, by uid.
-    """
+    """The backends of keyed state: of single operators, by uid, and of all others."""
 
     backend: BackendName = "columnar"
     by_operator: tuple[tuple[str, BackendName], ...] = ()
@@ -249,11 +244,7 @@ class Settings:
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str]) -> "Settings":
-        """Read the settings from Spark's configuration; other keys are ignored.
-
-        Raises:
-            InvalidRequestError: A `spark.holdfast.` key doesn't exist, or a value is not valid.
-        """
+        """Read the settings from Spark's configuration; other keys are ignored. Raises `InvalidRequestError`."""
         values = _parse_values(configuration)
         uris = [values.get(name) for name in ("checkpoint_dir", "savepoint_dir", "savepoint_path")]
         rocksdb = replace(values.pop("rocksdb"), processes=task_slots(configuration))
@@ -275,11 +266,7 @@ class Settings:
         )
 
     def job_directory(self, job_id: str) -> JobDirectory | None:
-        """Return the directory of a job; None if checkpoints are only in the driver.
-
-        Raises:
-            InvalidRequestError: The query claims the checkpoint that it restores, and has no directory.
-        """
+        """Return the directory of a job; None if checkpoints are only in the driver. Raises `InvalidRequestError`."""
         if self.checkpoint_dir is not None:
             directory = checkpoint_directory(self.checkpoint_dir)
             return JobDirectory.below(directory, job_id, single_writer=self.single_writer)
@@ -289,11 +276,7 @@ class Settings:
         return None
 
     def open_storage(self) -> CheckpointStorage:
-        """Return the checkpoint storage of the settings, without accessing it.
-
-        Raises:
-            InvalidRequestError: There is no directory, or it can't be used.
-        """
+        """Return the checkpoint storage of the settings, without accessing it. Raises `InvalidRequestError`."""
         if self.checkpoint_storage == "memory" and self.checkpoint_dir is None:
             return _MEMORY
         if self.checkpoint_dir is None:
@@ -342,11 +325,7 @@ def settings_table() -> list[Setting]:
 
 
 def check_settings(configuration: Mapping[str, str]) -> None:
-    """Refuse settings that are not valid whatever else is set.
-
-    Raises:
-        InvalidRequestError: A key doesn't exist, a value is not valid, or a directory can't be used.
-    """
+    """Refuse settings that are not valid whatever else is set. Raises `InvalidRequestError`."""
     values = _parse_values(configuration)
     check_s3_settings(configuration)
     if "checkpoint_dir" in values:

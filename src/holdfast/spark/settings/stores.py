@@ -187,11 +187,9 @@ def is_of_stores(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Settings of a query's stores; values only, so that they compare and pickle.
+    """Settings of a query's stores, S3's by bucket, and options of HDFS, which override those in Hadoop's files.
 
-    Attributes:
-        s3: Settings of S3, by bucket of the query.
-        hdfs: Options of HDFS, which override those in Hadoop's files.
+    They are values only, so that they compare and pickle.
     """
 
     s3: Mapping[str, S3Settings] = field(default_factory=dict)
@@ -199,11 +197,7 @@ class Stores:
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str], *uris: str | None) -> "Stores":
-        """Read the settings of some URIs' stores from Spark's configuration.
-
-        Raises:
-            InvalidRequestError: A setting of S3 is not valid, or some contradict each other.
-        """
+        """Read the settings of some URIs' stores from Spark's configuration. Raises `InvalidRequestError`."""
         is_hdfs = any((uri or "").lower().startswith(("hdfs:", "viewfs:")) for uri in uris)
         hadoop = {
             key.removeprefix(_HADOOP): text
@@ -222,11 +216,7 @@ class Stores:
 
 
 def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str, S3Settings]:
-    """Return the settings of the buckets of some URIs, by bucket; other URIs are ignored.
-
-    Args:
-        configuration: Spark's configuration.
-        uris: The directories of the query.
+    """Return the settings of the buckets of a query's directories, by bucket; other URIs are ignored.
 
     Raises:
         InvalidRequestError: A setting is not valid, even if no URI is in S3, or some contradict each other.
@@ -244,11 +234,7 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
 
 
 def check_s3_settings(configuration: Mapping[str, str]) -> None:
-    """Refuse values that are not valid whatever else is set; settings that they require may come from elsewhere.
-
-    Raises:
-        InvalidRequestError: A value is not valid.
-    """
+    """Refuse values that are not valid whatever else is set; settings that they require may come from elsewhere."""
     own = _own_texts(configuration)
     _parse(own)
     groups: frozenset[str] = frozenset().union(*_NOT_MIXED)

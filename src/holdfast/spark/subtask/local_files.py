@@ -87,16 +87,13 @@ def local_directory(environment: Mapping[str, str], clock: Clock) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFiles:
-    """The files of an operator on this host, as one task uses them.
+    """The files of an operator on this host, as one task uses them, which writes a checkpoint.
 
     Attributes:
         root: The directory of all operators; created when it is needed.
         operator: Identifies the operator among all operators of the application; 32 hex digits.
-        subtask: Index of the subtask.
-        checkpoint_id: The checkpoint that the task writes.
         max_bytes: Approximate maximum size of all files; the least recently needed ones are deleted first.
             A file that is a hard link to a file of storage does not count.
-        clock: Measures the age of files.
     """
 
     root: str
