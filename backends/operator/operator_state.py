@@ -16,12 +16,7 @@ from holdfast.backends.operator.operator_snapshot import (
     CapturedState,
     OperatorStateSnapshotStrategy,
 )
-from holdfast.backends.serializers import (
-    Outcome,
-    Serializer,
-    migrated_column,
-    stored_serializer,
-)
+from holdfast.backends.serializers import Outcome, Serializer, migrated_column, stored_serializer
 from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
@@ -301,11 +296,7 @@ class OperatorStateBackend:
         self, name: str, partitions: StatePartitions, section: pa.Buffer, location: str
     ) -> None:
         rows = read_section(
-            section,
-            first=partitions.first,
-            count=partitions.count,
-            name=name,
-            location=location,
+            section, first=partitions.first, count=partitions.count, name=name, location=location
         )
         is_map = tuple(rows.column_names) == MAP_COLUMNS
         if is_map != (partitions.mode is OperatorStateMode.BROADCAST):

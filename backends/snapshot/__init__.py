@@ -5,11 +5,7 @@ written as `section`s of a stream, which are Arrow IPC files; `written_states` k
 `raw_state` has the streams of state in a form that a function chooses itself. Start with `async_snapshot`.
 """
 
-from holdfast.backends.snapshot.async_snapshot import (
-    AsyncSnapshot,
-    SnapshotResult,
-    SnapshotStreams,
-)
+from holdfast.backends.snapshot.async_snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
 from holdfast.backends.snapshot.raw_state import (
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStream,

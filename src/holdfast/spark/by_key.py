@@ -41,14 +41,7 @@ from holdfast.spark.windows import (
     WindowFunction,
 )
 
-__all__ = [
-    "IdleTicks",
-    "KeyedOutput",
-    "KeyedRows",
-    "KeyedStreamWriter",
-    "WindowedRows",
-    "keyed",
-]
+__all__ = ["IdleTicks", "KeyedOutput", "KeyedRows", "KeyedStreamWriter", "WindowedRows", "keyed"]
 
 _log = logging.getLogger(__name__)
 

@@ -84,11 +84,7 @@ def is_due(next_event: int | None, next_processing: int | None, times: BatchTime
 
 
 def next_batch_time(
-    next_event: int | None,
-    next_processing: int | None,
-    times: BatchTimes,
-    *,
-    has_input: bool,
+    next_event: int | None, next_processing: int | None, times: BatchTimes, *, has_input: bool
 ) -> int | None:
     """Return the time at which timers need the next batch; 0 for at once, None if no timer needs one.
 

@@ -13,19 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.backends.arrow import estimates_of_sketches, gather
-from holdfast.backends.descriptors import (
-    KnownFunction,
-    ReducingStateDescriptor,
-    StateTtlConfig,
-)
+from holdfast.backends.descriptors import KnownFunction, ReducingStateDescriptor, StateTtlConfig
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import Keys, TableSpec
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates.changes import (
-    AggregateChanges,
-    aggregate_field,
-    check_own_states,
-)
+from holdfast.spark.aggregates.changes import AggregateChanges, aggregate_field, check_own_states
 from holdfast.spark.aggregates.functions import Aggregate, check_columns, operand
 from holdfast.spark.operators import StatefulFunction
 

@@ -15,14 +15,7 @@ from holdfast.spark.engines.engine import Engine, RunningQuery, pin_planner_sett
 if TYPE_CHECKING:
     from holdfast.spark.engines.jobs import Jobs
 
-__all__ = [
-    "Engine",
-    "Jobs",
-    "RunningQuery",
-    "engine_of",
-    "error_of_task",
-    "pin_planner_settings",
-]
+__all__ = ["Engine", "Jobs", "RunningQuery", "engine_of", "error_of_task", "pin_planner_settings"]
 
 
 def engine_of(session: SparkSession, client_session: SparkSession | None, clock: Clock) -> Engine:

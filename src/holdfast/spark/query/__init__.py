@@ -15,12 +15,7 @@ from holdfast.spark.query.checkpoints import (
 )
 from holdfast.spark.query.continuation import Continuation, StoredJob
 from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
-from holdfast.spark.query.queries import (
-    StatefulOperator,
-    StatefulQuery,
-    stateful,
-    stateful_query,
-)
+from holdfast.spark.query.queries import StatefulOperator, StatefulQuery, stateful, stateful_query
 
 __all__ = [
     "CLEANER",

@@ -221,10 +221,7 @@ class StoredJob:
         return OwnedJob(ownership, completed, savepoint, claims)
 
     def _check(
-        self,
-        continuation: Continuation,
-        batch_id: int,
-        offsets_of: Callable[[int], str | None],
+        self, continuation: Continuation, batch_id: int, offsets_of: Callable[[int], str | None]
     ) -> CompletedCheckpoint | None:
         """Check the last checkpoint; without one load and check the savepoint, and return it."""
         savepoint = None

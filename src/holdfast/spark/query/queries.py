@@ -12,13 +12,7 @@ from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.spark import sessions
 from holdfast.spark.engines import Engine, RunningQuery, engine_of, error_of_task
 from holdfast.spark.event_time import IdleTicks
-from holdfast.spark.operators import (
-    Broadcast,
-    Operator,
-    Sink,
-    StatefulFunction,
-    check_callable,
-)
+from holdfast.spark.operators import Broadcast, Operator, Sink, StatefulFunction, check_callable
 from holdfast.spark.query.batch_run import check_no_batch, current_batch
 from holdfast.spark.query.query_run import QueryRun
 from holdfast.spark.settings import check_settings

@@ -4,11 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from holdfast.backends.keyed import (
-    BACKEND_NAMES,
-    BackendName,
-    RocksDBSettings,
-)
+from holdfast.backends.keyed import BACKEND_NAMES, BackendName, RocksDBSettings
 from holdfast.backends.snapshot import Compression
 from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError

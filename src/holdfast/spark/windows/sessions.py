@@ -13,13 +13,7 @@ import pyarrow as pa
 
 from holdfast.backends.descriptors import MapStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend, Keys, ReducingState, Timers
-from holdfast.spark.windows.assigners import (
-    Assigned,
-    SessionWindows,
-    Spans,
-    Times,
-    in_namespaces,
-)
+from holdfast.spark.windows.assigners import Assigned, SessionWindows, Spans, Times, in_namespaces
 
 _Indices = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
