@@ -26,7 +26,6 @@ class CapturedState:
     columns: Callable[[], Sequence[Sequence[pa.Array]]]
 
     def rows(self) -> pa.Table:
-        """Return the elements or entries as a table."""
         chunks = zip(self.columns(), self.schema, strict=True)
         arrays = [pa.chunked_array(column, field.type) for column, field in chunks]
         return pa.table(arrays, self.schema)
@@ -39,7 +38,6 @@ class CapturedStates:
         self.states = states
 
     def release(self) -> None:
-        """Release the chunks."""
         self.states = {}
 
 

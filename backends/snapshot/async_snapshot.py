@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from functools import partial
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -45,7 +46,6 @@ class SnapshotResult:
     task_local: WrittenStates | None = field(default=None, compare=False, repr=False)
 
     def together_with(self, other: "SnapshotResult") -> "SnapshotResult":
-        """Return the state of both results."""
         return SnapshotResult(
             self.state.together_with(other.state), self.task_local or other.task_local
         )
@@ -133,10 +133,10 @@ class SnapshotStreams:
 
 
 class _Step(NamedTuple):
-    """The captured state of one backend, and how to write it."""
+    """Writes or releases the captured state of one backend."""
 
-    write: Callable[[Any, SnapshotStreams], SnapshotResult]
-    resources: SnapshotResources
+    write: Callable[[], SnapshotResult]
+    release: Callable[[], None]
     streams: SnapshotStreams
 
 
@@ -151,9 +151,8 @@ class AsyncSnapshot:
 
     def __init__(self, steps: Iterable[_Step], parts: Iterable["AsyncSnapshot"] = ()) -> None:
         self._steps = list(steps)
-        self._parts = tuple(
-            parts
-        )  # kept alive: a backend that closes cancels its part, and so the whole
+        # Kept alive: a backend that closes cancels its part, and so the whole.
+        self._parts = tuple(parts)
         self._streams = [step.streams for step in self._steps]
         self._lock = threading.Lock()
         self._is_started = False
@@ -167,12 +166,14 @@ class AsyncSnapshot:
         factory: CheckpointStreamFactory,
     ) -> Self:
         """Return the snapshot that writes what a strategy has captured into a checkpoint's location."""
-        return cls([_Step(strategy.async_snapshot, resources, SnapshotStreams(factory))])
+        streams = SnapshotStreams(factory)
+        write = partial(strategy.async_snapshot, resources, streams)
+        return cls([_Step(write, resources.release, streams)])
 
     @classmethod
     def from_written(cls, state: StoredSubtask, streams: SnapshotStreams) -> Self:
         """Return a snapshot whose state is already in files, which these streams have finished."""
-        return cls([_Step(lambda _, __: SnapshotResult(state), _NoResources(), streams)])
+        return cls([_Step(lambda: SnapshotResult(state), lambda: None, streams)])
 
     @classmethod
     def combine(cls, snapshots: Iterable["AsyncSnapshot"]) -> Self:
@@ -198,7 +199,9 @@ class AsyncSnapshot:
         result = SnapshotResult()
         try:
             for step in steps:
-                result = result.together_with(self._write(step))
+                if self.is_cancelled:
+                    raise CancelledError
+                result = result.together_with(step.write())
         except BaseException as error:
             for streams in self._streams:
                 streams.discard()
@@ -207,7 +210,7 @@ class AsyncSnapshot:
             raise
         finally:
             for step in steps:
-                step.resources.release()
+                step.release()
         for streams in self._streams:
             streams.close()
         return result
@@ -221,15 +224,10 @@ class AsyncSnapshot:
             self._is_cancelled = True
             steps, self._steps = self._steps, []
         for step in steps:
-            step.resources.release()
+            step.release()
             step.streams.discard()
         for streams in self._streams:
             streams.close()
-
-    def _write(self, step: _Step) -> SnapshotResult:
-        if self.is_cancelled:
-            raise CancelledError
-        return step.write(step.resources, step.streams)
 
     def _start(self) -> list[_Step]:
         """Take the steps, which only the first caller gets."""
@@ -241,8 +239,3 @@ class AsyncSnapshot:
             self._is_started = True
             steps, self._steps = self._steps, []
         return steps
-
-
-class _NoResources:
-    def release(self) -> None:
-        pass

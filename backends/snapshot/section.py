@@ -128,13 +128,9 @@ MAP_COLUMNS = ("key", "value")
 class SectionStream(Protocol):
     """The methods of a stream that a section is written to."""
 
-    def write(self, data: BytesLike, /) -> int:
-        """Append bytes; returns their number."""
-        ...
+    def write(self, data: BytesLike, /) -> int: ...
 
-    def tell(self) -> int:
-        """Number of bytes written so far."""
-        ...
+    def tell(self) -> int: ...
 
 
 def write_section(
@@ -240,7 +236,6 @@ def read_blocks(
 def _open(
     handle: StreamStateHandle, offset: int, length: int, name: str
 ) -> Iterator["_SectionReader"]:
-    """Open a section."""
     with _decoding(name, location_of(handle)), StateSource(handle) as source:
         section = _SectionReader(BoundedInputStream(source, offset, length), length)
         _check_columns(section.schema, name, location_of(handle))

@@ -25,7 +25,6 @@ class WrittenState:
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the memory that the rows keep."""
         return int(self.rows.get_total_buffer_size())
 
 
@@ -49,7 +48,6 @@ class WrittenStates(Mapping[str, WrittenState]):
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the memory that all states keep."""
         return sum(state.memory_bytes for state in self._states.values())
 
     def write(

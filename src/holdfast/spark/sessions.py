@@ -50,7 +50,6 @@ def configuration() -> dict[str, str]:
 
 
 def active_query_ids() -> frozenset[str]:
-    """Return the ids of the streaming queries that run in this process."""
     session = _any_session()
     if session is None:
         return frozenset()

@@ -99,7 +99,7 @@ class Accumulators:
         self._is_combined = all(operand(name) in schema.names for name in self._functions)
         if not self._is_combined:
             check_columns(aggregates, schema.names)
-        columns = self._columns(_empty_batch(schema))
+        columns = self._columns(pa.RecordBatch.from_pylist([], schema))
         self._type = pa.struct(
             [
                 aggregate_field(column, columns[column].type, name, aggregate)
@@ -132,7 +132,6 @@ class Accumulators:
         )
 
     def operands(self, rows: pa.RecordBatch) -> pa.StructArray:
-        """Convert rows to values for the state."""
         columns = self._columns(rows)
         return pa.StructArray.from_arrays(
             [columns[name] for name in self._functions], fields=list(self._type)
@@ -160,10 +159,6 @@ class Accumulators:
             )
             for name, aggregate in self._aggregates.items()
         }
-
-
-def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def _result(name: str, aggregate: Aggregate, columns: list[pa.Array]) -> pa.Array:

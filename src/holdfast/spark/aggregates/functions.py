@@ -154,7 +154,6 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str
 
 
 def columns_of(aggregates: Mapping[str, Aggregate]) -> list[str]:
-    """Return the aggregated columns, each once."""
     columns = [
         column
         for aggregate in aggregates.values()

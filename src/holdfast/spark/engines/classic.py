@@ -89,7 +89,12 @@ class ClassicEngine:
         pass
 
     def needs_rows(self, query: RunningQuery) -> bool:
-        return self._has_watermark(query) or self._has_own_state(query)
+        # A watermark is needed even if a select has dropped its column.
+        patterns = java_class(self.session, "org.apache.spark.sql.catalyst.trees.TreePattern")
+        if query.execution.logicalPlan().containsPattern(patterns.EVENT_TIME_WATERMARK()):
+            return True
+        file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
+        return bool(file_system.exists(path))
 
     def is_empty(self, rows: DataFrame) -> bool:
         # Stateful operators of Spark have partitions even without rows.
@@ -126,16 +131,6 @@ class ClassicEngine:
         jobs = Jobs(self.session, run_id, self.clock)
         jobs.enter_group()
         return jobs
-
-    def _has_watermark(self, query: RunningQuery) -> bool:
-        """Return whether the query's plan has a watermark, even if a select has dropped its column."""
-        plan = query.execution.logicalPlan()
-        patterns = java_class(self.session, "org.apache.spark.sql.catalyst.trees.TreePattern")
-        return bool(plan.containsPattern(patterns.EVENT_TIME_WATERMARK()))
-
-    def _has_own_state(self, query: RunningQuery) -> bool:
-        file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
-        return bool(file_system.exists(path))
 
     def _execution(self, query_id: str) -> Any:
         queries = self.session._jsparkSession.sharedState().activeStreamingQueries()

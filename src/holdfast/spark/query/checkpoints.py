@@ -125,6 +125,5 @@ def pin_checkpoints(job_id: str) -> Iterator[None]:
 
 
 def has_pinned_checkpoints(job_id: str) -> bool:
-    """Return whether the job's checkpoints are pinned."""
     with _PINS_LOCK.current:
         return job_id in _PINS

@@ -109,7 +109,12 @@ class Continuation:
             for uid, operator in self.operators.items()
         }
         if restored is None:
-            return {uid: _without_state(each) for uid, each in settings.items()}
+            return {
+                uid: AssignedOperator(
+                    each.max_parallelism_or_default, (StoredSubtask(),) * each.parallelism
+                )
+                for uid, each in settings.items()
+            }
         return assign(
             restored.metadata,
             settings,
@@ -357,11 +362,6 @@ def _gap_error(problem: str, location: str) -> BatchGapError:
         "one, or start again with a new checkpointLocation), or another driver also runs this query"
     )
     return BatchGapError(message, location)
-
-
-def _without_state(settings: OperatorSettings) -> AssignedOperator:
-    subtasks = (StoredSubtask(),) * settings.parallelism
-    return AssignedOperator(settings.max_parallelism_or_default, subtasks)
 
 
 def _keep_assignment(stored: StoredOperator) -> AssignedOperator:

@@ -116,7 +116,11 @@ class QueryRun:
             Retention(
                 num_retained=settings.num_retained,
                 cleaner=CLEANER,
-                sweep=_sweep_of(settings, job_id),
+                sweep=None
+                if settings.checkpoint_dir is None
+                else partial(
+                    sweep, settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s
+                ),
             ),
             clock=clock,
         )
@@ -316,10 +320,3 @@ def _warn_of_unknown_uids(settings: Settings, operators: Mapping[str, Operator])
             "Correct or remove it, unless another query of the session has the operator",
             *(", ".join(map(repr, sorted(uids))) for uids in (unknown, operators)),
         )
-
-
-def _sweep_of(settings: Settings, job_id: str) -> Callable[[], object] | None:
-    """Return a function that deletes the files that crashes have left; None if the job has no directory."""
-    if settings.checkpoint_dir is None:
-        return None
-    return partial(sweep, settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s)

@@ -102,7 +102,6 @@ def configure(
 
 
 def _text(setting: Setting, value: object) -> str:
-    """Return a value as a text for `spark-defaults.conf`."""
     match value:
         case str():
             return value

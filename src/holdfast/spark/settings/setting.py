@@ -57,12 +57,10 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The full key in Spark's configuration."""
         return PREFIX + self.key
 
     @property
     def kind(self) -> str:
-        """The valid texts, for people."""
         return self.type.kind
 
     @property
@@ -106,7 +104,6 @@ def check_keys(keys: Iterable[str], settings: Sequence[Setting]) -> None:
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """Return the most similar name."""
     return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
 
 
@@ -137,7 +134,6 @@ def choice(*values: str | None, aliases: Mapping[str, str] | None = None) -> Set
 
 
 def number(*, min_value: int) -> SettingType:
-    """Return a type for whole numbers."""
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < min_value:

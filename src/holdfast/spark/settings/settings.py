@@ -46,7 +46,6 @@ class StateBackends:
     by_operator: tuple[tuple[str, BackendName], ...] = ()
 
     def __str__(self) -> str:
-        """The text of the setting."""
         return ", ".join([self.backend, *(f"{uid}={name}" for uid, name in self.by_operator)])
 
 
@@ -71,7 +70,6 @@ class StateSettings:
     rocksdb: RocksDBSettings = RocksDBSettings()  # noqa: RUF009  # it is frozen
 
     def backend_of(self, uid: str) -> BackendName:
-        """Return the backend of an operator."""
         return dict(self.backends).get(uid, self.backend)
 
 
@@ -248,7 +246,6 @@ class Settings:
 
     @property
     def state(self) -> StateSettings:
-        """The backends of keyed state, and the limits of state on executors."""
         is_local = (self.checkpoint_dir or "").lower().startswith("file:")
         has_files = self.checkpoint_storage == "filesystem"
         is_enabled = has_files and self.local_recovery != "false"

@@ -175,12 +175,10 @@ _S3: dict[str, Setting] = declared_settings(
 
 
 def s3_settings_table() -> list[Setting]:
-    """Return all settings of S3, in the order of the docs."""
     return list(_S3.values())
 
 
 def is_of_stores(key: str) -> bool:
-    """Return whether a key of Spark's configuration is a setting of stores."""
     hdfs_options = tuple(_HADOOP + option for option in _HDFS_OPTIONS)
     return key.startswith((f"{PREFIX}s3.", _S3A, *hdfs_options))
 
@@ -208,7 +206,6 @@ class Stores:
         return cls(s3=s3_settings(configuration, *uris), hdfs=hdfs if is_hdfs else {})
 
     def use(self) -> None:
-        """Use the stores with these settings in this process."""
         for bucket, settings in self.s3.items():
             use_s3(settings, bucket)
         if self.hdfs:

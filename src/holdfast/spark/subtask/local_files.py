@@ -105,7 +105,6 @@ class LocalFiles:
 
     @property
     def directory(self) -> str:
-        """The directory of the operator's files."""
         return os.path.join(self.root, self.operator)
 
     def path(self, handle: FileStateHandle) -> str:
@@ -153,7 +152,6 @@ class LocalFiles:
             raise
 
     def new_copy(self) -> LocalOutputStream:
-        """Return a stream to a copy in progress."""
         return LocalOutputStream(self.directory, max_bytes=self.max_bytes)
 
     def link(self, segments: Iterable[tuple[str, str]]) -> None:

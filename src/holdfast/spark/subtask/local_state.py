@@ -8,7 +8,6 @@ batch that was never committed.
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
@@ -31,35 +30,28 @@ from holdfast.spark.subtask.local_files import LocalFiles, digest_of, local_dire
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    handle: OperatorStateHandle
-    written: WrittenStates
-
-
 class WorkerMemory:
     """Operator states that tasks have left in a process, the newest of each subtask."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, tuple[OperatorStateHandle, WrittenStates]] = {}
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of memory of all entries."""
-        return sum(entry.written.memory_bytes for entry in self._entries.values())
+        return sum(written.memory_bytes for _, written in self._entries.values())
 
     def take(self, owner: str, handles: Sequence[OperatorStateHandle]) -> WrittenStates | None:
         """Remove and return the states of these handles; None if they are not here."""
-        entry = self._entries.pop(owner, None)
-        if entry is None or (entry.handle,) != tuple(handles):
+        handle, written = self._entries.pop(owner, (None, None))
+        if handle is None or written is None or (handle,) != tuple(handles):
             return None
-        if not entry.written.matches(entry.handle):
+        if not written.matches(handle):
             _log.warning(
                 "state in memory was changed since it was written, and is read from storage; "
                 "an operator may have added an array whose memory it uses again"
             )
             return None
-        return entry.written
+        return written
 
     def keep(
         self, owner: str, handle: OperatorStateHandle, written: WrittenStates, *, max_bytes: int
@@ -70,10 +62,10 @@ class WorkerMemory:
         if used_bytes > max_bytes:
             return
         for other in list(self._entries)[::-1]:
-            used_bytes += self._entries[other].written.memory_bytes
+            used_bytes += self._entries[other][1].memory_bytes
             if used_bytes > max_bytes:
                 del self._entries[other]
-        self._entries[owner] = _Entry(handle, written)
+        self._entries[owner] = (handle, written)
 
 
 _MEMORY = WorkerMemory()
@@ -189,17 +181,15 @@ class LocalState:
 
     def _with_local_handles(self, state: StoredSubtask) -> StoredSubtask:
         """Return the state with handles that read from this host if possible, and report their sources."""
-        local = state.with_streams(self._read_through) if self._duplicates is not None else state
+        local = state
+        if self._duplicates is not None:
+            read_through = partial(self._duplicates.read_through, on_read=self._sources.add)
+            local = state.with_streams(read_through)
         keyed = (
             self._with_local_segments(stored) if isinstance(stored, SegmentsStateHandle) else handle
             for handle, stored in zip(local.managed_keyed, state.managed_keyed, strict=True)
         )
         return msgspec.structs.replace(local, managed_keyed=tuple(keyed))
-
-    def _read_through(self, stream: StreamStateHandle) -> StreamStateHandle:
-        if self._duplicates is None:
-            return stream
-        return self._duplicates.read_through(stream, self._sources.add)
 
     def _with_local_segments(self, stored: SegmentsStateHandle) -> SegmentsStateHandle:
         """Return a handle that reports when a segment is fetched from storage; its manifest is not reported."""

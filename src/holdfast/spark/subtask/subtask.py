@@ -93,7 +93,6 @@ class OperatorInfo:
     is_forwarded: bool = False
 
     def key_groups(self, subtask: int) -> KeyGroupRange | None:
-        """Return the key groups of a subtask; None without a key."""
         if self.key is None:
             return None
         return key_group_range(self.key.max_parallelism, self.parallelism, subtask)
@@ -133,7 +132,6 @@ class TaskPayload:
 
     @property
     def size(self) -> int:
-        """The approximate number of bytes."""
         inline = sum(
             stream.size
             for state in self.assigned
@@ -213,7 +211,6 @@ class SubtaskRunner:
 
     @property
     def __name__(self) -> str:
-        """The name that Spark shows in plans."""
         return name_in_plans(self.operator.uid)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
