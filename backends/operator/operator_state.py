@@ -1,7 +1,7 @@
 """The operator state backend: the states of one subtask that don't belong to a key."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -12,16 +12,15 @@ from holdfast.backends.arrow import compact_chunks
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.operator.broadcast_state import BroadcastState
 from holdfast.backends.operator.list_state import ListState
-from holdfast.backends.operator.operator_snapshot import (
-    CapturedState,
-    OperatorStateSnapshotStrategy,
-)
 from holdfast.backends.serializers import Outcome, Serializer, migrated_column, stored_serializer
 from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
     AsyncSnapshot,
     Compression,
+    SnapshotResult,
+    SnapshotStreams,
+    WrittenState,
     WrittenStates,
     has_same_form,
     location_of,
@@ -30,13 +29,73 @@ from holdfast.backends.snapshot import (
 )
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
-from holdfast.locations.storages import CheckpointStreamFactory
+from holdfast.locations.metadata import StoredSubtask
+from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
 
 _KINDS = {
     OperatorStateMode.SPLIT_DISTRIBUTE: "list state",
     OperatorStateMode.UNION: "union list state",
     OperatorStateMode.BROADCAST: "broadcast state",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _CapturedState:
+    """One state at the time of the snapshot; the chunks of its columns are shared, or made when they are written."""
+
+    mode: OperatorStateMode
+    schema: pa.Schema
+    columns: Callable[[], Sequence[Sequence[pa.Array]]]
+
+    def rows(self) -> pa.Table:
+        chunks = zip(self.columns(), self.schema, strict=True)
+        arrays = [pa.chunked_array(column, field.type) for column, field in chunks]
+        return pa.table(arrays, self.schema)
+
+
+class _CapturedStates(dict[str, list[_CapturedState]]):
+    """All states of a backend, by name: a part for each form in which a state is stored."""
+
+    def release(self) -> None:
+        self.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStateSnapshotStrategy:
+    """Writes all states into one stream, one section each.
+
+    If a state is stored in several forms, because not all subtasks have declared its new type, the first form is in the
+    first stream, the second one in a second stream, and so on.
+    """
+
+    capture: Callable[[], dict[str, list[_CapturedState]]]
+    compression: Compression | None = None
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> _CapturedStates:  # noqa: ARG002  # the port's
+        return _CapturedStates(self.capture())
+
+    def async_snapshot(
+        self, resources: _CapturedStates, streams: SnapshotStreams
+    ) -> SnapshotResult:
+        handles: list[OperatorStateHandle] = []
+        written = None
+        for number in range(max(map(len, resources.values()), default=0)):
+            written = WrittenStates(
+                {
+                    name: WrittenState(forms[number].mode, forms[number].rows())
+                    for name, forms in resources.items()
+                    if number < len(forms)
+                }
+            )
+            with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+                states = written.write(stream, self.compression)
+                handle = streams.finish(stream)
+            if handle is not None:
+                handles.append(OperatorStateHandle(states, handle))
+        # Compressed state could only be compared with a file by compressing it again.
+        is_comparable = len(handles) == 1 and self.compression is None
+        state = StoredSubtask(managed_operator=tuple(handles))
+        return SnapshotResult(state, written if is_comparable else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,20 +335,22 @@ class OperatorStateBackend:
                 chunks[i] += migrated_column(name, field, stored, serializer).chunks
         return chunks
 
-    def _capture(self) -> dict[str, list[CapturedState]]:
+    def _capture(self) -> dict[str, list[_CapturedState]]:
         """Capture all states in the order of their creation, restored ones first."""
         captured = {
             name: [
-                CapturedState(state.mode, rows.schema, rows.chunks) for rows in state.forms(name)
+                _CapturedState(state.mode, rows.schema, rows.chunks) for rows in state.forms(name)
             ]
             for name, state in self._stored.items()
         }
         for name, (mode, state) in self._lists.items():
             schema = _schema(LIST_COLUMNS, (state.serializer,))
-            captured[name] = [CapturedState(mode, schema, partial(tuple, (state.chunks(),)))]
+            captured[name] = [_CapturedState(mode, schema, partial(tuple, (state.chunks(),)))]
         for name, entries in self._maps.items():
             schema = _schema(MAP_COLUMNS, (entries.key_serializer, entries.value_serializer))
-            captured[name] = [CapturedState(OperatorStateMode.BROADCAST, schema, entries.capture())]
+            captured[name] = [
+                _CapturedState(OperatorStateMode.BROADCAST, schema, entries.capture())
+            ]
         return captured
 
     def _restore(

@@ -9,7 +9,7 @@ operator state.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,16 +17,105 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from holdfast.backends.snapshot.written_states import WrittenStates
+from holdfast.backends.snapshot.section import Compression, SectionStream, write_section
 from holdfast.common import collect_failures
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.locations.handles import StateHandle, StreamStateHandle
+from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.handles import (
+    ChecksumBuilder,
+    FileStateHandle,
+    OperatorStateHandle,
+    OperatorStateMode,
+    StateHandle,
+    StatePartitions,
+    StreamStateHandle,
+)
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointStateOutputStream,
     CheckpointStreamFactory,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenState:
+    """One state with the content of its section: the elements or entries."""
+
+    mode: OperatorStateMode
+    rows: pa.Table
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.rows.get_total_buffer_size())
+
+
+class WrittenStates(Mapping[str, WrittenState]):
+    """All states of a snapshot by name, in the order in which they were written.
+
+    They are immutable columns, without objects of the user.
+    """
+
+    def __init__(self, states: Mapping[str, WrittenState]) -> None:
+        self._states = dict(states)
+
+    def __getitem__(self, name: str) -> WrittenState:
+        return self._states[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(state.memory_bytes for state in self._states.values())
+
+    def write(
+        self, stream: SectionStream, compression: Compression | None = None
+    ) -> dict[str, StatePartitions]:
+        """Append a section for each state; returns the places of the sections."""
+        partitions = {}
+        for name, state in self._states.items():
+            offset = stream.tell()
+            length = write_section(stream, state.rows, compression)
+            count = len(state.rows)
+            partitions[name] = StatePartitions(state.mode, offset, length, first=0, count=count)
+        return partitions
+
+    def matches(self, handle: OperatorStateHandle) -> bool:
+        """Return whether these states, written without compression, have exactly the bytes of the handle's file.
+
+        The comparison takes as long as a checksum of the states. It also fails if user code has changed memory that it
+        has passed, such as that of a NumPy array.
+        """
+        stream = _Sum()
+        partitions = self.write(stream)
+        file = handle.stream
+        return (
+            isinstance(file, FileStateHandle)
+            and partitions == handle.states
+            and stream.tell() == file.size
+            and stream.checksum.finish() == file.checksum
+        )
+
+
+class _Sum:
+    """A stream that keeps only the checksum of the written bytes."""
+
+    def __init__(self) -> None:
+        self.checksum = ChecksumBuilder()
+        self._size = 0
+
+    def write(self, data: BytesLike, /) -> int:
+        self.checksum.update(data)
+        length = memoryview(data).nbytes
+        self._size += length
+        return length
+
+    def tell(self) -> int:
+        return self._size
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +288,7 @@ class AsyncSnapshot:
         result = SnapshotResult()
         try:
             for step in steps:
-                if self.is_cancelled:
-                    raise CancelledError
-                result = result.together_with(step.write())
+                result = result.together_with(self._write(step))
         except BaseException as error:
             for streams in self._streams:
                 streams.discard()
@@ -214,6 +301,11 @@ class AsyncSnapshot:
         for streams in self._streams:
             streams.close()
         return result
+
+    def _write(self, step: _Step) -> SnapshotResult:
+        if self.is_cancelled:
+            raise CancelledError
+        return step.write()
 
     def cancel(self) -> None:
         """Release the captured state and delete the files that were written.
