@@ -69,7 +69,6 @@ def operands_of(
     *,
     combine: bool = True,
     panes: Panes | None = None,
-    also: Sequence[str] = (),
 ) -> DataFrame:
     """Prepare the rows of a batch for an operator.
 
@@ -80,14 +79,12 @@ def operands_of(
         combine: Whether Spark combines all rows of a key, and of a pane if there are panes, to one row. It costs
             another shuffle, of few rows if there are few keys.
         panes: For windows: keep a column of event time.
-        also: Other columns to keep, and to group by if rows are combined.
 
     Raises:
         InvalidRequestError: Names collide, or a value is not an aggregate, or rows lack a column, or an aggregate
             needs combined rows and `combine` is False.
     """
-    prepare = preparation_of(rows, key, aggregates, combine=combine, panes=panes, also=also)
-    return prepare(rows)
+    return preparation_of(rows, key, aggregates, combine=combine, panes=panes)(rows)
 
 
 def preparation_of(
@@ -97,15 +94,13 @@ def preparation_of(
     *,
     combine: bool = True,
     panes: Panes | None = None,
-    also: Sequence[str] = (),
 ) -> Callable[[DataFrame], DataFrame]:
     """Return `operands_of` as a function for all batches with the schema of these rows.
 
     Columns are made once, because each takes several calls to the JVM. Arguments and errors of `operands_of`.
     """
-    by = [*also, *key]
     times = [panes.time] if panes is not None else []
-    check_aggregates(aggregates, [*by, *times])
+    check_aggregates(aggregates, [*key, *times])
     _check_columns(aggregates, rows)
     sketches = need_combining(aggregates)
     if sketches and not combine:
@@ -114,10 +109,10 @@ def preparation_of(
             "move them to a separate operator"
         )
     if not combine:
-        names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
+        names = dict.fromkeys([*key, *times, *columns_of(aggregates)])
         columns = [column_named(name) for name in names]
         return lambda rows: _with_times(rows, panes).select(*columns)
-    groups = {name: column_named(name) for name in by}
+    groups = {name: column_named(name) for name in key}
     kinds = {field.name: field.dataType for field in rows.schema}
     accumulators = {
         operand(accumulator): expression

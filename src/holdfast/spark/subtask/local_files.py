@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO, cast
+from typing import BinaryIO, Self, cast
 
 import msgspec
 import pyarrow as pa
@@ -85,6 +85,19 @@ def local_directory(environment: Mapping[str, str], clock: Clock) -> str | None:
     return directory
 
 
+class OpenedStateHandle(FileStateHandle, frozen=True, kw_only=True):
+    """A state file's handle inside of a task, which a function opens; never stored."""
+
+    opener: Callable[[FileStateHandle], BinaryIO]
+
+    @classmethod
+    def of(cls, file: FileStateHandle, opener: Callable[[FileStateHandle], BinaryIO]) -> Self:
+        return cls(file.uri, file.size, file.checksum, opener=opener)
+
+    def open_input_stream(self) -> BinaryIO:
+        return self.opener(FileStateHandle(self.uri, self.size, self.checksum))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFiles:
     """The files of an operator on this host, as one task uses them, which writes a checkpoint.
@@ -116,9 +129,7 @@ class LocalFiles:
     ) -> StreamStateHandle:
         """Return a handle that reads from a copy, creates it if necessary, and reports `local` or `storage`."""
         if isinstance(stream, FileStateHandle) and stream.checksum is not None:
-            return _LocalStateHandle(
-                stream.uri, stream.size, stream.checksum, files=self, on_read=on_read
-            )
+            return OpenedStateHandle.of(stream, partial(self.open, on_read=on_read))
         return stream
 
     def duplicate(self, factory: CheckpointStreamFactory) -> CheckpointStreamFactory:
@@ -252,16 +263,6 @@ class LocalFiles:
                 break
             unlink(path)
             used_bytes -= size
-
-
-class _LocalStateHandle(FileStateHandle, frozen=True, kw_only=True):
-    """A state file's handle inside of a task; never stored."""
-
-    files: LocalFiles
-    on_read: Callable[[str], object]
-
-    def open_input_stream(self) -> BinaryIO:
-        return self.files.open(FileStateHandle(self.uri, self.size, self.checksum), self.on_read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ batch that was never committed.
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import BinaryIO
 
@@ -25,7 +25,12 @@ from holdfast.locations.handles import (
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 from holdfast.spark.settings import StateSettings
-from holdfast.spark.subtask.local_files import LocalFiles, digest_of, local_directory
+from holdfast.spark.subtask.local_files import (
+    LocalFiles,
+    OpenedStateHandle,
+    digest_of,
+    local_directory,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -72,16 +77,6 @@ _MEMORY = WorkerMemory()
 
 _WORKSPACE: ProcessCache[None, Workspace] = ProcessCache()
 """The segments that this process has open."""
-
-
-class _TrackedStateHandle(FileStateHandle, frozen=True, kw_only=True):
-    """A file's handle inside of a task, which reports that it is read; never stored."""
-
-    on_read: Callable[[], object]
-
-    def open_input_stream(self) -> BinaryIO:
-        self.on_read()
-        return super().open_input_stream()
 
 
 class LocalState:
@@ -196,13 +191,13 @@ class LocalState:
         manifest = stored.manifest
         if self._duplicates is not None:
             manifest = self._duplicates.read_through(manifest, lambda _: None)
+
+        def fetch(file: FileStateHandle) -> BinaryIO:
+            self._sources.add("storage")
+            return file.open_input_stream()
+
         segments = {
-            name: _TrackedStateHandle(
-                stream.uri,
-                stream.size,
-                stream.checksum,
-                on_read=partial(self._sources.add, "storage"),
-            )
+            name: OpenedStateHandle.of(stream, fetch)
             if isinstance(stream, FileStateHandle)
             else stream
             for name, stream in stored.segments.items()

@@ -62,20 +62,6 @@ class FixedWindows:
         kind = "tumbling windows" if size == slide else f"sliding windows every {slide}"
         return f"{kind} of {size}" + (f", offset {offset}" if offset else "")
 
-    def assign(self, times_ms: Times) -> tuple[npt.NDArray[np.int64], Times]:
-        """Assign times to windows.
-
-        Returns:
-            The index of the time and the start of the window, for each pair of a time and a window.
-        """
-        last = times_ms - np.mod(times_ms - self.offset_ms, self.slide_ms)
-        if self.size_ms == self.slide_ms:
-            return np.arange(len(times_ms)), last
-        steps = np.arange(-(-self.size_ms // self.slide_ms), dtype=np.int64)
-        starts = last[:, None] - steps * self.slide_ms
-        rows, columns = np.nonzero(starts > times_ms[:, None] - self.size_ms)
-        return rows, starts[rows, columns]
-
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
@@ -205,11 +191,17 @@ class FixedSpans:
 
         Windows with an end up to `expired_ms` are expired. Rows that have no other window are left out.
         """
-        rows, starts = self._windows.assign(times_ms)
-        lives = starts + self._windows.size_ms > expired_ms
+        size, slide = self._windows.size_ms, self._windows.slide_ms
+        rows = np.arange(len(times_ms))
+        starts = times_ms - np.mod(times_ms - self._windows.offset_ms, slide)  # of the last window
+        if size != slide:
+            every = starts[:, None] - slide * np.arange(-(-size // slide), dtype=np.int64)
+            rows, columns = np.nonzero(every > times_ms[:, None] - size)
+            starts = every[rows, columns]
+        lives = starts + size > expired_ms
         if not lives.all():
             rows, starts = rows[lives], starts[lives]
-        ends = starts + self._windows.size_ms
+        ends = starts + size
         return _with_bounds(rows, in_namespaces(keys, keys.codes[rows], [starts, ends]))
 
     def look_up(self, keys: Keys, namespace: Sequence[pa.Array]) -> Assigned:
