@@ -13,7 +13,7 @@ from servers.buckets import MemoryBucket
 from servers.s3 import settings_of
 
 from holdfast.cli.command_line import main
-from holdfast.cli.commands import clean
+from holdfast.cli import clean
 from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, sweep, use_s3
 from holdfast.locations.adapters import ByteStreamStateHandle
 from holdfast.locations.coordination import SweepReport

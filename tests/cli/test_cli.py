@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from jobs.kept import write_checkpoint
 
+from holdfast.cli.command_line import COMMANDS as ALL_COMMANDS
 from holdfast.cli.command_line import main, parser
-from holdfast.cli.commands import COMMANDS as ALL_COMMANDS
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.settings import Settings, settings_table
 

@@ -121,7 +121,7 @@ def test_a_reader_that_has_gone_changes_no_status(tmp_path: Path) -> None:
 
 def test_output_that_was_broken_off_is_none_that_was_done() -> None:
     program = (
-        "import sys; from holdfast.cli import main; from holdfast.cli.commands import listing; "
+        "import sys; from holdfast.cli import main; from holdfast.cli import listing; "
         "listing.find_checkpoints = lambda _: print('much', flush=True); "
         "sys.exit(main(['list', 'file:///data']))"
     )

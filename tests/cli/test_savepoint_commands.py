@@ -211,8 +211,8 @@ def test_a_restore_that_was_killed_before_it_printed_prints_when_it_is_repeated(
     code = (
         "import os, signal, sys\n"
         "from holdfast.cli import main\n"
-        "from holdfast.cli.commands import restore\n"
-        "restore.print_line = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from holdfast.cli import queries\n"
+        "queries.print_line = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main(sys.argv[1:])\n"
     )
     killed = subprocess.run(
