@@ -12,8 +12,8 @@ from cli.stores import options_for
 from servers.buckets import MemoryBucket
 from servers.s3 import settings_of
 
-from holdfast.cli.command_line import main
 from holdfast.cli import clean
+from holdfast.cli.command_line import main
 from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, sweep, use_s3
 from holdfast.locations.adapters import ByteStreamStateHandle
 from holdfast.locations.coordination import SweepReport

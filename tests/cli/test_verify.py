@@ -11,8 +11,8 @@ from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import put, remove, text_of
 
 from holdfast import take_savepoint
-from holdfast.cli.command_line import main
 from holdfast.cli import verify as verify_command
+from holdfast.cli.command_line import main
 from holdfast.common import crc32c
 from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
 from holdfast.locations import CompletedCheckpoint, verify_files
