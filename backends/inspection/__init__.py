@@ -16,6 +16,7 @@ from holdfast.backends.inspection.comparison import (
 from holdfast.backends.inspection.keyed_parts import KeyedDescriptor, shown_schema
 from holdfast.backends.inspection.keyed_writing import (
     described_table,
+    empty_backend,
     is_keyed,
     timers_table,
     without_tables,
@@ -51,6 +52,7 @@ __all__ = [
     "compare_states",
     "compare_subtasks",
     "described_table",
+    "empty_backend",
     "is_keyed",
     "iter_state",
     "read_state",

@@ -211,9 +211,9 @@ def described_table(
     Raises:
         InvalidRequestError: A column of key, namespace or map key has a type that is not hashable.
     """
-    tables, backend = _scratch_backend(key, max_parallelism)
+    backend = empty_backend(key, max_parallelism)
     GETTERS[type(descriptor)](backend, descriptor, namespace)
-    return tables.specs()[descriptor.name]
+    return backend.specs()[descriptor.name]
 
 
 def timers_table(domain: str, key: pa.Schema, max_parallelism: int) -> TableSpec:
@@ -224,19 +224,17 @@ def timers_table(domain: str, key: pa.Schema, max_parallelism: int) -> TableSpec
         key: The key's columns.
         max_parallelism: Number of key groups.
     """
-    tables, backend = _scratch_backend(key, max_parallelism)
+    backend = empty_backend(key, max_parallelism)
     timers = backend.event_time_timers if domain == "event" else backend.processing_time_timers
     timers()
-    [spec] = tables.specs().values()
+    [spec] = backend.specs().values()
     return spec
 
 
-def _scratch_backend(
-    key: pa.Schema, max_parallelism: int
-) -> tuple[HeapStateTables, KeyedStateBackend]:
-    """Return an empty backend in memory, and its tables."""
+def empty_backend(key: pa.Schema, max_parallelism: int) -> KeyedStateBackend:
+    """Return a backend without state, for the specifications of states."""
     tables = HeapStateTables(KeyGroupRange(0, max_parallelism - 1))
-    return tables, KeyedStateBackend(tables, key, max_parallelism)
+    return KeyedStateBackend(tables, key, max_parallelism)
 
 
 def _schema_of(name: str, table: pa.Table, names: Sequence[str]) -> pa.Schema:
@@ -301,7 +299,7 @@ def _rows_of(spec: TableSpec, state: StateRows, max_parallelism: int) -> TableRo
 
 def _timers(spec: TableSpec, ids: Sequence[pa.Array], max_parallelism: int) -> TableRows:
     """Convert the rows of timers, which are ordered by time."""
-    _, backend = _scratch_backend(spec.key, max_parallelism)
+    backend = empty_backend(spec.key, max_parallelism)
     keys = backend.keys(list(ids[: len(spec.key)]))
     if len(spec.namespace):
         keys = backend.in_namespaces(keys, ids[len(spec.key) : -1])

@@ -373,7 +373,7 @@ def import_command(options: argparse.Namespace) -> int:
     with require_spark():
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
-        from holdfast.spark.moving import SparkStateImport  # noqa: PLC0415
+        from holdfast.spark.state_import import SparkStateImport  # noqa: PLC0415
     settings = configuration(options)
     ttl_ms = _times_to_live(options.ttl)
     builder = SparkSession.builder.appName("holdfast import")
