@@ -1,8 +1,8 @@
 """States of checkpoints from outside a job: listed, read as tables, compared, checked and written.
 
 Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts` and
-`keyed_parts` are their stored parts, and `key_choice` reduces a keyed state to one key. `state_check` checks whether a job
-could restore them. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
+`keyed_parts` are their stored parts. `reading` has the functions for users. `state_check` checks whether a job could
+restore the states. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
 """
 
 from holdfast.backends.inspection.catalogue import StoredState, states_of, stored_states
