@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Self
 
+import msgspec
+
 from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import file_system_for
@@ -35,11 +37,13 @@ from holdfast.spark.checkpoint_location import (
     names_in,
     newest_batch,
     read_text,
+    replace,
     with_query_id,
     write,
 )
 from holdfast.spark.savepoints.change_notes import (
     RESTORE,
+    RESTORED_FILE,
     Attempt,
     Change,
     ChangeNote,
@@ -48,10 +52,13 @@ from holdfast.spark.savepoints.change_notes import (
     check_newest,
     completed_restore,
     newest_attempt,
-    write_completed_restore,
 )
-from holdfast.spark.savepoints.restored_files import check_files, clear, write_spark_files
-from holdfast.spark.savepoints.restored_job import RestoredJob
+from holdfast.spark.savepoints.restored_query import (
+    RestoredJob,
+    check_files,
+    clear,
+    write_spark_files,
+)
 from holdfast.spark.savepoints.stored_query import configuration_of, use_stores
 from holdfast.spark_progress import SparkFiles, directories_of, progress_of, spark_files_of
 
@@ -130,7 +137,7 @@ def restore_savepoint(
     spark_files = spark_files_of(savepoint.metadata, savepoint.location.external_pointer)
     use_stores(configuration, *directories_of(savepoint))
     if shuffle_partitions is not None:
-        check_can_repartition(savepoint, shuffle_partitions)  # before anything is written
+        _check_can_repartition(savepoint, shuffle_partitions)  # before anything is written
     location = checkpoint_directory(checkpoint_location)
     earlier = _EarlierRestore.at(location)
     savepoint_query = progress_of(savepoint.metadata).query_id
@@ -209,14 +216,10 @@ class _EarlierRestore:
                 message = "something is there already; pass a new directory, or delete this one if it is not needed"
                 raise InvalidRequestError(message, self.location)
             return wanted
-        earlier, note = self.change.note, wanted.note
-        is_same = (
-            earlier.kind == note.kind
-            and earlier.to == note.to
-            and earlier.job_id == note.job_id
-            and earlier.checkpoint_dir == note.checkpoint_dir
-            and earlier.shuffle_partitions == note.shuffle_partitions
-        )
+        # The earlier operation has made its own id, token and file for the query.
+        note = self.change.note
+        same_query = {"metadata": note.metadata, "query_id": note.query_id, "token": note.token}
+        is_same = note == msgspec.structs.replace(wanted.note, **same_query)
         if not is_same or not has_expected_id:
             raise _other_operation_error(self.change, wanted)
         return self.change
@@ -268,15 +271,11 @@ class _Restore:
         if partitions is not None and newest_batch(self.location) == self.batch_id:
             sessions.state_repartitioner()(self.location, partitions)
             check_newest(self.location, attempt)
-        restore = CompletedRestore(restore=self.change.note, paths=dict(self.moves.paths))
-        write_completed_restore(self.location, restore)
+        completed = CompletedRestore(restore=self.change.note, paths=dict(self.moves.paths))
+        replace(f"{self.location}/{RESTORED_FILE}", msgspec.json.encode(completed))
 
     def check_unchanged(self, completed: CompletedRestore) -> None:
-        """Refuse to repeat a completed restore whose files have changed; restore a missing checkpoint.
-
-        Raises:
-            InvalidRequestError: The restore had other paths, or something has changed since.
-        """
+        """Refuse to repeat a completed restore whose files have changed; restore a missing checkpoint."""
         if not self._has_files():
             message = "the restored query was changed since; pass a new directory"
             raise InvalidRequestError(message, self.location)
@@ -284,11 +283,7 @@ class _Restore:
         self._restore_job()
 
     def _finish_earlier_attempt(self) -> Attempt | None:
-        """Finish and return an earlier attempt that has written all files, or return None.
-
-        Raises:
-            InvalidRequestError: The attempt had other paths, or the query has been started since.
-        """
+        """Finish and return an earlier attempt that has written all files, or return None."""
         self.change.finish_done_attempt()
         if not self._has_files():
             return None
@@ -305,14 +300,12 @@ class _Restore:
         clear(self.location, attempt)
         self._restore_job()
         sizes = write_spark_files(self.spark_files, self.location, self.moves)
-        if self.job is not None:
-            link = encode_link(self.job.link).encode()
-            write(f"{self.location}/{LINK_FILE}", link)
-            sizes[LINK_FILE] = len(link)
         note = self.change.note
-        application = encode_application(note.query_id, note.token)
-        write(f"{self.location}/{APPLICATION_FILE}", application)
-        sizes[APPLICATION_FILE] = len(application)
+        own = {} if self.job is None else {LINK_FILE: encode_link(self.job.link).encode()}
+        own[APPLICATION_FILE] = encode_application(note.query_id, note.token)
+        for name, content in own.items():
+            write(f"{self.location}/{name}", content)
+            sizes[name] = len(content)
         check_files(self.location, sizes)
         return self.change.finish(attempt)
 
@@ -359,12 +352,8 @@ def _metadata_text(spark_files: SparkFiles, query_id: str) -> str:
         return with_query_id(stream.read(), query_id)
 
 
-def check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:
-    """Refuse to repartition Spark's state where Spark can't.
-
-    Raises:
-        InvalidRequestError: The number, the savepoint or this process doesn't allow it.
-    """
+def _check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:
+    """Refuse to repartition Spark's state where Spark can't. Raises `InvalidRequestError`."""
     pointer = savepoint.location.external_pointer
     if type(shuffle_partitions) is not int or shuffle_partitions < 1:
         message = f"shuffle_partitions must be a number >= 1, got {shuffle_partitions!r}"
