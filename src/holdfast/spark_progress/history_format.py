@@ -110,13 +110,7 @@ class FailedAttempt(msgspec.Struct, frozen=True):
 
 
 class HistoryBlock(msgspec.Struct, frozen=True):
-    """A full run of checkpoints, packed.
-
-    Attributes:
-        count: Number of checkpoints.
-        totals: Their packed columns.
-        operators: Packed columns of each operator; empty if no room was left for them.
-    """
+    """A full run of checkpoints: packed columns of them, and of each operator if there was room for these."""
 
     count: Count
     totals: bytes
@@ -144,27 +138,9 @@ class StoredHistory(msgspec.Struct, frozen=True, omit_defaults=True):
 
 NO_HISTORY = StoredHistory()
 
-_TOTAL_COLUMNS = (
-    "checkpoint",
-    "batch",
-    "completed_ms",
-    "duration_ms",
-    "epoch",
-    "new_bytes",
-    "referenced_bytes",
-    "rows_in",
-    "rows_late",
-    "rows_out",
-)
-_OPERATOR_COLUMNS = (
-    "parallelism",
-    "rows_in",
-    "rows_late",
-    "rows_out",
-    "written_bytes",
-    "process_ms",
-    "restored_from",
-)
+# The order of their fields is part of the format.
+_TOTAL_COLUMNS = CheckpointStatistics.__struct_fields__[:-1]
+_OPERATOR_COLUMNS = OperatorStatistics.__struct_fields__
 
 _DECODER = message_pack_decoder(StoredHistory)
 _COLUMNS = message_pack_decoder(list[list[int | None]])
@@ -278,7 +254,7 @@ def _unpack_block(block: HistoryBlock) -> list[CheckpointStatistics]:
             row = dict(zip(_OPERATOR_COLUMNS, values, strict=True))
             operators[position][uid] = msgspec.convert(row, OperatorStatistics)
     rows = zip(*columns, operators, strict=True)
-    names = (*_TOTAL_COLUMNS, "operators")
+    names = CheckpointStatistics.__struct_fields__
     return [
         msgspec.convert(dict(zip(names, row, strict=True)), CheckpointStatistics) for row in rows
     ]
