@@ -13,8 +13,8 @@ from holdfast.cli.options import (
     exit_if_missing,
     flag,
     json_option,
+    list_option,
     option,
-    repeated,
     split_pair,
 )
 from holdfast.cli.output import (
@@ -41,8 +41,10 @@ _POINTER = option(
     "pointer", help="URI of the directory of a savepoint or retained checkpoint of Flink"
 )
 _PLACES = (
-    repeated("--uid", None, "uid of an operator, for savepoints before Flink 2.0; may be repeated"),
-    repeated(
+    list_option(
+        "--uid", None, "uid of an operator, for savepoints before Flink 2.0; may be repeated"
+    ),
+    list_option(
         "--moved",
         "OLD=NEW",
         "old and new prefix of the URIs of files that were moved; may be repeated",
@@ -113,7 +115,7 @@ def show_command(options: argparse.Namespace) -> int:
         option("--subtask", type=int, metavar="N", help="only the state of this subtask"),
         flag("--explode", "a row for each element of a list or entry of a map"),
         flag("--bytes", "stored bytes instead of decoded values"),
-        repeated(
+        list_option(
             "--type",
             "COLUMN=TYPE",
             "of state of PyFlink, the type of `value`, and of maps also of `map_key`, such as value=long; "
@@ -164,7 +166,7 @@ def cat_command(options: argparse.Namespace) -> int:
     options=[
         option("pointer", help="URI of the checkpoint or savepoint of Holdfast"),
         _TARGET,
-        repeated(
+        list_option(
             "--map",
             "UID=UID",
             "an operator and its uid in the job of Flink; may be repeated, and other operators are left out then",
@@ -212,15 +214,15 @@ def export_command(options: argparse.Namespace) -> int:
     options=[
         _POINTER,
         _TARGET,
-        repeated(
+        list_option(
             "--map",
             "OPERATOR/STATE=UID/STATE",
             "a state and its new name; may be repeated, and other states are left out then",
         ),
-        repeated(
+        list_option(
             "--key", "UID=COLUMN,…", "key columns of an operator of the query; may be repeated"
         ),
-        repeated(
+        list_option(
             "--ttl",
             "OPERATOR/STATE=MS",
             "time to live of a state's values, or `never` for no limit: Flink stores only the time of their last "

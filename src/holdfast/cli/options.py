@@ -96,13 +96,13 @@ def flag(name: str, help: str) -> Option:
     return option(name, action="store_true", help=help)
 
 
-def repeated(name: str, metavar: str | None, help: str) -> Option:
+def list_option(name: str, metavar: str | None, help: str) -> Option:
     """Return an option that may be given several times."""
     return option(name, action="append", default=[], metavar=metavar, help=help)
 
 
 def group(title: str, description: str, *options: Option) -> Option:
-    """Return options with a heading of their own in the help."""
+    """Return options with a separate heading in the help."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         heading = parser.add_argument_group(title, description)
@@ -173,7 +173,7 @@ ROWS = (
 STORES = group(
     "stores",
     "without these, S3 is configured as for the AWS tools, HDFS by HADOOP_CONF_DIR",
-    repeated(
+    list_option(
         "--conf",
         "KEY=VALUE",
         "a setting of the job's Spark, such as spark.hadoop.fs.s3a.endpoint; may be repeated",
@@ -223,7 +223,7 @@ def require_spark() -> Iterator[None]:
 
 
 class NothingFoundError(Exception):
-    """There is no such checkpoint, which is no failure of a command that looks for one."""
+    """There is no such checkpoint: the command ends with the status for that."""
 
 
 @contextmanager

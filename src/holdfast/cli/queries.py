@@ -14,8 +14,8 @@ from holdfast.cli.options import (
     flag,
     job_options,
     json_option,
+    list_option,
     option,
-    repeated,
     require_spark,
 )
 from holdfast.cli.output import (
@@ -357,7 +357,7 @@ def _print_points(points: "list[RollbackPoint]", *, as_json: bool) -> int:
             metavar="TARGET",
             help="URI of the directory for the savepoint; by default spark.holdfast.savepoint.dir of --conf",
         ),
-        repeated(
+        list_option(
             "--ttl",
             "STATE=MS",
             "time to live of a state's values, as declared by the processor: Spark stores only their time of "

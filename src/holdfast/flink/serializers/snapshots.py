@@ -10,7 +10,7 @@ Source:
     (2.3.0).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.errors import CheckpointCorruptedError
@@ -150,6 +150,11 @@ def read_snapshot(source: DataInput, depth: int = 0) -> Serializer:
     return read_other(source, java_class, version, depth)
 
 
+def _check_version(java_class: str, version: int, *known: int) -> None:
+    if version not in known:
+        raise UnknownSnapshotError(java_class)
+
+
 _ReadSnapshot = Callable[[DataInput, str, int, int], Serializer]
 
 
@@ -167,8 +172,7 @@ def _composite(
     """
 
     def read(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
-        if not 1 <= version <= 3:
-            raise UnknownSnapshotError(java_class)
+        _check_version(java_class, version, 1, 2, 3)
         if version == 3:
             source.expect(_COMPOSITE_MAGIC, "a composite serializer")
             version = source.read_int()
@@ -212,8 +216,7 @@ def _padding(source: DataInput, _version: int) -> dict[str, object]:
 
 
 def _pojo(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
-    if version != 2:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 2)
     name = source.utf()
     fields = _read_framed(source, depth)
     registered = [
@@ -227,13 +230,8 @@ def _pojo(source: DataInput, java_class: str, version: int, depth: int) -> Seria
 
 def _read_framed(source: DataInput, depth: int) -> dict[str, Serializer]:
     """Read a map of names to snapshots with stored lengths, which allow skipping unknown ones."""
-    if source.read_long() != _MAP_MAGIC:
-        raise corrupted_error("a map of serializers has an unexpected start")
-    serializers = {}
-    for _ in range(source.count(4)):
-        name = source.utf()
-        if source.byte():
-            source.take(source.count())
+    serializers: dict[str, Serializer] = {}
+    for name in _map_keys(source):
         serializers[name] = unreadable(f"the class of {name}")
         if source.byte():
             length = source.count()
@@ -241,6 +239,17 @@ def _read_framed(source: DataInput, depth: int) -> dict[str, Serializer]:
             serializers[name] = snapshot_in(source.part(start, start + length), depth + 1)
             source.position = start + length
     return serializers
+
+
+def _map_keys(source: DataInput) -> Iterator[str]:
+    """Read a map with optional lengths of its keys; the source is at the value of each key."""
+    if source.read_long() != _MAP_MAGIC:
+        raise corrupted_error("a map of serializers has an unexpected start")
+    for _ in range(source.count(4)):
+        key = source.utf()
+        if source.byte():
+            source.take(source.count())
+        yield key
 
 
 def snapshot_in(source: DataInput, depth: int = 0) -> Serializer:
@@ -256,18 +265,12 @@ def snapshot_in(source: DataInput, depth: int = 0) -> Serializer:
 
 
 def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
-    if version != 2:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 2)
     name = source.utf()
     registered: list[str] = []
     foreign: set[str] = set()
     for part in range(3):  # classes registered with Kryo, and serializers of others
-        if source.read_long() != _MAP_MAGIC:
-            raise corrupted_error("a map of serializers has an unexpected start")
-        for _ in range(source.count(4)):
-            known = source.utf()
-            if source.byte():
-                source.take(source.count())
+        for known in _map_keys(source):
             has_own = part > 0
             if source.byte():
                 registration = source.take(source.count())
@@ -281,15 +284,13 @@ def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
 
 
 def _enum(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
-    if version not in {2, 3}:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 2, 3)
     source.utf()
     return composite.enum_of([source.utf() for _ in range(source.count(2))])
 
 
 def _scala_enum(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     source.utf()
     pairs = [(source.utf(), source.read_int()) for _ in range(source.count(6))]
     return flink_classes.numbered_enum({number: name for name, number in pairs})
@@ -298,8 +299,7 @@ def _scala_enum(source: DataInput, java_class: str, version: int, _depth: int) -
 def _perhaps_with_time_to_live(
     source: DataInput, java_class: str, version: int, depth: int
 ) -> Serializer:
-    if version != 1:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 1)
     source.byte()
     return read_snapshot(source, depth + 1)
 
@@ -310,8 +310,7 @@ def _avro(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
         return avro_of("a record", schema)
     if version == 2:
         return avro_of(source.utf(), source.utf())
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     texts = []
     for _ in range(2):
         with reading("an Avro schema"):
@@ -321,8 +320,7 @@ def _avro(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
 
 
 def _sql_row(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     count = source.count()
     start = source.position
     try:
@@ -349,8 +347,7 @@ def _sql_map(source: DataInput, java_class: str, version: int, _depth: int) -> S
 
 def _objects(source: DataInput, java_class: str, version: int, count: int) -> list[Any]:
     """Read the types of parts and their serializers as Java objects."""
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     try:
         return [read_java_object(source) for _ in range(count)]
     except (
@@ -361,8 +358,7 @@ def _objects(source: DataInput, java_class: str, version: int, count: int) -> li
 
 def _sql_external(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
     """Read the snapshot of external values stored in the table's internal format, such as those of COUNT(DISTINCT)."""
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     source.expect(_COMPOSITE_MAGIC, "a composite serializer")
     source.read_int()
     _pass_objects(source, java_class, 1)  # their type
