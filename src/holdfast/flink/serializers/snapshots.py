@@ -52,23 +52,19 @@ class UnknownSnapshotError(Exception):
 
 def _simple() -> dict[str, Serializer]:
     """Return the serializers that are identified by the class of their snapshot."""
-    base = {
+    primitives = {
         "Boolean": basic.BOOLEAN,
-        "BooleanValue": basic.BOOLEAN,
         "Byte": basic.BYTE,
-        "ByteValue": basic.BYTE,
         "Short": basic.SHORT,
-        "ShortValue": basic.SHORT,
         "Int": basic.INT,
-        "IntValue": basic.INT,
         "Long": basic.LONG,
-        "LongValue": basic.LONG,
         "Float": basic.FLOAT,
-        "FloatValue": basic.FLOAT,
         "Double": basic.DOUBLE,
-        "DoubleValue": basic.DOUBLE,
         "Char": basic.CHAR,
-        "CharValue": basic.CHAR,
+    }
+    base = {
+        **primitives,
+        **{f"{name}Value": kind for name, kind in primitives.items()},
         "String": basic.STRING,
         "StringValue": basic.STRING_VALUE,
         "NullValue": basic.NULL_VALUE,
@@ -85,14 +81,8 @@ def _simple() -> dict[str, Serializer]:
         "Void": basic.VOID,
     }
     arrays = {
-        "BooleanPrimitive": basic.array_of(basic.BOOLEAN),
+        **{f"{name}Primitive": basic.array_of(kind) for name, kind in primitives.items()},
         "BytePrimitive": basic.BYTES,
-        "ShortPrimitive": basic.array_of(basic.SHORT),
-        "IntPrimitive": basic.array_of(basic.INT),
-        "LongPrimitive": basic.array_of(basic.LONG),
-        "FloatPrimitive": basic.array_of(basic.FLOAT),
-        "DoublePrimitive": basic.array_of(basic.DOUBLE),
-        "CharPrimitive": basic.array_of(basic.CHAR),
         "String": basic.array_of(basic.STRING),
     }
     windows = f"{_STREAMING}api.windowing.windows."
@@ -130,12 +120,7 @@ _SIMPLE = _simple()
 
 
 def read_snapshot(source: DataInput, depth: int = 0) -> Serializer:
-    """Read a snapshot.
-
-    Raises:
-        CheckpointCorruptedError: It is corrupted.
-        UnknownSnapshotError: Its class, or the version of its class, is unknown.
-    """
+    """Read a snapshot. Raises `UnknownSnapshotError` and `CheckpointCorruptedError`."""
     if depth > MAX_NESTING:
         raise corrupted_error("serializers are nested too deeply")
     java_class, version = source.utf(), source.read_int()
@@ -253,11 +238,7 @@ def _map_keys(source: DataInput) -> Iterator[str]:
 
 
 def snapshot_in(source: DataInput, depth: int = 0) -> Serializer:
-    """Read a snapshot whose end is known, so that it may be unreadable.
-
-    Raises:
-        CheckpointCorruptedError: It is corrupted.
-    """
+    """Read a snapshot whose end is known, so that it may be unreadable. Raises `CheckpointCorruptedError`."""
     try:
         return read_snapshot(source, depth)
     except UnknownSnapshotError as unknown:
