@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli.options import (
     ROWS,
     STORES,
-    Command,
+    CommandGroup,
     command,
     configure_stores,
     exit_if_missing,
@@ -347,9 +347,9 @@ def _print(shown: dict[str, Any]) -> None:
         print_status(warning)
 
 
-FLINK = Command(
+FLINK = CommandGroup(
     "flink",
     "show, import and export savepoints of Apache Flink jobs",
-    kind="action",
-    parts=(show_command, cat_command, import_command, export_command),
+    "action",
+    [show_command, cat_command, import_command, export_command],
 )

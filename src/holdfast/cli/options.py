@@ -35,22 +35,17 @@ POINTER_HELP = (
 
 @dataclass(frozen=True)
 class Command:
-    """A command, or with `parts` a group of commands; see `command`."""
+    """A command; see `command`."""
 
     name: str
+    run: Run
     help: str
-    run: Run | None = None
-    description: str | None = None
-    examples: str = ""
-    options: Sequence[Option] = ()
-    kind: str = ""
-    parts: Sequence["Command"] = ()
+    description: str
+    examples: str
+    options: Sequence[Option]
 
     def add_to(self, commands: Any) -> None:
         """Add the command to the subparsers of a parser."""
-        if self.parts:
-            add_commands(commands.add_parser(self.name, help=self.help), self.kind, self.parts)
-            return
         lines = "\n".join(f"  {line.strip()}" for line in self.examples.strip().splitlines())
         parser = commands.add_parser(
             self.name,
@@ -64,8 +59,24 @@ class Command:
             add_option(parser)
 
 
-def add_commands(parser: argparse.ArgumentParser, kind: str, commands: Sequence[Command]) -> None:
-    """Let a parser take one of these commands; `kind` is the word for them in the help."""
+@dataclass(frozen=True)
+class CommandGroup:
+    """Commands after a common first word; `kind` is the word for them in the help."""
+
+    name: str
+    help: str
+    kind: str
+    commands: Sequence[Command]
+
+    def add_to(self, commands: Any) -> None:
+        """Add the group to the subparsers of a parser."""
+        add_commands(commands.add_parser(self.name, help=self.help), self.kind, self.commands)
+
+
+def add_commands(
+    parser: argparse.ArgumentParser, kind: str, commands: Sequence[Command | CommandGroup]
+) -> None:
+    """Let a parser take one of these commands."""
     subparsers = parser.add_subparsers(required=True, metavar=kind.upper(), title=f"{kind}s")
     for each in commands:
         each.add_to(subparsers)
@@ -83,7 +94,7 @@ def command(
         examples: Command lines, one a line, shown after the options.
         options: The arguments that it takes.
     """
-    return lambda run: Command(name, help, run, description, examples, options)
+    return lambda run: Command(name, run, help, description, examples, options)
 
 
 def option(*names: str, **settings: Any) -> Option:

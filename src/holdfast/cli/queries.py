@@ -8,7 +8,7 @@ from holdfast.cli.options import (
     CHECKPOINT_LOCATION,
     NO_OPERATORS,
     STORES,
-    Command,
+    CommandGroup,
     command,
     configuration,
     flag,
@@ -423,9 +423,6 @@ def _times_to_live(pairs: list[str]) -> dict[str, int]:
     return times
 
 
-IMPORT = Command(
-    "import",
-    "convert state of other engines to a savepoint",
-    kind="source",
-    parts=(import_command,),
+IMPORT = CommandGroup(
+    "import", "convert state of other engines to a savepoint", "source", [import_command]
 )

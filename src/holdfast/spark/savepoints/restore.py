@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Self
 
 import msgspec
 
@@ -139,39 +138,44 @@ def restore_savepoint(
     if shuffle_partitions is not None:
         _check_can_repartition(savepoint, shuffle_partitions)  # before anything is written
     location = checkpoint_directory(checkpoint_location)
-    earlier = _EarlierRestore.at(location)
+    completed = completed_restore(location)
+    earlier = Change(location, completed.restore) if completed else change_at(location)
     savepoint_query = progress_of(savepoint.metadata).query_id
-    query_id = earlier.query_id or (savepoint_query if keep_query_id else str(uuid.uuid4()))
+    query_id = savepoint_query if keep_query_id else str(uuid.uuid4())
+    if earlier is not None:
+        query_id = earlier.note.query_id
     job = RestoredJob.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
     if job is not None:
         check_disjoint(location, job.link.checkpoint_dir, job.job_id)
-    change = earlier.repeat(
-        Change(
-            location,
-            ChangeNote(
-                kind=RESTORE,
-                to=savepoint.metadata.commit_token,
-                metadata="" if earlier.change else _metadata_text(spark_files, query_id),
-                query_id=query_id,
-                token=uuid.uuid4().hex,
-                job_id=job.job_id if job else None,
-                checkpoint_dir=job.link.checkpoint_dir if job else None,
-                shuffle_partitions=shuffle_partitions,
-            ),
-        ),
-        has_expected_id=keep_query_id == (query_id == savepoint_query),
+    # An earlier operation has chosen the query's id, the token and the future file.
+    note = ChangeNote(
+        kind=RESTORE,
+        to=savepoint.metadata.commit_token,
+        metadata=earlier.note.metadata if earlier else _metadata_text(spark_files, query_id),
+        query_id=query_id,
+        token=earlier.note.token if earlier else uuid.uuid4().hex,
+        job_id=job.job_id if job else None,
+        checkpoint_dir=job.link.checkpoint_dir if job else None,
+        shuffle_partitions=shuffle_partitions,
     )
+    change = Change(location, note)
+    if earlier is None and names_in(location):
+        message = "something is there already; pass a new directory, or delete this one if it is not needed"
+        raise InvalidRequestError(message, location)
+    has_expected_id = keep_query_id == (query_id == savepoint_query)
+    if earlier is not None and (earlier != change or not has_expected_id):
+        raise _other_operation_error(earlier, change)
     restore = _Restore(savepoint, spark_files, change, job, Moves(paths or {}))
-    if earlier.completed is not None:
-        restore.check_unchanged(earlier.completed)
+    if completed is not None:
+        restore.check_unchanged(completed)
     else:
-        restore.run(is_repeated=earlier.change is not None)
+        restore.run(is_repeated=earlier is not None)
     if change_at(location) == change:
         change.forget()
     batch_id = progress_of(savepoint.metadata).batch_id
     _log.info(
         "%s %s after batch %d at %s",
-        "had restored" if earlier.completed else "restored",
+        "had restored" if completed else "restored",
         savepoint.location.external_pointer,
         batch_id,
         location,
@@ -182,47 +186,8 @@ def restore_savepoint(
         batch_id=batch_id + (shuffle_partitions is not None),
         job_id=job.job_id if job else None,
         settings=spark_files.settings | (job.settings if job else {}),
-        restored_before=earlier.completed is not None,
+        restored_before=completed is not None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _EarlierRestore:
-    """The operation that was begun or completed here before, if any."""
-
-    location: str
-    completed: CompletedRestore | None
-    change: Change | None
-
-    @classmethod
-    def at(cls, location: str) -> Self:
-        completed = completed_restore(location)
-        change = Change(location, completed.restore) if completed else change_at(location)
-        return cls(location, completed, change)
-
-    @property
-    def query_id(self) -> str | None:
-        """The query's id, if an earlier operation has chosen it."""
-        return self.change.note.query_id if self.change else None
-
-    def repeat(self, wanted: Change, *, has_expected_id: bool) -> Change:
-        """Return the earlier operation if it is the wanted one; or the wanted one, in an empty directory.
-
-        Raises:
-            InvalidRequestError: Another operation was begun here, or the directory is not empty.
-        """
-        if self.change is None:
-            if names_in(self.location):
-                message = "something is there already; pass a new directory, or delete this one if it is not needed"
-                raise InvalidRequestError(message, self.location)
-            return wanted
-        # The earlier operation has made its own id, token and file for the query.
-        note = self.change.note
-        same_query = {"metadata": note.metadata, "query_id": note.query_id, "token": note.token}
-        is_same = note == msgspec.structs.replace(wanted.note, **same_query)
-        if not is_same or not has_expected_id:
-            raise _other_operation_error(self.change, wanted)
-        return self.change
 
 
 def _other_operation_error(earlier: Change, wanted: Change) -> InvalidRequestError:
