@@ -94,10 +94,6 @@ class Table:
     """A subtask's part of a state by key: a row for each key, and for each sub key if the state has them.
 
     Attributes:
-        subtask: The subtask that has stored it.
-        handle: The handle to the rows in segments.
-        name: The state's name.
-        table: The runs of the table's rows.
         native: The checkpoint's handle to the rows, if they are in RocksDB files.
         key: The key whose rows are read: its columns, of one row each; None for all keys.
         max_parallelism: Number of key groups of the job, used only for a single key.

@@ -52,13 +52,7 @@ class StateRows:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A state in its stored form.
-
-    Attributes:
-        mode: The way in which elements are redistributed.
-        rows: The stored columns.
-        subtasks: The subtask of each row; None if rows are distributed evenly.
-    """
+    """A state in its stored form, with the subtask of each row; without subtasks rows are distributed evenly."""
 
     mode: OperatorStateMode
     rows: pa.Table

@@ -122,6 +122,9 @@ def clean_command(options: argparse.Namespace) -> int:
     return 0 if sweeps.rows else 1
 
 
+_KINDS = {"file": "file", "upload": "unfinished upload", "directory": "unfinished checkpoint"}
+
+
 @dataclass(slots=True)
 class _Sweeps:
     """Results of all sweeps so far."""
@@ -170,14 +173,9 @@ class _Sweeps:
         print_status(self._summary())
 
     def _summary(self) -> str:
-        names = {
-            "file": "file",
-            "upload": "unfinished upload",
-            "directory": "unfinished checkpoint",
-        }
         counts = (
             count_text(count, name)
-            for kind, name in names.items()
+            for kind, name in _KINDS.items()
             if (count := sum(row["kind"] == kind for row in self.rows))
         )
         failed = f"{count_text(len(self.failures), 'job')} could not be swept"
@@ -192,19 +190,17 @@ class _Sweeps:
 
 
 def _rows(job: str, report: SweepReport) -> Iterator[dict[str, Any]]:
-    for file in sorted(report.files, key=lambda file: file.uri):
-        yield _row(job, "file", file.uri, file.size, file.modified_ms)
-    for upload in sorted(report.uploads, key=lambda upload: upload.uri):
-        yield _row(job, "upload", upload.uri, None, upload.started_ms)
-    for directory in sorted(report.directories):
-        yield _row(job, "directory", directory, None, None)
-
-
-def _row(
-    job: str, kind: str, uri: str, size: int | None, modified_ms: int | None
-) -> dict[str, Any]:
-    modified = None if modified_ms is None else iso_time(modified_ms)
-    return {"job": job, "kind": kind, "uri": uri, "size_bytes": size, "modified": modified}
+    leftovers: list[tuple[str, str, int | None, int | None]] = [
+        *(("file", file.uri, file.size, file.modified_ms) for file in report.files),
+        *(("upload", upload.uri, None, upload.started_ms) for upload in report.uploads),
+        *(("directory", directory, None, None) for directory in report.directories),
+    ]
+    kinds = list(_KINDS)
+    for kind, uri, size, modified_ms in sorted(
+        leftovers, key=lambda row: (kinds.index(row[0]), row[1])
+    ):
+        modified = None if modified_ms is None else iso_time(modified_ms)
+        yield {"job": job, "kind": kind, "uri": uri, "size_bytes": size, "modified": modified}
 
 
 def _text(row: dict[str, Any], now_s: float) -> dict[str, str]:

@@ -87,12 +87,7 @@ def command(
 ) -> Callable[[Run], Command]:
     """Make a command of the function that runs it.
 
-    Args:
-        name: Name of the command.
-        help: A line for the help of all commands.
-        description: Text of the command's own help.
-        examples: Command lines, one a line, shown after the options.
-        options: The arguments that it takes.
+    `help` is its line in the help of all commands; `examples` has a command line in each line.
     """
     return lambda run: Command(name, run, help, description, examples, options)
 
@@ -197,14 +192,7 @@ STORES = group(
 def split_pair(name: str, text: str, form: str, *, at_last: bool = False) -> tuple[str, str]:
     """Split the value of an option at its first or last `=`.
 
-    Args:
-        name: Name of the option, for the error.
-        text: The value.
-        form: The form that it must have, as in `OLD=NEW, such as …`.
-        at_last: Whether the second part has no `=`, instead of the first.
-
-    Raises:
-        InvalidRequestError: A part is missing.
+    `form` is for the error, as in `OLD=NEW, such as …`. Raises `InvalidRequestError` if a part is missing.
     """
     first, _, second = text.rpartition("=") if at_last else text.partition("=")
     if not first or not second:

@@ -89,14 +89,7 @@ def scan_state(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateView:
-    """A view of a checkpoint or savepoint: its rows, or the state that has them.
-
-    Attributes:
-        stores: The stores of the checkpoint.
-        schema: The columns.
-        table: The rows of a small view; else None.
-        state: The state of a view of elements; else None.
-    """
+    """A view of a checkpoint or savepoint: its rows in a table, or the state that has them."""
 
     stores: Stores
     schema: pa.Schema
@@ -154,20 +147,12 @@ class StateView:
 
     @property
     def spark_schema(self) -> StructType:
-        """The columns of the view in Spark types.
-
-        Raises:
-            InvalidRequestError: A column has a type that Spark doesn't support.
-        """
+        """The columns of the view in Spark types. Raises `InvalidRequestError`."""
         return spark_schema_of(self.schema)
 
 
 class StatePartition(InputPartition):
-    """The part of a view that one task reads.
-
-    Attributes:
-        part: A part of the state; None for a small table, which is in the view.
-    """
+    """The part of a state that one task reads; None for a small table, which is in the view."""
 
     def __init__(self, part: StatePart | None) -> None:
         super().__init__(None)
@@ -175,14 +160,10 @@ class StatePartition(InputPartition):
 
 
 class StateReader(DataSourceReader):
-    """Reads the rows of a view.
-
-    Args:
-        view: The view, which the driver has looked up for all tasks.
-        schema: The columns that Spark expects, which must be the view's.
+    """Reads the rows of a view, which the driver has looked up for all tasks.
 
     Raises:
-        InvalidRequestError: The columns differ.
+        InvalidRequestError: The columns that Spark expects are not those of the view.
     """
 
     def __init__(self, view: StateView, schema: StructType) -> None:
@@ -228,11 +209,7 @@ def _decode(text: str, type: Any, message: str) -> Any:
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
-    """Return the Spark types of columns, all nullable.
-
-    Raises:
-        InvalidRequestError: No Spark type holds all values of a column.
-    """
+    """Return the Spark types of columns, all nullable. Raises `InvalidRequestError`."""
     fields = [(field.name, _spark_type(field.type, field.name)) for field in schema]
     return from_arrow_schema(pa.schema(fields))
 

@@ -194,17 +194,7 @@ def _find_uid(metadata: CheckpointMetadata, operator: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ProcessorState:
-    """The state of an operator that has run a processor.
-
-    Attributes:
-        pointer: The checkpoint.
-        uid: The operator.
-        key: The key's columns.
-        max_parallelism: Number of key groups.
-        time_mode: The processor's time mode.
-        variables: The states of its variables, by name.
-        timers: The processor's timers, if it has any.
-    """
+    """The state of an operator that has run a processor: its variables by name, and its timers if it has any."""
 
     pointer: str | PathLike[str]
     uid: str

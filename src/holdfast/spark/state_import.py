@@ -103,14 +103,7 @@ def import_spark_state(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkStateImport:
-    """A planned import of Spark's state; nothing is written yet.
-
-    Attributes:
-        query: The query.
-        state: The operator's state.
-        uid: The operator.
-        operator: The operator, without its state.
-    """
+    """A planned import of Spark's state; nothing is written yet. `operator` is without its state."""
 
     query: StateRewrite
     state: "SparkState"
@@ -227,16 +220,9 @@ class _Properties(msgspec.Struct):
 
 @dataclass(frozen=True)
 class SparkState:
-    """The state of the only stateful operator of a query, after a batch.
+    """The state of the only stateful operator of a query, after a batch, read by a session.
 
-    Attributes:
-        session: Reads the state.
-        location: The query's checkpointLocation, as a URI for Spark.
-        batch_id: The batch.
-        time_mode: The operator's time mode.
-        key: The key's columns.
-        variables: The state variables.
-        has_timers: Whether it has timers.
+    `location` is the query's checkpointLocation, as a URI for Spark.
     """
 
     session: SparkSession

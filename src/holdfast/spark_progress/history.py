@@ -37,22 +37,13 @@ _PLACES = ("", "worker", "local", "storage")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The recorded history of a job.
-
-    Attributes:
-        checkpoints: Completed checkpoints, oldest first; deleted ones included.
-        failed_attempts: Oldest first.
-    """
+    """The recorded history of a job, oldest first; deleted checkpoints included."""
 
     checkpoints: tuple[CheckpointStatistics, ...] = ()
     failed_attempts: tuple[FailedAttempt, ...] = ()
 
     def checkpoint_rows(self, retained: Collection[int]) -> list[dict[str, Any]]:
-        """Return a row for each checkpoint, oldest first, as commands and the report show them.
-
-        Args:
-            retained: Ids of the checkpoints that were not deleted.
-        """
+        """Return a row for each checkpoint, oldest first, as commands and the report show them; `retained` has ids."""
         rows = []
         # A later epoch is that of a driver which resumed from the checkpoint before.
         for before, statistics in zip((None, *self.checkpoints), self.checkpoints, strict=False):

@@ -123,13 +123,7 @@ class HistoryBlock(msgspec.Struct, frozen=True):
 
 
 class StoredHistory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job's history as a checkpoint stores it.
-
-    Attributes:
-        blocks: Oldest first.
-        recent: The checkpoints after the blocks.
-        failed_attempts: The newest of them, oldest first.
-    """
+    """A job's history as a checkpoint stores it: all oldest first, `recent` after the blocks."""
 
     blocks: tuple[HistoryBlock, ...] = ()
     recent: tuple[CheckpointStatistics, ...] = ()
@@ -195,11 +189,7 @@ def decode_history(encoded: bytes, place: str) -> StoredHistory:
 
 
 def unpack_history(history: StoredHistory) -> list[CheckpointStatistics]:
-    """Return all checkpoints of a history, oldest first.
-
-    Raises:
-        CheckpointCorruptedError: A block can't be read.
-    """
+    """Return all checkpoints of a history, oldest first. Raises `CheckpointCorruptedError`."""
     checkpoints: list[CheckpointStatistics] = []
     try:
         for block in history.blocks:

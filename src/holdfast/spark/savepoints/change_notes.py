@@ -159,11 +159,7 @@ class Change:
 
 
 def change_at(checkpoint_location: str) -> Change | None:
-    """Return the operation whose note is here, or None.
-
-    Raises:
-        CheckpointCorruptedError: The note can't be read.
-    """
+    """Return the operation whose note is here, or None. Raises `CheckpointCorruptedError`."""
     note = read_json_in(
         checkpoint_location,
         UNFINISHED_FILE,
@@ -190,11 +186,7 @@ def is_attempt(path: str) -> bool:
 
 
 def newest_attempt(checkpoint_location: str) -> Attempt | None:
-    """Return the attempt that counts, or None without any.
-
-    Raises:
-        CheckpointCorruptedError: The note can't be read.
-    """
+    """Return the attempt that counts, or None without any. Raises `CheckpointCorruptedError`."""
     matches = map(_ATTEMPT.fullmatch, names_in(checkpoint_location))
     number = max((int(match[1]) for match in matches if match is not None), default=None)
     if number is None:

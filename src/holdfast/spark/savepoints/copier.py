@@ -51,12 +51,7 @@ _PARALLEL_SUBTASKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The files of an earlier savepoint.
-
-    Attributes:
-        files: Spark's files, by path.
-        state: Files of Holdfast's state, by the URI of the original.
-    """
+    """The files of an earlier savepoint: Spark's by path, those of state by the URI of the original."""
 
     files: Mapping[str, FileStateHandle] = field(default_factory=dict)
     state: Mapping[str, FileStateHandle] = field(default_factory=dict)
@@ -139,11 +134,7 @@ class Copier:
         return map_in_parallel(partial(self._copy_file, root), list(sizes.items()))
 
     def copy_zip_parts(self, root: str, copied: Iterable[SparkFile]) -> list[SparkFile]:
-        """Copy the files that the ZIPs among the copied files refer to.
-
-        Raises:
-            CheckpointCorruptedError: A file has another length than in the ZIP.
-        """
+        """Copy the files that the ZIPs among the copied files refer to. Raises `CheckpointCorruptedError`."""
         zips = [file for file in copied if file.path.endswith(".zip")]
         parts = map_in_parallel(
             lambda file: zip_parts(file.path, file.handle.open_input_stream), zips

@@ -46,10 +46,7 @@ _LOG_VERSION = "v1"
 class StateRewrite:
     """A stopped query without Holdfast operators, whose state is to be rewritten.
 
-    Attributes:
-        stored: The stored files of the query.
-        batch: The last committed batch.
-        uncommitted: The id of the batch after it, if Spark has begun it; Spark plans it again.
+    `batch` is the last committed one, `uncommitted` the id of the batch after it, if Spark has begun it and plans it again.
     """
 
     stored: StoredQuery

@@ -65,11 +65,7 @@ class NewOperator:
     key: str | Sequence[str] = ()
 
     def without_state(self) -> StoredOperator:
-        """Return the stored operator, without state.
-
-        Raises:
-            InvalidRequestError: A number is outside its bounds.
-        """
+        """Return the stored operator, without state. Raises `InvalidRequestError`."""
         settings = OperatorSettings(self.parallelism, self.max_parallelism)
         key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
         return StoredOperator(
