@@ -45,9 +45,9 @@ class History:
     def checkpoint_rows(self, retained: Collection[int]) -> list[dict[str, Any]]:
         """Return a row for each checkpoint, oldest first, as commands and the report show them; `retained` has ids."""
         rows = []
-        # A later epoch is that of a driver which resumed from the checkpoint before.
         for before, statistics in zip((None, *self.checkpoints), self.checkpoints, strict=False):
-            is_restart = before is not None and statistics.epoch > before.epoch
+            # The driver of a later epoch resumed from the checkpoint before. Claims without a checkpoint count too.
+            claims = 0 if before is None else statistics.epoch - before.epoch
             rows.append(
                 msgspec.structs.asdict(statistics)
                 | {
@@ -57,9 +57,8 @@ class History:
                         for uid, operator in sorted(statistics.operators.items())
                     },
                     "is_retained": statistics.checkpoint in retained,
-                    "restored_checkpoint": before.checkpoint if before and is_restart else None,
-                    # Drivers that completed no checkpoint count too.
-                    "claims": statistics.epoch - before.epoch if before and is_restart else 0,
+                    "restored_checkpoint": before.checkpoint if before and claims > 0 else None,
+                    "claims": max(0, claims),
                 }
             )
         return rows
