@@ -27,17 +27,13 @@ PENDING = (
     "integration_tests/",
     "proof/",
     "tests/cases_of_spark/",
-    "tests/cli/",
-    "tests/conftest.py",
     "tests/contracts/",
     "tests/dealing.py",
     "tests/examples/",
     "tests/jobs/",
     "tests/locations/",
-    "tests/pages/",
     "tests/servers/",
     "tests/spark/",
-    "tests/test_",
     "tests/testing/",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
