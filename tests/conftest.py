@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis profiles, and directories on every file system."""
+"""Profiles of hypothesis and fixtures for all tests, with directories on every file system."""
 
 import os
 import uuid
@@ -53,6 +53,6 @@ def memory_directory() -> Iterator[str]:
 
 @pytest.fixture
 def faults(memory_directory: str) -> Iterator[Faults]:
-    """A directory in memory whose file system fails when it is told to."""
+    """A directory in memory whose file system fails on request."""
     with faulty_file_system(memory_directory) as faults:
         yield faults

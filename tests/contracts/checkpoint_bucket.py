@@ -92,7 +92,7 @@ def deploy(account: Account, **parameters: str) -> Deployed:
 
 
 class CheckpointBucketContract:
-    """Subclass it where policies are heeded; provide the fixture `deployed`.
+    """Subclass it where policies are heeded; provide the fixture `deployment`.
 
     Attributes:
         UNSEEN: Permissions whose lack can't be seen there.
@@ -101,61 +101,61 @@ class CheckpointBucketContract:
     UNSEEN: frozenset[str] = frozenset()
 
     @pytest.fixture
-    def directory(self, deployed: Deployed) -> Iterator[str]:
+    def directory(self, deployment: Deployed) -> Iterator[str]:
         """A checkpoint directory in the bucket, emptied again."""
-        yield deployed.directory
-        bucket = deployed.bucket
+        yield deployment.directory
+        bucket = deployment.bucket
         for key, upload in bucket.uploads():
             bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=key, UploadId=upload)
         for key in bucket.keys():  # noqa: SIM118  # a bucket is no dict
             bucket.client.delete_object(Bucket=bucket.name, Key=key)
 
-    def test_the_policies_allow_this_and_nothing_else(self, deployed: Deployed) -> None:
-        assert actions_of(deployed.policies["Driver"]) == DRIVER
-        assert actions_of(deployed.policies["Executor"]) == EXECUTORS
+    def test_the_policies_allow_this_and_nothing_else(self, deployment: Deployed) -> None:
+        assert actions_of(deployment.policies["Driver"]) == DRIVER
+        assert actions_of(deployment.policies["Executor"]) == EXECUTORS
 
-    def test_a_driver_may_do_all_that_it_does(self, deployed: Deployed, directory: str) -> None:
-        deployed.become("Driver")
-        drive(directory, deployed.bucket)
+    def test_a_driver_may_do_all_that_it_does(self, deployment: Deployed, directory: str) -> None:
+        deployment.become("Driver")
+        drive(directory, deployment.bucket)
 
-    def test_a_task_may_do_all_that_it_does(self, deployed: Deployed, directory: str) -> None:
-        deployed.become("Executor")
-        execute(directory, deployed.bucket)
+    def test_a_task_may_do_all_that_it_does(self, deployment: Deployed, directory: str) -> None:
+        deployment.become("Executor")
+        execute(directory, deployment.bucket)
 
     @pytest.mark.parametrize("action", DRIVER)
     def test_a_driver_needs_each_permission(
-        self, deployed: Deployed, directory: str, action: str
+        self, deployment: Deployed, directory: str, action: str
     ) -> None:
         self._skip_unseen(action)
-        deployed.become("Driver", lacking=action)
+        deployment.become("Driver", lacking=action)
         with pytest.raises((CheckpointError, AssertionError)):
-            drive(directory, deployed.bucket)
+            drive(directory, deployment.bucket)
 
     @pytest.mark.parametrize("action", EXECUTORS)
     def test_a_task_needs_each_permission(
-        self, deployed: Deployed, directory: str, action: str
+        self, deployment: Deployed, directory: str, action: str
     ) -> None:
         self._skip_unseen(action)
-        deployed.become("Executor", lacking=action)
+        deployment.become("Executor", lacking=action)
         with pytest.raises((CheckpointError, AssertionError)):
-            execute(directory, deployed.bucket)
+            execute(directory, deployment.bucket)
 
     @pytest.mark.parametrize("key", ["job/chk-1/_metadata", "job/_epoch/7"])
     @pytest.mark.parametrize("condition", [{}, {"IfNoneMatch": "*"}])
     def test_a_task_can_neither_commit_nor_claim(
-        self, deployed: Deployed, directory: str, key: str, condition: dict[str, str]
+        self, deployment: Deployed, directory: str, key: str, condition: dict[str, str]
     ) -> None:
-        client = deployed.client(deployed.settings(deployed.policies["Executor"]))
+        client = deployment.client(deployment.settings(deployment.policies["Executor"]))
         with pytest.raises(ClientError, match="AccessDenied"):
             client.put_object(
-                Bucket=deployed.bucket.name, Key=f"{PREFIX}/{key}", Body=b"", **condition
+                Bucket=deployment.bucket.name, Key=f"{PREFIX}/{key}", Body=b"", **condition
             )
-        assert not deployed.bucket.keys()
+        assert not deployment.bucket.keys()
 
-    def test_a_task_can_neither_list_nor_delete(self, deployed: Deployed, directory: str) -> None:
-        bucket, key = deployed.bucket, f"{PREFIX}/job/chk-1/state"
+    def test_a_task_can_neither_list_nor_delete(self, deployment: Deployed, directory: str) -> None:
+        bucket, key = deployment.bucket, f"{PREFIX}/job/chk-1/state"
         bucket.client.put_object(Bucket=bucket.name, Key=key, Body=b"")
-        client = deployed.client(deployed.settings(deployed.policies["Executor"]))
+        client = deployment.client(deployment.settings(deployment.policies["Executor"]))
         for call, parameters in (
             ("list_objects_v2", {"Prefix": PREFIX}),
             ("list_multipart_uploads", {"Prefix": PREFIX}),
@@ -167,11 +167,11 @@ class CheckpointBucketContract:
 
     @pytest.mark.parametrize("who", ["Driver", "Executor"])
     def test_nobody_gets_at_anything_beside_the_checkpoints(
-        self, deployed: Deployed, directory: str, who: str
+        self, deployment: Deployed, directory: str, who: str
     ) -> None:
-        bucket = deployed.bucket
+        bucket = deployment.bucket
         bucket.client.put_object(Bucket=bucket.name, Key="team/other", Body=b"")
-        client = deployed.client(deployed.settings(deployed.policies[who]))
+        client = deployment.client(deployment.settings(deployment.policies[who]))
         for call, parameters in (
             ("get_object", {}),
             ("put_object", {"Body": b"mine"}),

@@ -25,7 +25,7 @@ from holdfast.flink.serializers.composite import (
     row_of,
     with_last_access,
 )
-from holdfast.flink.serializers.serializer import Serializer
+from holdfast.flink.serializers.serializer import Serializer, converting_reader
 
 _TOKEN = re.compile(r"\s*([a-z_0-9]+|[<>,])\s*")
 _MAX_DEPTH = 32

@@ -78,23 +78,27 @@ _Reader = Callable[[_Snapshot], Serializer]
 _Arguments = Callable[[DataInput, int], dict[str, object]]
 """Reads the data of a composite snapshot before its parts, by version, as arguments of its serializer."""
 
+_PRIMITIVES = {
+    "Boolean": basic.BOOLEAN,
+    "Byte": basic.BYTE,
+    "Short": basic.SHORT,
+    "Int": basic.INT,
+    "Long": basic.LONG,
+    "Float": basic.FLOAT,
+    "Double": basic.DOUBLE,
+    "Char": basic.CHAR,
+}
 _SIMPLE = {
     snapshot_class(java_class): serializer
     for java_class, serializer in {
+        **{f"{BASE}{name}Serializer": number for name, number in _PRIMITIVES.items()},
+        **{f"{BASE}{name}ValueSerializer": number for name, number in _PRIMITIVES.items()},
         **{
-            f"{BASE}{name}{suffix}Serializer": serializer
-            for suffix in ("", "Value")
-            for name, serializer in {
-                "Boolean": basic.BOOLEAN,
-                "Byte": basic.BYTE,
-                "Short": basic.SHORT,
-                "Int": basic.INT,
-                "Long": basic.LONG,
-                "Float": basic.FLOAT,
-                "Double": basic.DOUBLE,
-                "Char": basic.CHAR,
-            }.items()
+            f"{BASE}array.{name}PrimitiveArraySerializer": basic.array_of(number)
+            for name, number in _PRIMITIVES.items()
         },
+        f"{BASE}array.BytePrimitiveArraySerializer": basic.BYTES,
+        f"{BASE}array.StringArraySerializer": basic.array_of(basic.STRING),
         f"{BASE}StringSerializer": basic.STRING,
         f"{BASE}StringValueSerializer": basic.STRING_VALUE,
         f"{BASE}NullValueSerializer": basic.NULL_VALUE,
@@ -109,15 +113,6 @@ _SIMPLE = {
         f"{BASE}LocalTimeSerializer": basic.LOCAL_TIME,
         f"{BASE}LocalDateTimeSerializer": basic.LOCAL_DATE_TIME,
         f"{BASE}VoidSerializer": basic.VOID,
-        f"{BASE}array.BooleanPrimitiveArraySerializer": basic.array_of(basic.BOOLEAN),
-        f"{BASE}array.BytePrimitiveArraySerializer": basic.BYTES,
-        f"{BASE}array.ShortPrimitiveArraySerializer": basic.array_of(basic.SHORT),
-        f"{BASE}array.IntPrimitiveArraySerializer": basic.array_of(basic.INT),
-        f"{BASE}array.LongPrimitiveArraySerializer": basic.array_of(basic.LONG),
-        f"{BASE}array.FloatPrimitiveArraySerializer": basic.array_of(basic.FLOAT),
-        f"{BASE}array.DoublePrimitiveArraySerializer": basic.array_of(basic.DOUBLE),
-        f"{BASE}array.CharPrimitiveArraySerializer": basic.array_of(basic.CHAR),
-        f"{BASE}array.StringArraySerializer": basic.array_of(basic.STRING),
         f"{_STATE}VoidNamespaceSerializer": basic.VOID,
         f"{_STATE}JavaSerializer": unreadable("java.io.Serializable (by Java)"),
         f"{_STREAMING}api.utils.ByteArrayWrapperSerializer": basic.BYTES,
