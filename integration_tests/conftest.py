@@ -7,8 +7,8 @@ from dealing import (
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
+from jobs.cluster import fed_job, reference, signals
 from jobs.fixtures import job, spark, state_backend
-from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
 from servers.connect import connect
 from servers.flink import flink_job, savepoints_of_flink
@@ -44,12 +44,12 @@ __all__ = [
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
     "real_s3_bucket",
+    "reference",
     "run_case",
     "savepoints_of_flink",
     "signals",
     "spark",
     "state_backend",
-    "undisturbed",
     "versitygw",
     "versitygw_bucket",
 ]

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from jobs.connect import ConnectJob, Gate, Marks
-from jobs.operators import CountsLongs, FailsOnce, Groups
+from jobs.operators import FailsOnce, Groups, RowNumbers, TimesReporter
+from jobs.processors import InitializedTotals
 from jobs.session import ROCKSDB, session_with
-from jobs.timed import TellsTimes
 from jobs.totals_by_key import ROWS, check_totals, run, totals
-from jobs.transforming import TotalsFromThere
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from servers.connect import ConnectServer
@@ -67,7 +66,7 @@ def test_rows_come_out_once_over_restarts_and_a_repeated_batch_is_skipped(job: C
     job.run(job.operator(Groups(70)))
     assert {file: file.stat().st_ino for file in job.output.glob("batch=2/*.parquet")} == seen
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140  # 200 rows a subtask
-    assert job.completed() == [4]
+    assert job.checkpoint_ids() == [4]
     progress = progress_in(job)
     assert progress.batch_id == 3
     assert progress.checkpoint_location == f"file://{job.spark_checkpoint}"
@@ -97,7 +96,7 @@ def test_two_queries_of_a_session_are_told_apart(
     connect: ConnectServer, job: ConnectJob, tmp_path: Path
 ) -> None:
     job.location = f"{tmp_path}/url, a=b, {{c}} d%20"  # as awkward as can be
-    gate = Gate.closed(tmp_path)
+    gate = Gate.create(tmp_path)
 
     def waits(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
@@ -135,7 +134,7 @@ def test_a_chain_of_operators_with_a_key_and_broadcast_rows_is_read_as_often_as_
 
     def query() -> StatefulQuery:
         counts = stateful(
-            CountsLongs(),
+            RowNumbers(),
             uid="counts",
             parallelism=2,
             key="name",
@@ -178,7 +177,7 @@ def test_a_task_that_is_tried_again_counts_once(job: ConnectJob, tmp_path: Path)
     job.run(job.operator(FailsOnce(7, tmp_path / "failed")))
     assert (tmp_path / "failed").exists()
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 98
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
 def test_a_failing_sink_leaves_no_checkpoint_and_the_next_run_goes_on(job: ConnectJob) -> None:
@@ -190,16 +189,16 @@ def test_a_failing_sink_leaves_no_checkpoint_and_the_next_run_goes_on(job: Conne
     job.feed(files=3)
     with pytest.raises(PySparkException, match="as planned"):
         job.run(job.operator(Groups(70), sink=fails))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
 def test_a_killed_process_of_batches_loses_and_doubles_nothing(
     connect: ConnectServer, job: ConnectJob, tmp_path: Path
 ) -> None:
-    gate = Gate.closed(tmp_path)
+    gate = Gate.create(tmp_path)
 
     def is_killed(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
@@ -214,16 +213,16 @@ def test_a_killed_process_of_batches_loses_and_doubles_nothing(
     process.kill()
     with pytest.raises(PySparkException):
         query.awaitTermination()
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
 def test_a_query_that_is_stopped_in_mid_batch_ends_quietly_and_its_batch_is_repeated(
     connect: ConnectServer, job: ConnectJob, tmp_path: Path
 ) -> None:
-    gate = Gate.closed(tmp_path)
+    gate = Gate.create(tmp_path)
 
     def never_returns(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
@@ -239,9 +238,9 @@ def test_a_query_that_is_stopped_in_mid_batch_ends_quietly_and_its_batch_is_repe
     said = connect.log.read_bytes()[before:].decode()
     alarming = ("StackOverflowError", "Traceback", "terminated with error")
     assert [word for word in alarming if word in said] == []
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
     job.run(job.operator(Groups(70)))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
 
 
 def test_what_the_server_can_not_do_is_refused_with_the_way_out(job: ConnectJob) -> None:
@@ -270,7 +269,7 @@ def test_state_is_read_and_written_as_frames(job: ConnectJob, tmp_path: Path) ->
     assert sorted(row.value for row in frame.collect()) == list(range(5))
     job.settings["spark.holdfast.savepoint.path"] = written
     job.feed(files=1, rows=10)
-    job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+    job.run(job.operator(RowNumbers(), schema="id long, nth long, subtask int"))
     (newest,) = job.job_directory.glob("chk-*")
     held = scan_state(job.spark, f"file://{newest}", "operator")
     assert sorted(row.value for row in held.collect()) == sorted([*range(5), *range(10)])
@@ -286,9 +285,9 @@ def test_event_time_goes_by_sparks_watermark_and_timers_need_no_rows(job: Connec
     def run() -> None:
         idle_ticks = IdleTicks()
         rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
-        function = TellsTimes()
+        function = TimesReporter()
         operator = job.operator(
-            function, sink=write, schema=TellsTimes.schema, key="name", idle_ticks=idle_ticks
+            function, sink=write, schema=TimesReporter.schema, key="name", idle_ticks=idle_ticks
         )
         job.start(operator, rows=rows, availableNow=True).awaitTermination()
 
@@ -303,7 +302,7 @@ def test_event_time_goes_by_sparks_watermark_and_timers_need_no_rows(job: Connec
     run()
     assert sorted(filter(None, batch(2)["id"].to_pylist())) == [2]
     assert set(batch(2)["late_watermark"].to_pylist()) == {90_000}
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
 def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state_and_goes_back_to_spark(
@@ -316,7 +315,7 @@ def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state_and_g
         there = [(0, 1000, 1), (7, 5, 1), (None, 6, 2)]
         states = job.spark.createDataFrame(there, "key long, amount long, n long")
         output = keyed(rows, "key", uid="totals", parallelism=2).transformWithState(
-            TotalsFromThere(),
+            InitializedTotals(),
             schema,
             "Update",
             "ProcessingTime",
@@ -340,7 +339,7 @@ def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state_and_g
     assert written(1) == {(0, 1009, 4)}
 
     (newest,) = job.job_directory.glob("chk-*")
-    back = spark_initial_state(job.spark, f"file://{newest}", TotalsFromThere())
+    back = spark_initial_state(job.spark, f"file://{newest}", InitializedTotals())
     rows = job.spark.createDataFrame([(0, 1), (8, 1), (None, 1)], "key long, value long")
     totals = job.spark.createDataFrame([], schema).schema  # Spark's own takes no text here
     with session_with(job.spark, ROCKSDB):

@@ -10,8 +10,8 @@ import pytest
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.operators import Groups
+from jobs.processes import run_until_killed
 from jobs.two_phases import COMMIT, GROUP, POINTS, SignedSink, job_of
-from jobs.until_killed import run_until_killed
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from servers.postgres import PostgresServer
@@ -38,7 +38,7 @@ KILLED = {
 
 
 @pytest.fixture(scope="module")
-def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+def reference(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
     """Ids that the job writes if nothing happens to it."""
     job = Job(spark, tmp_path_factory.mktemp("undisturbed"))
     job.feed(FILES)
@@ -87,17 +87,17 @@ def in_doubt(postgres: PostgresServer, table: str) -> list[str]:
 
 @pytest.mark.parametrize("name", KILLED, ids=POINTS.get)
 def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
-    spark: SparkSession, postgres: PostgresServer, killed: Path, undisturbed: list[int], name: str
+    spark: SparkSession, postgres: PostgresServer, killed: Path, reference: list[int], name: str
 ) -> None:
     job = job_of(spark, killed, name)
     counts, can_be_in_doubt = KILLED[name]
-    assert job.completed()[-1] == (BATCH + 1 if counts else BATCH)
+    assert job.checkpoint_ids()[-1] == (BATCH + 1 if counts else BATCH)
     assert len(in_doubt(postgres, name)) in can_be_in_doubt
 
     sink = SignedSink(connecting(postgres), name, driver="restarted")
     job.run(job.operator(Groups(GROUP), sink=sink))
 
-    assert ids_in(postgres, name) == undisturbed
+    assert ids_in(postgres, name) == reference
     assert in_doubt(postgres, name) == []
     signed = postgres.execute(f"SELECT count(*) FROM {name} WHERE driver = 'killed'")
     # Two subtasks let 30, then 60 of their rows through.
@@ -105,7 +105,7 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
 
 
 def test_what_a_late_driver_completes_is_committed_and_not_what_its_successor_has_prepared(
-    spark: SparkSession, postgres: PostgresServer, killed: Path, undisturbed: list[int]
+    spark: SparkSession, postgres: PostgresServer, killed: Path, reference: list[int]
 ) -> None:
     table = "late"
     job = job_of(spark, killed, table)
@@ -128,7 +128,7 @@ def test_what_a_late_driver_completes_is_committed_and_not_what_its_successor_ha
     sink = SignedSink(connecting(postgres), table, driver="restarted")
     job.run(job.operator(Groups(GROUP), sink=sink))
 
-    assert ids_in(postgres, table) == undisturbed
+    assert ids_in(postgres, table) == reference
     assert in_doubt(postgres, table) == []
     assert len(ids_in(postgres, table, "driver = 'killed'")) == 180
     assert ids_in(postgres, table, "driver = 'successor'") == []
@@ -160,7 +160,7 @@ def test_what_could_not_be_committed_is_committed_later(
     job: Job,
     postgres: PostgresServer,
     table: str,
-    undisturbed: list[int],
+    reference: list[int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job.feed(FILES - 1)
@@ -176,7 +176,7 @@ def test_what_could_not_be_committed_is_committed_later(
 
     job.repeat_last_batch()
     job.run(job.operator(Groups(GROUP), sink=CutOff(postgres, table, set())))
-    assert ids_in(postgres, table) == undisturbed
+    assert ids_in(postgres, table) == reference
     assert in_doubt(postgres, table) == []
 
 

@@ -1,4 +1,4 @@
-"""Batches of a query of files whose times are chosen: Spark's log says that one was begun, and the next start runs it anew."""
+"""Batches with chosen times: Spark's log has them as begun, and the next start of the query runs them."""
 
 import json
 import os
@@ -15,12 +15,9 @@ _PINNED = {"spark.sql.shuffle.partitions": "2", **ROCKSDB}
 class LoggedBatches:
     """The source of a query and its checkpointLocation, with the batches that it will run.
 
-    Spark reads the time of a batch from its clock, and notes it before the batch runs. A batch that is noted, but not as done,
-    is run again with that time by a query that starts. So one that has never run is noted here: its time is that of a test,
-    and each batch is a run of the query.
-
-    Args:
-        directory: An empty directory.
+    Spark logs the time of a batch before the batch runs. A query that starts runs the last logged batch again, with the
+    logged time, if it was not committed. So batches that have never run are logged here, with times of the test, and each
+    batch is a start of the query.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -32,7 +29,7 @@ class LoggedBatches:
         (self.checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
 
     def begin(self, rows: Sequence[Mapping[str, Any]], at_ms: int) -> int:
-        """Note a batch of rows that was begun at a time, milliseconds since 1970; gives its watermark."""
+        """Log a batch of rows that was begun at a time, milliseconds since 1970. Return its watermark."""
         number, self._count = self._count, self._count + 1
         file = self.source / f"{number}.json"
         file.write_text("\n".join(map(json.dumps, rows)))
@@ -43,10 +40,10 @@ class LoggedBatches:
             done = (self.checkpoint / "commits" / str(number - 1)).read_text()
             watermark = json.loads(done.splitlines()[-1])["nextBatchWatermarkMs"]
         times = {"batchWatermarkMs": watermark, "batchTimestampMs": at_ms, "conf": _PINNED}
-        self._note("sources/0", number, entry)
-        self._note("offsets", number, times, {"logOffset": number})
+        self._log("sources/0", number, entry)
+        self._log("offsets", number, times, {"logOffset": number})
         return watermark
 
-    def _note(self, log: str, number: int, *lines: Mapping[str, Any]) -> None:
+    def _log(self, log: str, number: int, *lines: Mapping[str, Any]) -> None:
         text = "\n".join(["v1", *map(json.dumps, lines)])
         (self.checkpoint / log / str(number)).write_text(text)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from jobs.job import Job
 from jobs.operators import Groups
-from jobs.stopped import QUERY, put
+from jobs.stopped_query import QUERY, put
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -51,41 +51,43 @@ class TransactionalTable:
 
 
 @without_spark
-def test_the_id_is_the_querys_id_until_it_is_rolled_back(stopped: str) -> None:
-    assert application_id(stopped) == QUERY
+def test_the_id_is_the_querys_id_until_it_is_rolled_back(stopped_query: str) -> None:
+    assert application_id(stopped_query) == QUERY
 
 
 @without_spark
-def test_each_roll_back_to_a_checkpoint_gives_a_new_id(stopped: str) -> None:
-    ids = [application_id(stopped)]
+def test_each_roll_back_to_a_checkpoint_gives_a_new_id(stopped_query: str) -> None:
+    ids = [application_id(stopped_query)]
     for _ in range(2):
-        roll_back(stopped, checkpoint=2)
-        ids.append(application_id(stopped))
+        roll_back(stopped_query, checkpoint=2)
+        ids.append(application_id(stopped_query))
     assert len(set(ids)) == 3
     assert all(each.startswith(QUERY) for each in ids)
 
 
 @without_spark
 @pytest.mark.parametrize("step", ["finish", "forget"])
-def test_an_interrupted_roll_back_keeps_the_id_that_it_began_with(stopped: str, step: str) -> None:
+def test_an_interrupted_roll_back_keeps_the_id_that_it_began_with(
+    stopped_query: str, step: str
+) -> None:
     dies = mock.patch.object(Change, step, side_effect=KeyboardInterrupt)
     with dies, pytest.raises(KeyboardInterrupt):
-        roll_back(stopped, checkpoint=2)
-    begun = application_id(stopped)
+        roll_back(stopped_query, checkpoint=2)
+    begun = application_id(stopped_query)
     assert begun != QUERY
-    roll_back(stopped, checkpoint=2)
+    roll_back(stopped_query, checkpoint=2)
     # Once Spark could start the query, repeating the roll back is another one.
-    assert (application_id(stopped) == begun) == (step == "finish")
+    assert (application_id(stopped_query) == begun) == (step == "finish")
 
 
 @without_spark
 @pytest.mark.parametrize("keep_query_id", [False, True], ids=["fork", "move"])
 def test_each_restore_gives_a_new_id_and_its_repetition_the_same(
-    stopped: str, directory: str, *, keep_query_id: bool
+    stopped_query: str, directory: str, *, keep_query_id: bool
 ) -> None:
-    savepoint = take_savepoint(stopped, f"{directory}/savepoints")
-    roll_back(stopped, checkpoint=2)
-    original = application_id(stopped)
+    savepoint = take_savepoint(stopped_query, f"{directory}/savepoints")
+    roll_back(stopped_query, checkpoint=2)
+    original = application_id(stopped_query)
     ids = []
     for name in ("a", "a", "b"):
         restored = restore_savepoint(
@@ -97,14 +99,14 @@ def test_each_restore_gives_a_new_id_and_its_repetition_the_same(
         ids.append(application_id(restored.checkpoint_location))
     assert ids[0] == ids[1] != ids[2]
     assert original not in ids
-    assert application_id(stopped) == original
+    assert application_id(stopped_query) == original
 
 
 @without_spark
-def test_a_damaged_id_is_an_error_and_not_the_querys_id(stopped: str) -> None:
-    put(f"{stopped}/holdfast-application.json", "{}")
+def test_a_damaged_id_is_an_error_and_not_the_querys_id(stopped_query: str) -> None:
+    put(f"{stopped_query}/holdfast-application.json", "{}")
     with pytest.raises(CheckpointCorruptedError, match="application id can't be read"):
-        application_id(stopped)
+        application_id(stopped_query)
 
 
 def test_the_id_without_a_location_needs_a_batch() -> None:
@@ -113,8 +115,8 @@ def test_the_id_without_a_location_needs_a_batch() -> None:
 
 
 @without_spark
-def test_the_preview_says_which_batches_the_sink_gets_again(stopped: str) -> None:
-    preview = preview_rollback(stopped, checkpoint=2)
+def test_the_preview_says_which_batches_the_sink_gets_again(stopped_query: str) -> None:
+    preview = preview_rollback(stopped_query, checkpoint=2)
     assert (preview.batch_id, preview.newest_batch_id) == (1, 3)
 
 

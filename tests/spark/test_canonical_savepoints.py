@@ -7,15 +7,15 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from contracts.files import files_below
-from jobs.every_kind import (
+from jobs.all_states import (
     KEYED_STATES,
     KEYS,
     TTL_MS,
-    every_kind,
-    write_stopped_with_every_kind,
+    all_states_job,
+    write_stopped_with_all_states,
 )
-from jobs.savepoint_crashes import crashing_at
-from jobs.stopped import QUERY, all_files, put, remove
+from jobs.savepoint_crashes import crashes_at
+from jobs.stopped_query import QUERY, all_files, put, remove
 
 from holdfast import restore_savepoint, take_savepoint
 from holdfast.backends.inspection import read_state
@@ -61,7 +61,7 @@ def rows_of(pointer: str, state: str) -> list[str]:
 def test_it_holds_itself_what_counts_and_every_backend_goes_on_from_it(
     directory: str, backend: BackendName
 ) -> None:
-    location = write_stopped_with_every_kind(directory, backend)
+    location = write_stopped_with_all_states(directory, backend)
     native = take_savepoint(location, f"{directory}/savepoints")
     pointer = take_savepoint(location, f"{directory}/savepoints", format="canonical")
     file_system_for(directory).delete_tree(f"{directory}/checkpoints")
@@ -83,7 +83,7 @@ def test_it_holds_itself_what_counts_and_every_backend_goes_on_from_it(
     for number, reader in enumerate(BACKEND_NAMES):
         checkpoints = f"{directory}/forked-{reader}"
         fork = restore_savepoint(pointer, f"{directory}/{reader}", checkpoint_dir=checkpoints)
-        job = every_kind(
+        job = all_states_job(
             checkpoints,
             backend=reader,
             parallelism=number + 1,
@@ -107,7 +107,7 @@ def test_it_holds_itself_what_counts_and_every_backend_goes_on_from_it(
 
 
 def test_commands_work_with_it(directory: str, capsys: Captured) -> None:
-    location = write_stopped_with_every_kind(directory)
+    location = write_stopped_with_all_states(directory)
     savepoints = f"{directory}/savepoints"
     assert main(["savepoint", location, savepoints]) == 0
     native = capsys.readouterr().out.strip()
@@ -126,7 +126,7 @@ def test_commands_work_with_it(directory: str, capsys: Captured) -> None:
 
 
 def test_it_is_no_base_and_has_none_but_can_be_one_of_a_native_savepoint(directory: str) -> None:
-    location = write_stopped_with_every_kind(directory)
+    location = write_stopped_with_all_states(directory)
     savepoints = f"{directory}/savepoints"
     canonical = take_savepoint(location, savepoints, format="canonical")
     with pytest.raises(InvalidRequestError, match="canonical savepoint has no base"):
@@ -148,17 +148,17 @@ def test_it_is_no_base_and_has_none_but_can_be_one_of_a_native_savepoint(directo
 
 
 def test_of_a_query_without_keyed_state_it_is_what_a_native_savepoint_is(
-    stopped: str, directory: str
+    stopped_query: str, directory: str
 ) -> None:
-    native = take_savepoint(stopped, f"{directory}/native")
-    canonical = take_savepoint(stopped, f"{directory}/canonical", format="canonical")
+    native = take_savepoint(stopped_query, f"{directory}/native")
+    canonical = take_savepoint(stopped_query, f"{directory}/canonical", format="canonical")
     assert sorted(all_files(native).values())[1:] != []
     assert len(files_below(native)) == len(files_below(canonical))
 
 
 class TestWhatGoesWrong:
     def test_leaves_nothing_at_whichever_call_of_the_store(self, faults: Faults) -> None:
-        location = write_stopped_with_every_kind(faults.directory)
+        location = write_stopped_with_all_states(faults.directory)
         target = f"{faults.directory}/savepoints"
         for number in itertools.count(1, 23):
             faults.calls.clear()
@@ -176,18 +176,18 @@ class TestWhatGoesWrong:
         assert number > 100
 
     def test_is_no_savepoint_if_the_process_dies(self, faults: Faults) -> None:
-        location = write_stopped_with_every_kind(faults.directory)
+        location = write_stopped_with_all_states(faults.directory)
         for step in itertools.count(1, 37):
             target = f"{faults.directory}/savepoints-{step}"
             take = partial(take_savepoint, location, target, format="canonical")
-            if not crashing_at(faults, step, take):
+            if not crashes_at(faults, step, take):
                 break
             assert not [path for path in all_files(target) if path.endswith("/_metadata")]
         assert step > 100
 
     @pytest.mark.parametrize("backend", BACKEND_NAMES)
     def test_is_named_if_it_is_a_damaged_file(self, directory: str, backend: BackendName) -> None:
-        location = write_stopped_with_every_kind(directory, backend)
+        location = write_stopped_with_all_states(directory, backend)
         handle, _ = keyed_handles(f"{directory}/checkpoints/{QUERY}/chk-4")
         file = next(iter(handle.segments.values()))
         assert isinstance(file, FileStateHandle)

@@ -102,10 +102,10 @@ def test_a_query_without_the_sink_is_refused_unless_its_state_may_be_left(job: J
     job.feed(files=1)
     with pytest.raises(StreamingQueryException, match=r"states of sinks under \['sink/operator'\]"):
         job.run(job.operator(Groups(10)))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.settings[ALLOW] = "true"
     job.run(job.operator(Groups(10)))
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
 @pytest.mark.exhaustive
@@ -119,7 +119,7 @@ def test_a_state_that_is_no_bytes_is_refused(job: Job) -> None:
         StreamingQueryException, match="snapshot_state of Wrong must return bytes, got int"
     ):
         job.run(job.operator(Groups(10), sink=Wrong()))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
 
 
 @pytest.mark.exhaustive
@@ -131,4 +131,4 @@ def test_a_sink_with_a_state_serves_one_query(job: Job, tmp_path: Path) -> None:
     job.run(operator)
     with pytest.raises(StreamingQueryException, match="serves one query"):
         other.run(operator)
-    assert other.completed() == []
+    assert other.checkpoint_ids() == []

@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from contracts.files import files_below
-from jobs.every_kind import KEYS as KINDS_KEYS
-from jobs.every_kind import every_kind, write_stopped_with_every_kind
+from jobs.all_states import KEYS as KINDS_KEYS
+from jobs.all_states import all_states_job, write_stopped_with_all_states
 from jobs.keyed import KeyedJob
-from jobs.keyed_operators import Totals
+from jobs.operators import Totals
 
 from holdfast import take_savepoint
 from holdfast.backends.inspection import read_state
@@ -101,9 +101,9 @@ def test_the_first_checkpoint_writes_what_changed_and_the_savepoint_goes_in_the_
 def test_a_canonical_savepoint_is_claimed_by_any_backend_and_goes_when_nothing_refers_to_it(
     directory: str, backend: BackendName
 ) -> None:
-    location = write_stopped_with_every_kind(directory)
+    location = write_stopped_with_all_states(directory)
     pointer = take_savepoint(location, f"{directory}/savepoints", format="canonical")
-    going_on = every_kind(f"{directory}/new", backend=backend, job_id="new", claimed=pointer)
+    going_on = all_states_job(f"{directory}/new", backend=backend, job_id="new", claimed=pointer)
     rows = [{"key": key, "id": 0} for key in KINDS_KEYS]
     for number in range(20):
         going_on.run(rows if number else rows[:1])

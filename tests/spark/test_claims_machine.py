@@ -16,8 +16,8 @@ from contracts.files import files_below
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from jobs.coordinated import coordinator
-from jobs.segments import Backend, Change, adds, nothing, run_batch
+from jobs.coordinator import coordinator
+from jobs.segments import Backend, Change, add_segment, change_nothing, run_batch
 
 from holdfast.errors import (
     BatchGapError,
@@ -52,7 +52,7 @@ def merges(_: int, backend: Backend) -> None:
     backend.add(merged or b"none")
 
 
-changes = st.sampled_from([adds(b"rows"), adds(b"more"), merges, nothing])
+changes = st.sampled_from([add_segment(b"rows"), add_segment(b"more"), merges, change_nothing])
 jobs = st.sampled_from(JOBS)
 
 

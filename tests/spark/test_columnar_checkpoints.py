@@ -6,7 +6,7 @@ import pytest
 from contracts.sweeps import clock
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs.coordinated import begun, coordinator, progress
+from jobs.coordinator import begin_checkpoint, coordinator, progress
 from jobs.segments import MAX_PARALLELISM, UID, shared_files, shared_in
 
 import holdfast
@@ -35,7 +35,7 @@ Totals = dict[int, int]
 
 def write(driver: CheckpointCoordinator, batch_id: int, new: Totals) -> None:
     """A batch that puts a total for each of some keys."""
-    pending = begun(driver, batch_id)
+    pending = begin_checkpoint(driver, batch_id)
     subtasks = pending.assigned[UID].subtasks
     acknowledgements = []
     for index, subtask in enumerate(subtasks):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from contracts.checkpoints import Checkpoint
 from contracts.values import read
-from jobs.coordinated import acknowledged, begun, coordinator, progress, run_batch
-from jobs.savepoint_crashes import crashing_at
+from jobs.coordinator import acknowledge, begin_checkpoint, coordinator, progress, run_batch
+from jobs.savepoint_crashes import crashes_at
 
 from holdfast.errors import (
     BatchGapError,
@@ -63,12 +63,14 @@ def check_refused(
 
 @pytest.mark.parametrize("default", [1, 7])
 def test_operator_without_parallelism_keeps_that_of_the_checkpoint(ran: str, default: int) -> None:
-    pending = begun(coordinator(ran, parallelism=None, default_parallelism=default), 2)
+    pending = begin_checkpoint(coordinator(ran, parallelism=None, default_parallelism=default), 2)
     assert pending.assigned["operator"].parallelism == 2
 
 
 def test_new_operator_without_parallelism_has_the_default(memory_directory: str) -> None:
-    pending = begun(coordinator(memory_directory, parallelism=None, default_parallelism=7), 0)
+    pending = begin_checkpoint(
+        coordinator(memory_directory, parallelism=None, default_parallelism=7), 0
+    )
     assert pending.assigned["operator"].parallelism == 7
 
 
@@ -139,7 +141,7 @@ def test_changed_partitioning_is_refused(memory_directory: str) -> None:
             coordinator(memory_directory, key=key).begin(1)
     with pytest.raises(InvalidRequestError, match=r"list state 's'.* Use parallelism 2"):
         coordinator(memory_directory, key="id", parallelism=3).begin(1)
-    assert begun(coordinator(memory_directory, key="id"), 1).restored_checkpoint_id == 1
+    assert begin_checkpoint(coordinator(memory_directory, key="id"), 1).restored_checkpoint_id == 1
 
 
 @pytest.mark.parametrize("allowed", [False, True])
@@ -154,7 +156,7 @@ def test_a_savepoint_without_state_is_nothing_to_begin_with(
         allow_non_restored_state=allowed,
     )
     if allowed:
-        begun(driver, 0)
+        begin_checkpoint(driver, 0)
         return
     with pytest.raises(InvalidRequestError, match="no operator has state"):
         driver.begin(0)
@@ -172,7 +174,7 @@ def test_a_driver_that_dies_at_any_call_to_the_store_loses_and_doubles_nothing(
         def batch(directory: str = directory) -> None:
             run_batch(coordinator(directory), 1)
 
-        died = crashing_at(faults, step, batch)
+        died = crashes_at(faults, step, batch)
         after = coordinator(directory)
         pending = after.begin(1)
         outcomes.add(pending is None)
@@ -183,8 +185,8 @@ def test_a_driver_that_dies_at_any_call_to_the_store_loses_and_doubles_nothing(
                 for state in pending.assigned["operator"].subtasks
             ]
             assert states == [b"state of 0", b"state of 1"]
-            after.complete(pending, acknowledged(pending), progress(1))
-        assert begun(after, 2).restored_checkpoint_id == 2
+            after.complete(pending, acknowledge(pending), progress(1))
+        assert begin_checkpoint(after, 2).restored_checkpoint_id == 2
         if not died:
             break
     assert outcomes == {True, False}

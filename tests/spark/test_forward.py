@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from jobs.inside_spark import plan_of
 from jobs.job import Job
-from jobs.operators import AllKinds, CountsLongs, FailsOnce, Groups
+from jobs.operators import AllOperatorStates, FailsOnce, Groups, RowNumbers
+from jobs.session import plan_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -44,7 +44,7 @@ class Collector:
 
 def test_rows_stay_where_they_are(job: Job) -> None:
     sink = Collector()
-    operator = job.operator(CountsLongs(), forward=True, sink=sink, schema=SCHEMA)
+    operator = job.operator(RowNumbers(), forward=True, sink=sink, schema=SCHEMA)
     job.feed(files=3, rows=20)
     job.run(behind(operator, lambda batch: parts(batch, 2)))
     assert {subtask: sorted(ids) for subtask, ids in sink.ids.items()} == {
@@ -56,7 +56,7 @@ def test_rows_stay_where_they_are(job: Job) -> None:
 
 def test_more_partitions_than_subtasks_are_put_together(job: Job) -> None:
     sink = Collector()
-    operator = job.operator(CountsLongs(), forward=True, sink=sink, schema=SCHEMA)
+    operator = job.operator(RowNumbers(), forward=True, sink=sink, schema=SCHEMA)
     job.feed(files=2, rows=20)
     job.run(behind(operator, lambda batch: parts(batch, 5)))
     assert sorted(i for ids in sink.ids.values() for i in ids) == job.ids_fed
@@ -157,7 +157,7 @@ def test_rows_that_a_sink_coalesces_are_of_their_own_subtasks(job: Job, more: bo
             rows.count()
 
     operator = job.operator(
-        CountsLongs(), forward=True, sink=coalescing, schema=SCHEMA, persist=more
+        RowNumbers(), forward=True, sink=coalescing, schema=SCHEMA, persist=more
     )
     job.feed(files=2, rows=20)
     job.run(behind(operator, lambda batch: parts(batch, 2)))
@@ -195,17 +195,17 @@ def test_a_sink_that_moves_partitions_without_rows_is_declined(
     job.feed(files=1, rows=20)
     with pytest.raises(StreamingQueryException, match=message):
         job.run(behind(operator, evens))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
 
 
 def test_rows_of_a_partition_without_any_are_declined(job: Job) -> None:
-    operator = job.operator(AllKinds(), forward=True, schema=AllKinds.schema)
+    operator = job.operator(AllOperatorStates(), forward=True, schema=AllOperatorStates.schema)
     job.feed(files=1, rows=20)
     with pytest.raises(
         StreamingQueryException, match="yields rows although its partition has none"
     ):
         job.run(behind(operator, evens))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
 
 
 @pytest.mark.exhaustive
@@ -224,7 +224,7 @@ def test_a_batch_that_turns_out_to_have_no_rows_is_completed(job: Job, paralleli
     operator = job.operator(Groups(3), forward=True, parallelism=parallelism)
     job.feed(files=2, rows=20)
     job.run(behind(operator, lambda batch: batch.where("name = 'nobody'").limit(5)))
-    assert job.completed()[-1] == 2
+    assert job.checkpoint_ids()[-1] == 2
 
 
 def test_forward_is_refused_with_a_key_and_unless_it_is_true_or_false() -> None:

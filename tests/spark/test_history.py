@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs.coordinated import acknowledged, begun, coordinator, progress, run_batch
+from jobs.coordinator import acknowledge, begin_checkpoint, coordinator, progress, run_batch
 from msgspec.structs import replace
 
 from holdfast.cli.command_line import main
@@ -48,9 +48,11 @@ def run_with_kill_and_failure(directory: str) -> None:
         run_batch(first, batch_id)
     CLEANER.wait()  # a claim is repeated if a checkpoint goes meanwhile
     second = coordinator(directory, num_retained=1, clock=clock)
-    second.abort(begun(second, 5), ValueError("password hunter2"))
+    second.abort(begin_checkpoint(second, 5), ValueError("password hunter2"))
     third = coordinator(directory, num_retained=1, clock=clock)
-    third.abort(begun(third, 5), StorageUnavailableError("the store stands still", "file:///x"))
+    third.abort(
+        begin_checkpoint(third, 5), StorageUnavailableError("the store stands still", "file:///x")
+    )
     for batch_id in range(5, 10):
         run_batch(third, batch_id)
     CLEANER.wait()
@@ -113,8 +115,8 @@ def test_a_checkpoint_without_history_is_the_first_that_is_remembered(
     memory_directory: str,
 ) -> None:
     driver = coordinator(memory_directory)
-    pending = begun(driver, 0)
-    completed = driver.complete(pending, acknowledged(pending), progress(0))
+    pending = begin_checkpoint(driver, 0)
+    completed = driver.complete(pending, acknowledge(pending), progress(0))
     assert HISTORY not in completed.metadata.coordinator_states
     assert [each.checkpoint for each in history_of([completed]).checkpoints] == [1]
 

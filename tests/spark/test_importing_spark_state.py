@@ -7,9 +7,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from jobs.job import Job
-from jobs.remembering import SCHEMA, Remembering
+from jobs.processors import Remembering, TotalsProcessor
 from jobs.session import ROCKSDB, session_with
-from jobs.transforming import Totals
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -56,7 +55,9 @@ def run(job: Job, output: Any, location: str) -> Batches:
 
 def native(job: Job) -> DataFrame:
     return (
-        rows_of(job).groupBy("key").transformWithState(Remembering(), SCHEMA, "Update", "EventTime")
+        rows_of(job)
+        .groupBy("key")
+        .transformWithState(Remembering(), Remembering.schema, "Update", "EventTime")
     )
 
 
@@ -86,7 +87,7 @@ def test_a_query_goes_on_as_if_it_had_never_been_moved(
         pointer, f"file://{job.directory}/moved", checkpoint_dir=f"file://{job.checkpoints}"
     )
     grouped = keyed(rows_of(job), "key", uid="remembering", parallelism=2)
-    output = grouped.transformWithState(Remembering(), SCHEMA, "Update", "EventTime")
+    output = grouped.transformWithState(Remembering(), Remembering.schema, "Update", "EventTime")
     with session_with(job.spark, restored.settings):
         went_on = run(job, output, restored.checkpoint_location)
     assert went_on == expected
@@ -109,7 +110,9 @@ def living(job: Job) -> str:
     output = (
         rows_of(job)
         .groupBy("key")
-        .transformWithState(Remembering(HOUR_MS, HOUR_MS), SCHEMA, "Update", "ProcessingTime")
+        .transformWithState(
+            Remembering(HOUR_MS, HOUR_MS), Remembering.schema, "Update", "ProcessingTime"
+        )
     )
     writer = output.writeStream.foreachBatch(write).outputMode("update")
     with session_with(job.spark, ROCKSDB):
@@ -156,7 +159,7 @@ def test_values_expire_as_in_spark_once_it_is_said_how_long_they_live(
     job.feed_at(7 * SECOND)
     grouped = keyed(rows_of(job), "key", uid="remembering", parallelism=2)
     output = grouped.transformWithState(
-        Remembering(HOUR_MS, HOUR_MS), SCHEMA, "Update", "ProcessingTime"
+        Remembering(HOUR_MS, HOUR_MS), Remembering.schema, "Update", "ProcessingTime"
     )
     with session_with(job.spark, restored.settings):
         batches = run(job, output, restored.checkpoint_location)
@@ -188,7 +191,9 @@ def test_the_command_says_what_is_lost_and_writes_nothing_in_a_dry_run(
 def test_state_of_a_query_without_a_time_mode_is_imported(job: Job) -> None:
     job.feed(files=1, rows=2)
     rows = job.stream().selectExpr("id as key", "id as value").groupBy("key")
-    totals = rows.transformWithState(Totals(), "key long, total long, rows long", "Update", "None")
+    totals = rows.transformWithState(
+        TotalsProcessor(), "key long, total long, rows long", "Update", "None"
+    )
     location = str(job.spark_checkpoint)
     run(job, totals, location)
     pointer = import_spark_state(

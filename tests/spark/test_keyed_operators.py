@@ -6,8 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from jobs.job import Job
-from jobs.keyed_operators import Days, Totals
-from jobs.operators import local_directories
+from jobs.operators import Days, Totals, local_directories
 from jobs.session import session_with
 from jobs.totals_by_key import ROWS, check_totals, run, totals
 from pyspark.errors import StreamingQueryException
@@ -36,7 +35,7 @@ def test_state_by_key_goes_on_over_a_failure_and_at_another_parallelism(job: Job
 
     with pytest.raises(StreamingQueryException, match="as planned"):
         run(job, totals(job, fails_in_batch_1))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     run(job, totals(job, parallelism=3))
     check_totals(job)
     job.feed(files=2, rows=ROWS)

@@ -27,7 +27,7 @@ def test_a_query_goes_on_with_any_trigger(job: Job) -> None:
     job.run(job.operator(Groups(7)))
     job.feed(files=1, rows=20)
     job.start(job.operator(Groups(7)), once=True).awaitTermination()
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
     job.feed(files=2, rows=20)
     committed = threading.Event()
 
@@ -43,7 +43,7 @@ def test_a_query_goes_on_with_any_trigger(job: Job) -> None:
     assert committed.wait(HANGS_S)
     query.stop()
     assert query.exception() is None
-    assert job.completed() == [5]
+    assert job.checkpoint_ids() == [5]
     check_every_row_is_there_once(job)
 
 
@@ -68,7 +68,7 @@ def test_several_queries_run_at_once_each_with_its_own_operators(
         ]
         list(pool.map(lambda query: query.awaitTermination(), queries))
     for job in jobs:
-        assert job.completed() == [2]
+        assert job.checkpoint_ids() == [2]
         check_every_row_is_there_once(job)
 
 
@@ -82,7 +82,7 @@ def test_restarts_follow_each_other_without_new_rows(job: Job) -> None:
         job.run(job.operator(Groups(7)))
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7)))
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
     check_every_row_is_there_once(job)
 
 
@@ -110,7 +110,7 @@ def test_a_repeated_batch_that_is_skipped_still_commits_sparks_own_state(job: Jo
     run()
     assert sorted(seen) == [0, 2]
     assert seen[2] == dict.fromkeys(range(10), 6)
-    assert job.completed() == [1, 2, 3]
+    assert job.checkpoint_ids() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_repeated_batch_that_is_skipped_still_moves_sparks_watermark(
     run()
     _, batch, *_ = (job.spark_checkpoint / "offsets" / "2").read_text().splitlines()
     assert json.loads(batch)["batchWatermarkMs"] == 198_000  # row 199 of batch 1 is at second 199
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
 def test_the_log_and_the_metadata_say_what_a_batch_did(
@@ -181,7 +181,7 @@ def test_a_batch_that_spark_has_planned_anew_is_a_gap_and_not_skipped(job: Job) 
     job.feed(files=1, rows=20)  # with other files, batch 1 is another batch
     with pytest.raises(StreamingQueryException, match=r"BatchGapError.* planned its batch 1 again"):
         job.run(job.operator(Groups(7)))
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
 def test_a_sink_that_hides_its_jobs_in_another_group_is_declined(job: Job) -> None:
@@ -193,7 +193,7 @@ def test_a_sink_that_hides_its_jobs_in_another_group_is_declined(job: Job) -> No
 
     with pytest.raises(StreamingQueryException, match="changes the job group"):
         job.run(job.operator(Groups(1), sink=hides))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
     job.run(job.operator(Groups(1)))
     check_every_row_is_there_once(job)
 

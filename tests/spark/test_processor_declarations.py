@@ -5,7 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jobs.processed import NUMBER, NUMBER_AND_TEXT, OUT, TEXT, Told, outputs, processor_job
+from jobs.processor_jobs import (
+    NUMBER,
+    NUMBER_AND_TEXT,
+    OUT,
+    TEXT,
+    CallbackProcessor,
+    outputs,
+    processor_job,
+)
 from pyspark.errors import (
     AnalysisException,
     IllegalArgumentException,
@@ -21,7 +29,7 @@ ROWS = [{"k": "a", "v": 1}]
 
 
 def _declare(init: Callable[[Any], Any], time_mode: str = "None") -> ProcessorFunction:
-    return ProcessorFunction(Told(init), OUT, "Update", time_mode)
+    return ProcessorFunction(CallbackProcessor(init), OUT, "Update", time_mode)
 
 
 def _get(handle: Any, kind: str, name: str, ttl: Any = None) -> Any:
@@ -37,7 +45,7 @@ def test_states_are_of_sparks_classes(memory_directory: str) -> None:
         assert [type(s).__mro__[-2] for s in states] == [ValueState, ListState, MapState]
         return states
 
-    processor_job(memory_directory, Told(init)).run(ROWS)
+    processor_job(memory_directory, CallbackProcessor(init)).run(ROWS)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +95,8 @@ def test_names_may_be_strange(memory_directory: str) -> None:
     def init(handle: Any) -> Any:
         return [_get(handle, "value", name) for name in names]
 
-    processor_job(memory_directory, Told(init, body)).run(ROWS)
-    assert outputs(processor_job(memory_directory, Told(init, read)).run(ROWS)) == [
+    processor_job(memory_directory, CallbackProcessor(init, body)).run(ROWS)
+    assert outputs(processor_job(memory_directory, CallbackProcessor(init, read)).run(ROWS)) == [
         list(range(len(names)))
     ]
 
@@ -106,7 +114,7 @@ def test_state_is_declared_in_init_alone(memory_directory: str, operation: str) 
                 _get(p.handle, kind, "v")
         return [str(caught.value).partition(": ")[2]]
 
-    job = processor_job(memory_directory, Told(rows=body))
+    job = processor_job(memory_directory, CallbackProcessor(rows=body))
     assert outputs(job.run(ROWS)) == [
         (
             "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful "
@@ -145,7 +153,7 @@ def test_there_are_no_timers_in_time_mode_none(memory_directory: str) -> None:
                 call()
             yield str(caught.value).split("[")[1].split("]")[0]
 
-    job = processor_job(memory_directory, Told(rows=body))
+    job = processor_job(memory_directory, CallbackProcessor(rows=body))
     expected = "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE"
     assert outputs(job.run(ROWS)) == [expected] * 3
 
@@ -194,7 +202,7 @@ def test_a_type_that_cannot_be_kept_is_refused_on_the_driver() -> None:
 
 def test_a_field_that_must_not_be_null_is_kept_like_any_other(memory_directory: str) -> None:
     schema = spark.StructType([spark.StructField("n", spark.IntegerType(), nullable=False)])
-    processor = Told(
+    processor = CallbackProcessor(
         lambda handle: handle.getValueState("v", schema), lambda _, v, *__: v.update((1,))
     )
     processor_job(memory_directory, processor).run(ROWS)
@@ -202,13 +210,13 @@ def test_a_field_that_must_not_be_null_is_kept_like_any_other(memory_directory: 
 
 def test_modes_are_those_of_spark() -> None:
     with pytest.raises(AnalysisException, match=r"STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION"):
-        ProcessorFunction(Told(), OUT, "Complete")
+        ProcessorFunction(CallbackProcessor(), OUT, "Complete")
     with pytest.raises(IllegalArgumentException, match=r"STREAMING_OUTPUT_MODE.INVALID"):
-        ProcessorFunction(Told(), OUT, "Bogus")
+        ProcessorFunction(CallbackProcessor(), OUT, "Bogus")
     with pytest.raises(IllegalArgumentException, match="STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE"):
-        ProcessorFunction(Told(), OUT, "Append", "Bogus")
+        ProcessorFunction(CallbackProcessor(), OUT, "Append", "Bogus")
     modes = [
-        ProcessorFunction(Told(), OUT, "aPPEND", mode).time_mode
+        ProcessorFunction(CallbackProcessor(), OUT, "aPPEND", mode).time_mode
         for mode in ("NONE", "processingTime", "eventtime")
     ]
     assert modes == ["none", "processing", "event"]
@@ -231,7 +239,7 @@ def test_a_state_that_is_declared_and_deleted_cannot_be_used(memory_directory: s
             v.get()
         return [str(caught.value)]
 
-    job = processor_job(memory_directory, Told(init, body))
+    job = processor_job(memory_directory, CallbackProcessor(init, body))
     assert outputs(job.run(ROWS)) == [
         "Error getting value state: Value state v is not initialized."
     ]
@@ -251,9 +259,13 @@ def test_state_that_is_deleted_is_gone_for_all_keys(memory_directory: str, kind:
             state.updateValue(("a",), (1,))
 
     rows = [{"k": letter, "v": 1} for letter in "abc"]
-    processor_job(memory_directory, Told(init, write)).run(rows)
-    processor_job(memory_directory, Told(lambda handle: handle.deleteIfExists("v"))).run([])
-    job = processor_job(memory_directory, Told(init, lambda _, state, *__: [state.exists()]))
+    processor_job(memory_directory, CallbackProcessor(init, write)).run(rows)
+    processor_job(
+        memory_directory, CallbackProcessor(lambda handle: handle.deleteIfExists("v"))
+    ).run([])
+    job = processor_job(
+        memory_directory, CallbackProcessor(init, lambda _, state, *__: [state.exists()])
+    )
     assert outputs(job.run(rows)) == [False] * 3
 
 
@@ -267,7 +279,7 @@ def test_state_that_is_deleted_and_declared_anew_begins_empty(memory_directory: 
         v.update((1,))
         return [before, v.get()]
 
-    job = processor_job(memory_directory, Told(init, body))
+    job = processor_job(memory_directory, CallbackProcessor(init, body))
     assert outputs(job.run(ROWS)) + outputs(job.run(ROWS)) == [None, (1,), None, (1,)]
 
 
@@ -278,7 +290,7 @@ def test_a_subtask_that_declares_something_else_than_the_driver_fails(
         is_driver = "PRE_INIT" in repr(_refusal(handle))
         handle.getValueState("v", NUMBER if is_driver else NUMBER_AND_TEXT)
 
-    job = processor_job(memory_directory, Told(init), time_mode="EventTime")
+    job = processor_job(memory_directory, CallbackProcessor(init), time_mode="EventTime")
     with pytest.raises(InvalidRequestError, match="'v' with other arguments than when"):
         job.run(ROWS)
 
@@ -293,8 +305,10 @@ def test_timers_of_another_time_mode_are_not_forgotten(memory_directory: str) ->
     def body(p: Any, *_: Any) -> None:
         p.handle.registerTimer(5000)
 
-    processor_job(memory_directory, Told(rows=body), time_mode="EventTime").run(ROWS)
+    processor_job(memory_directory, CallbackProcessor(rows=body), time_mode="EventTime").run(ROWS)
     with pytest.raises(StateMigrationError, match="eventtime"):
-        processor_job(memory_directory, Told(), time_mode="ProcessingTime").run(ROWS)
-    processor_job(memory_directory, Told(), time_mode="EventTime").run([], times=(0, 9000))
-    processor_job(memory_directory, Told(), time_mode="None").run(ROWS)
+        processor_job(memory_directory, CallbackProcessor(), time_mode="ProcessingTime").run(ROWS)
+    processor_job(memory_directory, CallbackProcessor(), time_mode="EventTime").run(
+        [], times=(0, 9000)
+    )
+    processor_job(memory_directory, CallbackProcessor(), time_mode="None").run(ROWS)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jobs.processed import NUMBER, SCHEMA, TEXT, Told, outputs, processor_job
+from jobs.processor_jobs import NUMBER, SCHEMA, TEXT, CallbackProcessor, outputs, processor_job
 from pyspark.sql import types as spark
 
 from holdfast.errors import StateMigrationError
@@ -43,7 +43,9 @@ def _write(directory: str, schema: spark.StructType, values: Any, **how: Any) ->
         m.updateValue(("x",), values)
 
     ttl = how.pop("ttl", None)
-    processor_job(directory, Told(_all(schema, ttl), body), **how).run(ROWS, times=(0, 0))
+    processor_job(directory, CallbackProcessor(_all(schema, ttl), body), **how).run(
+        ROWS, times=(0, 0)
+    )
 
 
 def _read(directory: str, schema: spark.StructType) -> list[Any]:
@@ -51,7 +53,7 @@ def _read(directory: str, schema: spark.StructType) -> list[Any]:
         v, s, m = states
         return [v.get(), *s.get(), *m.values()]
 
-    return outputs(processor_job(directory, Told(_all(schema), body)).run(ROWS))
+    return outputs(processor_job(directory, CallbackProcessor(_all(schema), body)).run(ROWS))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,9 @@ def test_a_change_that_would_lose_values_is_refused(
     ):
         _read(memory_directory, schema)
     with pytest.raises(StateMigrationError, match="state 'l'"):
-        processor_job(memory_directory, Told(lambda h: h.getListState("l", schema))).run(ROWS)
+        processor_job(
+            memory_directory, CallbackProcessor(lambda h: h.getListState("l", schema))
+        ).run(ROWS)
     assert _read(memory_directory, BEFORE) == [(1, "x")] * 3
 
 
@@ -107,19 +111,25 @@ def test_a_value_does_not_become_a_list(memory_directory: str) -> None:
     with pytest.raises(
         StateMigrationError, match=r"\[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE\] .*'v'"
     ):
-        processor_job(memory_directory, Told(lambda h: h.getListState("v", BEFORE))).run(ROWS)
+        processor_job(
+            memory_directory, CallbackProcessor(lambda h: h.getListState("v", BEFORE))
+        ).run(ROWS)
 
 
 def test_a_variable_that_is_not_declared_stays(memory_directory: str) -> None:
     _write(memory_directory, BEFORE, (1, "x"))
-    processor_job(memory_directory, Told(lambda h: h.getValueState("new", NUMBER))).run(ROWS)
+    processor_job(
+        memory_directory, CallbackProcessor(lambda h: h.getValueState("new", NUMBER))
+    ).run(ROWS)
     assert _read(memory_directory, BEFORE) == [(1, "x")] * 3
 
 
 def test_a_variable_that_was_deleted_may_come_back_as_another_kind(memory_directory: str) -> None:
     _write(memory_directory, BEFORE, (1, "x"))
-    processor_job(memory_directory, Told(lambda h: h.deleteIfExists("v"))).run(ROWS)
-    processor_job(memory_directory, Told(lambda h: h.getListState("v", BEFORE))).run(ROWS)
+    processor_job(memory_directory, CallbackProcessor(lambda h: h.deleteIfExists("v"))).run(ROWS)
+    processor_job(memory_directory, CallbackProcessor(lambda h: h.getListState("v", BEFORE))).run(
+        ROWS
+    )
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
@@ -132,10 +142,10 @@ def test_state_survives_another_parallelism(memory_directory: str, parallelism: 
     def init(handle: Any) -> Any:
         return handle.getValueState("v", NUMBER)
 
-    processor_job(memory_directory, Told(init, write), parallelism=2).run(keys)
+    processor_job(memory_directory, CallbackProcessor(init, write), parallelism=2).run(keys)
     job = processor_job(
         memory_directory,
-        Told(init, lambda _, v, key, __: [(key[0], v.get()[0])]),
+        CallbackProcessor(init, lambda _, v, key, __: [(key[0], v.get()[0])]),
         parallelism=parallelism,
     )
     assert sorted(outputs(job.run(keys))) == sorted((row["k"], row["v"]) for row in keys)
@@ -157,7 +167,7 @@ def test_initial_state_comes_before_the_rows_of_a_key(
 
     state = pa.struct([("name", pa.string()), ("n", pa.int64())])
     schema = SCHEMA.append(pa.field(INITIAL_STATE, state))
-    processor = Told(lambda h: h.getValueState("v", NUMBER), rows, timer, initial)
+    processor = CallbackProcessor(lambda h: h.getValueState("v", NUMBER), rows, timer, initial)
     states = [
         {"k": k, INITIAL_STATE: {"name": k, "n": n}} for k, n in (("c", 5), ("a", 1), ("c", 6))
     ]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from jobs.processed import NUMBER, processor_job
+from jobs.processor_jobs import NUMBER, processor_job
 from pyspark.errors import PySparkValueError
 from pyspark.sql import Row
 from pyspark.sql import types as spark

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jobs.by_key import run, stream
-from jobs.job import Job
-from jobs.transforming import Totals, TotalsFromThere
+from jobs.job import Job, keyed_stream, run_keyed
+from jobs.processors import InitializedTotals, TotalsProcessor
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import keyed
@@ -40,11 +39,11 @@ def test_initial_state_is_given_to_its_keys_in_the_first_batch_alone(
     results = []
     for parallelism in (2, 3):
         job.feed(files=1, rows=3)
-        rows = keyed(stream(job), "key", uid="sums", parallelism=parallelism)
+        rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=parallelism)
         output = rows.transformWithState(
-            TotalsFromThere(), OUT, "Update", "ProcessingTime", initialState=given(states)
+            InitializedTotals(), OUT, "Update", "ProcessingTime", initialState=given(states)
         )
-        results.append(run(job, output))
+        results.append(run_keyed(job, output))
     first, second = results
     # Key 7 has no rows; timers tell both keys with initial state once more.
     assert first == {0: [(0, 300, 3), (0, 300, 3), (1, 1, 1), (2, 2, 1), (7, 5, 1)]}
@@ -66,12 +65,16 @@ def test_initial_state_is_given_to_its_keys_in_the_first_batch_alone(
 def test_initial_state_is_rows_grouped_by_the_key(
     given: Callable[[DataFrame], Any], what: str, states: DataFrame, job: Job
 ) -> None:
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
     with pytest.raises(InvalidRequestError, match=what):
-        rows.transformWithState(Totals(), OUT, "Update", "None", initialState=given(states))
+        rows.transformWithState(
+            TotalsProcessor(), OUT, "Update", "None", initialState=given(states)
+        )
 
 
 def test_no_column_is_the_event_time_of_what_is_behind_it(job: Job) -> None:
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
     with pytest.raises(InvalidRequestError, match="eventTimeColumnName must be empty, got 'at'"):
-        rows.transformWithState(Totals(), OUT, "Update", "EventTime", eventTimeColumnName="at")
+        rows.transformWithState(
+            TotalsProcessor(), OUT, "Update", "EventTime", eventTimeColumnName="at"
+        )

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs.processed import outputs, processor_job
-from jobs.scripted import Model, Scripted, written
+from jobs.processor_jobs import outputs, processor_job
+from jobs.scripted import Model, Scripted, render_script
 
 SCHEMA = pa.schema([("k", pa.string()), ("ops", pa.string())])
 
@@ -36,7 +36,7 @@ def test_a_processor_sees_what_it_sees_on_spark(
         time += passed
         if job is None or restarts:
             job = processor_job(directory, processor, schema=SCHEMA, time_mode=time_mode)
-        batch = [{"k": key, "ops": written(script)} for key, script in given_rows]
+        batch = [{"k": key, "ops": render_script(script)} for key, script in given_rows]
         seen = outputs(job.run(batch, times=(time, time - 5)))
         assert seen == model.run(batch, time, time - 5)
 
@@ -57,6 +57,6 @@ def test_it_sees_the_same_with_another_parallelism_in_each_batch(batches: list[A
             time_mode="EventTime",
             parallelism=1 + number % 3,
         )
-        batch = [{"k": key, "ops": written(script)} for key, script in given_rows]
+        batch = [{"k": key, "ops": render_script(script)} for key, script in given_rows]
         seen = outputs(job.run(batch, times=(time, time - 5)))
         assert sorted(map(repr, seen)) == sorted(map(repr, model.run(batch, time, time - 5)))

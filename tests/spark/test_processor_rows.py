@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from jobs.processed import NUMBER, SCHEMA, Told, outputs, processor_job
+from jobs.processor_jobs import NUMBER, SCHEMA, CallbackProcessor, outputs, processor_job
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Row
 from pyspark.sql import types as spark
@@ -84,7 +84,7 @@ def test_rows_have_all_columns_as_spark_has_them(memory_directory: str) -> None:
 
     job = processor_job(
         memory_directory,
-        Told(rows=body),
+        CallbackProcessor(rows=body),
         schema=WIDE,
         settings=InputSettings("America/New_York"),
     )
@@ -102,7 +102,9 @@ def test_a_row_can_be_pickled_copied_and_compared(memory_directory: str) -> None
         assert hash(row) == hash(Row(k="a", v=0))
         yield pickle.loads(pickle.dumps(row)).v
 
-    assert outputs(processor_job(memory_directory, Told(rows=body)).run(_keys("a"))) == [0]
+    assert outputs(
+        processor_job(memory_directory, CallbackProcessor(rows=body)).run(_keys("a"))
+    ) == [0]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_keys_have_their_turn_in_ascending_order_null_first(
     def body(p: Any, _: Any, key: Any, rows: Any) -> Any:
         return [(repr(key), [row.v for row in rows])]
 
-    job = processor_job(memory_directory, Told(rows=body), schema=schema)
+    job = processor_job(memory_directory, CallbackProcessor(rows=body), schema=schema)
     rows = [{"k": key, "v": number} for number in range(3) for key in reversed(keys)]
     seen = outputs(job.run(rows))
     assert seen == [(repr((key,)), [0, 1, 2]) for key in keys]
@@ -143,7 +145,9 @@ def test_zeros_nans_and_nulls_are_one_key_each_and_nan_is_the_greatest(
     def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
         return [(str(key), len(list(rows)))]
 
-    job = processor_job(memory_directory, Told(rows=body), schema=schema, key=("k", "j"))
+    job = processor_job(
+        memory_directory, CallbackProcessor(rows=body), schema=schema, key=("k", "j")
+    )
     assert outputs(job.run({"k": k, "j": j} for k, j in keys)) == [
         ("(None, 1)", 2),
         ("(0.0, 1)", 2),
@@ -157,7 +161,7 @@ def test_rows_that_are_not_read_are_passed_over(memory_directory: str) -> None:
     def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
         return [(key[0], next(rows).v if key[0] != "b" else None)]
 
-    job = processor_job(memory_directory, Told(rows=body))
+    job = processor_job(memory_directory, CallbackProcessor(rows=body))
     assert outputs(job.run(_keys("a", "b", "c", "a", "b"))) == [("a", 0), ("b", None), ("c", 2)]
 
 
@@ -167,7 +171,7 @@ def test_a_key_of_very_many_rows_is_called_once(memory_directory: str) -> None:
         assert values == sorted(values)
         return [(key[0], len(values))]
 
-    job = processor_job(memory_directory, Told(rows=body))
+    job = processor_job(memory_directory, CallbackProcessor(rows=body))
     keys = ["a", *["b"] * 40_000, "c", *["d"] * 16_384, "e"]
     assert outputs(job.run(_keys(*keys))) == [
         ("a", 1),
@@ -232,7 +236,7 @@ def test_state_calls_in_a_generator_are_of_the_key_that_it_was_called_for(
             v.update(((v.get() or (0,))[0] + row.v,))
             yield key[0], v.get()[0]
 
-    processor = Told(lambda handle: handle.getValueState("v", NUMBER), body)
+    processor = CallbackProcessor(lambda handle: handle.getValueState("v", NUMBER), body)
     job = processor_job(memory_directory, processor)
     assert outputs(job.run(_keys("a", "b", "a", "b"))) == [("a", 0), ("a", 2), ("b", 1), ("b", 4)]
 
@@ -248,10 +252,10 @@ def test_what_a_processor_raises_fails_the_batch_and_leaves_the_state(
         message = "of the user"
         raise KeyError(message)
 
-    job = processor_job(memory_directory, Told(init, failing))
+    job = processor_job(memory_directory, CallbackProcessor(init, failing))
     with pytest.raises(KeyError, match="of the user"):
         job.run(_keys("a"))
-    job = processor_job(memory_directory, Told(init, lambda _, v, *__: [v.get()]))
+    job = processor_job(memory_directory, CallbackProcessor(init, lambda _, v, *__: [v.get()]))
     assert outputs(job.run(_keys("a"))) == [None]
 
 
@@ -356,7 +360,7 @@ def test_very_many_rows_come_out_in_order(memory_directory: str) -> None:
     def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
         return (number for number in range(20_000))
 
-    job = processor_job(memory_directory, Told(rows=body))
+    job = processor_job(memory_directory, CallbackProcessor(rows=body))
     assert [int(row["out"]) for row in job.run(_keys("a"))] == list(range(20_000))
 
 
@@ -371,9 +375,11 @@ def test_few_and_very_many_keys_have_their_rows_in_order(memory_directory: str, 
         (key, [count - 1 - at, count + at] if at < 5 else [count - 1 - at])
         for at, key in enumerate(keys)
     ]
-    assert outputs(processor_job(memory_directory, Told(rows=body)).run(rows)) == expected
+    assert (
+        outputs(processor_job(memory_directory, CallbackProcessor(rows=body)).run(rows)) == expected
+    )
 
 
 def test_a_batch_without_rows_has_no_schema_trouble(memory_directory: str) -> None:
-    job = processor_job(memory_directory, Told(), schema=SCHEMA)
+    job = processor_job(memory_directory, CallbackProcessor(), schema=SCHEMA)
     assert job.run([]) == []

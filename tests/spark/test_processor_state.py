@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from jobs.processed import NUMBER, NUMBER_AND_TEXT, TEXT, Told, outputs, processor_job
+from jobs.processor_jobs import (
+    NUMBER,
+    NUMBER_AND_TEXT,
+    TEXT,
+    CallbackProcessor,
+    outputs,
+    processor_job,
+)
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as spark
@@ -29,7 +36,7 @@ def doing(memory_directory: str) -> Callable[..., list[Any]]:
     def run(init: Any, *batches: Any) -> list[Any]:
         results = []
         for batch in batches:
-            processor = Told(init, lambda p, states, key, rows, do=batch: do(states))
+            processor = CallbackProcessor(init, lambda p, states, key, rows, do=batch: do(states))
             job = processor_job(memory_directory, processor)
             results += outputs(job.run([{"k": "a", "v": 1}]))
         return results
@@ -62,7 +69,7 @@ def _map(handle: Any) -> Any:
 def test_the_only_variable_of_a_processor_need_not_be_named_for_one_key(
     memory_directory: str,
 ) -> None:
-    processor = Told(_value(), lambda p, states, key, rows: states.update((7, key[0])))
+    processor = CallbackProcessor(_value(), lambda p, states, key, rows: states.update((7, key[0])))
     job = processor_job(memory_directory, processor)
     job.run([{"k": key, "v": 1} for key in "ab"])
     pointer = job.latest.location.external_pointer
@@ -439,7 +446,7 @@ def test_a_value_of_each_type_comes_back_as_in_spark(
         )
 
     for body in (write, read):
-        processor_job(memory_directory, Told(init, body)).run([{"k": "a", "v": 1}])
+        processor_job(memory_directory, CallbackProcessor(init, body)).run([{"k": "a", "v": 1}])
 
 
 @pytest.mark.parametrize(
@@ -586,8 +593,8 @@ def test_a_map_of_very_many_entries_is_read_entry_by_entry(memory_directory: str
         assert m.getValue(("7",)) is None
 
     rows = [{"k": letter, "v": 1} for letter in "abcd"]
-    processor_job(memory_directory, Told(_map, write)).run(rows)
-    job = processor_job(memory_directory, Told(_map, read))
+    processor_job(memory_directory, CallbackProcessor(_map, write)).run(rows)
+    job = processor_job(memory_directory, CallbackProcessor(_map, read))
     assert outputs(job.run(rows)) == [2999] * 4
-    last = processor_job(memory_directory, Told(_map, lambda _, m, *__: [m.exists()]))
+    last = processor_job(memory_directory, CallbackProcessor(_map, lambda _, m, *__: [m.exists()]))
     assert outputs(last.run(rows)) == [False] * 4

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from jobs.processed import NUMBER, TEXT
+from jobs.processor_jobs import NUMBER, TEXT
 from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from jobs.processed import NUMBER, TEXT, Told, outputs, processor_job
+from jobs.processor_jobs import NUMBER, TEXT, CallbackProcessor, outputs, processor_job
 
 
 def _rows(*keys: str) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def test_timers_fire_in_the_order_of_spark(memory_directory: str, parallelism: i
         "b": [60_000, 89_000, 90_000],
         "c": [-5000, 0],
     }
-    processor = Told(rows=_registering(times, {"a": [77_000]}), timer=_told)
+    processor = CallbackProcessor(rows=_registering(times, {"a": [77_000]}), timer=_told)
     job = processor_job(memory_directory, processor, time_mode="EventTime", parallelism=parallelism)
     assert outputs(job.run(_rows("a", "b", "c"), times=(1, 0))) == [("c", -5000), ("c", 0)]
     fired = outputs(job.run([], times=(2, 90_000)))
@@ -55,7 +55,9 @@ def test_what_a_timer_registers_fires_in_the_next_batch_and_what_it_deletes_fire
 
     times = {"re": [80_000, 90_000], "del": [81_000, 82_000, 83_000]}
     job = processor_job(
-        memory_directory, Told(rows=_registering(times), timer=timer), time_mode="EventTime"
+        memory_directory,
+        CallbackProcessor(rows=_registering(times), timer=timer),
+        time_mode="EventTime",
     )
     assert outputs(job.run(_rows("re", "del"), times=(1, 90_000))) == [
         ("re", 80_000),
@@ -76,7 +78,7 @@ def test_a_timer_that_fires_is_there_until_its_turn_is_over(memory_directory: st
     def timer(p: Any, _: Any, key: Any, time: int) -> Any:
         return [(time, list(p.handle.listTimers()))]
 
-    processor = Told(rows=_registering({"a": [10, 20, 30, 99]}), timer=timer)
+    processor = CallbackProcessor(rows=_registering({"a": [10, 20, 30, 99]}), timer=timer)
     job = processor_job(memory_directory, processor, time_mode="ProcessingTime")
     assert outputs(job.run(_rows("a", "b"), times=(5, 0))) == []
     assert outputs(job.run([], times=(25, 0))) == [
@@ -97,7 +99,7 @@ def test_timers_are_listed_by_key_and_registered_once(memory_directory: str) -> 
             p.handle.deleteTimer(100)
         return [(key[0], list(early))]
 
-    job = processor_job(memory_directory, Told(rows=body), time_mode="EventTime")
+    job = processor_job(memory_directory, CallbackProcessor(rows=body), time_mode="EventTime")
     expected = [("a", [100, 297]), ("b", [298]), ("c", [])]
     assert outputs(job.run(_rows("a", "b", "c"))) == expected
     assert outputs(job.run(_rows("c", "b", "a"))) == expected
@@ -115,7 +117,7 @@ def test_state_is_there_for_a_timer_of_a_key_without_rows(memory_directory: str)
             v.clear()
         return [(key.k, key == (key.k,), before)]
 
-    processor = Told(lambda handle: handle.getValueState("v", NUMBER), body, timer)
+    processor = CallbackProcessor(lambda handle: handle.getValueState("v", NUMBER), body, timer)
     job = processor_job(memory_directory, processor, time_mode="EventTime")
     job.run(_rows("a", "b"))
     assert outputs(job.run(_rows("b"), times=(0, 100))) == [
@@ -139,7 +141,7 @@ def test_a_timers_time_is_a_whole_number(
             p.handle.deleteTimer(time)
         return [list(p.handle.listTimers())]
 
-    job = processor_job(memory_directory, Told(rows=body), time_mode="EventTime")
+    job = processor_job(memory_directory, CallbackProcessor(rows=body), time_mode="EventTime")
     assert outputs(job.run(_rows("a"))) == [[]]
 
 
@@ -157,14 +159,16 @@ def test_times_are_those_of_the_batch(
             p.handle.registerTimer(-1)
         return body(p)
 
-    job = processor_job(memory_directory, Told(rows=rows, timer=body), time_mode=mode)
+    job = processor_job(memory_directory, CallbackProcessor(rows=rows, timer=body), time_mode=mode)
     seen = outputs(job.run(_rows("a"), times=(700, 40)))
     assert seen == [times] * (1 if mode == "None" else 2)
 
 
 def test_timers_survive_another_parallelism(memory_directory: str) -> None:
     keys = [str(number) for number in range(40)]
-    processor = Told(rows=_registering({key: [int(key), 1000] for key in keys}), timer=_told)
+    processor = CallbackProcessor(
+        rows=_registering({key: [int(key), 1000] for key in keys}), timer=_told
+    )
     job = processor_job(memory_directory, processor, time_mode="EventTime", parallelism=3)
     assert outputs(job.run(_rows(*keys), times=(0, -1))) == []
     job = processor_job(memory_directory, processor, time_mode="EventTime", parallelism=2)
@@ -205,7 +209,9 @@ def test_values_elements_and_entries_live_for_their_time(memory_directory: str) 
         return [_seen(states)]
 
     def run(body: Any, at: int) -> list[Any]:
-        job = processor_job(memory_directory, Told(_states(4000), body), time_mode="ProcessingTime")
+        job = processor_job(
+            memory_directory, CallbackProcessor(_states(4000), body), time_mode="ProcessingTime"
+        )
         return outputs(job.run(_rows("a"), times=(1_000_000 + at, 0)))
 
     run(write(first=True), 0)
@@ -226,7 +232,9 @@ def test_nothing_expires_in_the_batch_that_wrote_it_and_each_write_begins_anew(
         m.updateValue(("x",), (1,))
         return [before, _seen(states)]
 
-    job = processor_job(memory_directory, Told(_states(1), body), time_mode="ProcessingTime")
+    job = processor_job(
+        memory_directory, CallbackProcessor(_states(1), body), time_mode="ProcessingTime"
+    )
     full = ((1,), [(1,)], [("x",)])
     for time in (5, 6, 7):
         assert outputs(job.run(_rows("a"), times=(time, 0))) == [(None, [], []), full]
@@ -248,7 +256,7 @@ def test_an_entry_that_was_removed_and_put_again_lives_for_its_own_time(
 
     results = []
     for time, body in ((0, put), (3, replace), (10, read), (13, read)):
-        processor = Told(_states(10), body)
+        processor = CallbackProcessor(_states(10), body)
         job = processor_job(memory_directory, processor, time_mode="ProcessingTime")
         results += outputs(job.run(_rows("a"), times=(time, 0)))
     assert results == [(2,), None]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jobs.logged_batches import LoggedBatches
-from jobs.scripted import Model, Scripted, written
+from jobs.scripted import Model, Scripted, render_script
 from jobs.session import ROCKSDB, session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -67,7 +67,7 @@ def batches(seed: int, operations: str) -> list[Batch]:
             if chosen.random() < 0.1:
                 script.append(("s", 0))
             time = clock + chosen.randrange(-80, 20)
-            rows.append({"k": chosen.choice(keys), "ms": time, "ops": written(script)})
+            rows.append({"k": chosen.choice(keys), "ms": time, "ops": render_script(script)})
         made.append(Batch(rows, clock))
     clock += 20
     return [*made, Batch([{"k": key, "ms": clock, "ops": "v1"} for key in keys], clock)]

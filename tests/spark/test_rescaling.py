@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs.job import Job
-from jobs.operators import AllKinds, AsksForNothing, Groups
+from jobs.operators import AllOperatorStates, Groups, StatelessFunction
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -48,7 +48,7 @@ def test_each_row_is_in_the_output_or_the_state_once_whatever_happened(
         except StreamingQueryException as error:
             if "as planned" not in str(error):
                 raise
-        if fate == "repeats its last batch" and job.completed():
+        if fate == "repeats its last batch" and job.checkpoint_ids():
             job.repeat_last_batch()
     job.run(job.operator(Groups(11), parallelism=3))
     assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
@@ -67,8 +67,8 @@ def test_each_kind_of_state_is_spread_in_its_own_way(job: Job) -> None:
 
     def run(parallelism: int, rows: int) -> None:
         job.feed(files=1, rows=rows)
-        options = {"schema": AllKinds.schema, "sink": collecting(seen)}
-        job.run(job.operator(AllKinds(), parallelism=parallelism, **options))
+        options = {"schema": AllOperatorStates.schema, "sink": collecting(seen)}
+        job.run(job.operator(AllOperatorStates(), parallelism=parallelism, **options))
 
     run(2, rows=10)
     for parallelism in (5, 1, 3):
@@ -87,13 +87,13 @@ def test_each_kind_of_state_is_spread_in_its_own_way(job: Job) -> None:
 @pytest.mark.exhaustive
 def test_states_that_nobody_asks_for_for_some_restarts_neither_grow_nor_get_lost(job: Job) -> None:
     seen: list[Row] = []
-    options = {"schema": AllKinds.schema, "sink": collecting(seen)}
+    options = {"schema": AllOperatorStates.schema, "sink": collecting(seen)}
     job.feed(files=1, rows=10)
-    job.run(job.operator(AllKinds(), parallelism=2, **options))
+    job.run(job.operator(AllOperatorStates(), parallelism=2, **options))
     fed = job.ids_fed
     for parallelism in (3, 1):
         job.feed(files=2, rows=10)  # the second batch goes on with what the first one has stored
-        job.run(job.operator(AsksForNothing(), parallelism=parallelism))
+        job.run(job.operator(StatelessFunction(), parallelism=parallelism))
         stored = states(job.latest().location.external_pointer).select(["state", "stored_elements"])
         assert sorted(map(tuple, map(dict.values, stored.to_pylist()))) == [
             ("list", 10),
@@ -101,7 +101,7 @@ def test_states_that_nobody_asks_for_for_some_restarts_neither_grow_nor_get_lost
             ("union", 10),
         ]
     job.feed(files=1, rows=0)
-    job.run(job.operator(AllKinds(), parallelism=2, **options))
+    job.run(job.operator(AllOperatorStates(), parallelism=2, **options))
     assert [sorted(row.union) for row in seen] == [fed] * 2
     assert [row.rules for row in seen] == [["limit=10"]] * 2
     assert sorted(i for row in seen for i in row.list) == fed
@@ -126,10 +126,14 @@ def test_the_parallelism_has_nothing_to_do_with_sparks_number_of_shuffle_partiti
 
 def refused(job: Job, operator: StatefulOperator, words: str) -> None:
     """The job fails so, leaves the job to whom it belongs, and its output as it was."""
-    before = job.completed(), job.ids_written(), sorted(job.job_directory.glob("*/*"))
+    before = job.checkpoint_ids(), job.ids_written(), sorted(job.job_directory.glob("*/*"))
     with pytest.raises(StreamingQueryException, match=words):
         job.run(operator)
-    assert (job.completed(), job.ids_written(), sorted(job.job_directory.glob("*/*"))) == before
+    assert (
+        job.checkpoint_ids(),
+        job.ids_written(),
+        sorted(job.job_directory.glob("*/*")),
+    ) == before
 
 
 @pytest.mark.exhaustive

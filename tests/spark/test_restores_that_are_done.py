@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from contracts.errors import of_kind
 from jobs.savepoint_crashes import Crash, latest_state
-from jobs.stopped import add_batches, all_files, put, remove, state_of, write_query
+from jobs.stopped_query import add_batches, all_files, put, remove, state_of, write_query
 
 from holdfast import restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
@@ -27,9 +27,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def savepoint(stopped: str, directory: str) -> str:
+def savepoint(stopped_query: str, directory: str) -> str:
     """A savepoint of a query with an operator."""
-    return take_savepoint(stopped, f"{directory}/savepoints")
+    return take_savepoint(stopped_query, f"{directory}/savepoints")
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def test_a_restore_that_dies_around_its_last_effects_can_be_repeated(
 
 
 def test_a_query_that_was_restored_from_another_savepoint_is_not_taken_for_the_wanted_one(
-    restore: "partial[RestoredQuery]", stopped: str, directory: str
+    restore: "partial[RestoredQuery]", stopped_query: str, directory: str
 ) -> None:
     restore()
     before = all_files(directory)
-    other = take_savepoint(stopped, f"{directory}/others")
+    other = take_savepoint(stopped_query, f"{directory}/others")
     with pytest.raises(InvalidRequestError, match="from another savepoint"):
         restore_savepoint(other, *restore.args[1:], **restore.keywords)
     assert before.items() <= all_files(directory).items()

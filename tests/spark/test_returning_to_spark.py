@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 from jobs.job import Job
-from jobs.processed import Told, processor_job
-from jobs.returning import AllTypes, Waiting
+from jobs.processor_jobs import CallbackProcessor, processor_job
+from jobs.processors import AllTypes, Waiting
 from jobs.session import ROCKSDB, session_with
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,7 @@ def native(job: Job, processor: Any = None, **options: Any) -> DataFrame:
 
 
 def newest(job: Job) -> str:
-    return f"file://{job.job_directory}/chk-{job.completed()[-1]}"
+    return f"file://{job.job_directory}/chk-{job.checkpoint_ids()[-1]}"
 
 
 @pytest.mark.exhaustive
@@ -177,13 +177,13 @@ def test_state_that_the_class_does_not_declare_so_is_refused(
         states[0].update((1,))
         states[1].appendValue(("x",))
 
-    job = processor_job(f"file://{tmp_path}", Told(stored, keep))
+    job = processor_job(f"file://{tmp_path}", CallbackProcessor(stored, keep))
     job.run([{"k": "a", "v": 1}])
     at = pointer(tmp_path)
 
     def refused(declare: Any, match: str, **options: Any) -> None:
         with pytest.raises(InvalidRequestError, match=match):
-            spark_initial_state(spark, at, Told(init=declare), **options)
+            spark_initial_state(spark, at, CallbackProcessor(init=declare), **options)
 
     refused(stored, "there is no operator 'sums'; name one of ", operator="sums")
     refused(
@@ -205,23 +205,23 @@ def test_state_that_the_class_does_not_declare_so_is_refused(
         handle.deleteIfExists("l")
         return [handle.getValueState("n", "n int")]
 
-    assert list(spark_initial_state(spark, at, Told(init=gives_up)).kept) == ["n"]
+    assert list(spark_initial_state(spark, at, CallbackProcessor(init=gives_up)).kept) == ["n"]
 
 
 def test_an_operator_without_state_of_a_processor_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    processor_job(f"file://{tmp_path}/none", Told()).run([{"k": "a", "v": 1}])
+    processor_job(f"file://{tmp_path}/none", CallbackProcessor()).run([{"k": "a", "v": 1}])
     with pytest.raises(InvalidRequestError, match="operator 'operator' has no keyed state"):
-        spark_initial_state(spark, pointer(tmp_path / "none"), Told())
+        spark_initial_state(spark, pointer(tmp_path / "none"), CallbackProcessor())
     rows = spark.range(3).withColumnRenamed("id", "value")
     states = {("first", "rows"): rows, ("second", "rows"): rows}
     written = write_savepoint(f"file://{tmp_path}/written", states)
     with pytest.raises(
         InvalidRequestError, match=r"no operator is named; name one of \['first', 'second'\]"
     ):
-        spark_initial_state(spark, written, Told())
+        spark_initial_state(spark, written, CallbackProcessor())
     with pytest.raises(
         InvalidRequestError, match=r"'first' has not run a processor; it has states \['rows'\]"
     ):
-        spark_initial_state(spark, written, Told(), operator="first")
+        spark_initial_state(spark, written, CallbackProcessor(), operator="first")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from jobs.job import Job
-from jobs.operators import AllKinds, CountsByKey, Groups, TellsOfItself
+from jobs.operators import AllOperatorStates, Groups, RawKeyedCounts, SubtaskReporter
 from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -32,11 +32,11 @@ def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list
             seen.extend(rows.selectExpr("*", f"{group} as key_group", formula).collect())
 
         operator = job.operator(
-            TellsOfItself(),
+            SubtaskReporter(),
             key=key,
             parallelism=parallelism,
             sink=sink,
-            schema=SCHEMA + TellsOfItself.added,
+            schema=SCHEMA + SubtaskReporter.added,
         )
         job.feed(files=2, rows=40)
         job.run(lambda batch, batch_id: operator(batch.selectExpr(*ROWS), batch_id))
@@ -60,10 +60,10 @@ def test_a_key_is_no_regular_expression_in_any_session(spark: SparkSession, job:
     with session_with(spark, {name: "true"}):
         seen: list[Row] = []
         operator = job.operator(
-            TellsOfItself(),
+            SubtaskReporter(),
             key="a|id",
             sink=lambda rows, _batch_id: seen.extend(rows.collect()),
-            schema="id long, `a|id` string" + TellsOfItself.added,
+            schema="id long, `a|id` string" + SubtaskReporter.added,
         )
         job.feed(files=1, rows=20)
         one_key = F.lit("one").alias("a|id")
@@ -84,11 +84,11 @@ def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:
 
     def counts(parallelism: int) -> Callable[[DataFrame, int], None]:
         operator = job.operator(
-            CountsByKey(),
+            RawKeyedCounts(),
             key="name",
             parallelism=parallelism,
             sink=sink,
-            schema=CountsByKey.schema,
+            schema=RawKeyedCounts.schema,
         )
         named = "concat('name ', id % 9) as name", "pmod(hash(name), 128) as key_group"
 
@@ -110,10 +110,10 @@ def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:
 
 def refused(job: Job, operator: StatefulOperator, words: str) -> None:
     """The job fails so before it was claimed, and leaves no checkpoint."""
-    before = job.completed(), sorted(job.job_directory.glob("_epoch/*"))
+    before = job.checkpoint_ids(), sorted(job.job_directory.glob("_epoch/*"))
     with pytest.raises(StreamingQueryException, match=words):
         job.run(operator)
-    assert (job.completed(), sorted(job.job_directory.glob("_epoch/*"))) == before
+    assert (job.checkpoint_ids(), sorted(job.job_directory.glob("_epoch/*"))) == before
 
 
 @pytest.mark.exhaustive
@@ -143,16 +143,16 @@ def test_a_key_of_another_type_would_come_to_others_than_its_state_and_is_refuse
     with pytest.raises(StreamingQueryException, match="now of type int, and was bigint"):
         run("int")
     run("bigint")
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
 @pytest.mark.exhaustive
 def test_raw_partitions_of_an_operator_with_keys_are_not_spread_evenly(job: Job) -> None:
-    options = {"schema": AllKinds.schema, "key": "id"}
+    options = {"schema": AllOperatorStates.schema, "key": "id"}
     job.feed(files=1, rows=20)
-    job.run(job.operator(AllKinds(), **options))
+    job.run(job.operator(AllOperatorStates(), **options))
     job.feed(files=1, rows=20)
-    refused(job, job.operator(AllKinds(), **options, parallelism=3), "raw operator state")
+    refused(job, job.operator(AllOperatorStates(), **options, parallelism=3), "raw operator state")
 
 
 NO_KEYS = {
@@ -185,4 +185,4 @@ def test_columns_that_can_be_no_key_are_refused_by_name(job: Job) -> None:
 
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(stateful_query(process, *operators.values()))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []

@@ -12,7 +12,7 @@ from unittest import mock
 import msgspec
 import pytest
 from contracts.errors import of_kind
-from jobs.stopped import (
+from jobs.stopped_query import (
     QUERY,
     UID,
     add_batches,
@@ -84,9 +84,9 @@ def files_of(pointer: str) -> SparkFiles:
     ],
 )
 def test_savepoint_file_with_a_path_that_leads_elsewhere_is_damage(
-    stopped: str, directory: str, path: str
+    stopped_query: str, directory: str, path: str
 ) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     first, *others = files_of(pointer).files
     change_spark_files(pointer, files=(msgspec.structs.replace(first, path=path), *others))
     with pytest.raises(CheckpointCorruptedError, match="not a path below a checkpointLocation"):
@@ -94,8 +94,10 @@ def test_savepoint_file_with_a_path_that_leads_elsewhere_is_damage(
     assert not all_files(f"{directory}/fork")
 
 
-def test_savepoint_file_whose_bytes_are_elsewhere_is_damage(stopped: str, directory: str) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+def test_savepoint_file_whose_bytes_are_elsewhere_is_damage(
+    stopped_query: str, directory: str
+) -> None:
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     first, *others = files_of(pointer).files
     for uri in (f"{directory}/secret", f"{directory}/x/../secret", "../secret"):
         stray = msgspec.structs.replace(first, handle=FileStateHandle(uri, 8))
@@ -132,68 +134,70 @@ def test_state_is_not_rolled_back_while_executors_could_store_more(
 
 
 def test_a_query_without_state_of_sparks_is_rolled_back_where_spark_lives(
-    stopped: str, monkeypatch: pytest.MonkeyPatch
+    stopped_query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "is_application_alive", lambda: True)
-    file_system_for(stopped).delete_tree(f"{stopped}/state")
-    assert roll_back(stopped, checkpoint=2) == 1
+    file_system_for(stopped_query).delete_tree(f"{stopped_query}/state")
+    assert roll_back(stopped_query, checkpoint=2) == 1
 
 
-def test_what_a_driver_did_before_the_job_was_claimed_goes_too(stopped: str) -> None:
+def test_what_a_driver_did_before_the_job_was_claimed_goes_too(stopped_query: str) -> None:
     def goes_on(*arguments: Any) -> LoggedBatch:
         batch = batch_at(*arguments)
-        add_batches(stopped, [4])
+        add_batches(stopped_query, [4])
         return batch
 
     with mock.patch.object(rollback, "batch_at", goes_on):
-        roll_back(stopped, checkpoint=2)
-    left = all_files(stopped)
+        roll_back(stopped_query, checkpoint=2)
+    left = all_files(stopped_query)
     assert {path for path in left if path.endswith(("/4", "/5.delta"))} == set()
 
 
 # Operators that a query has left behind
 
 
-def test_operators_that_were_left_behind_are_no_old_savepoint(stopped: str, directory: str) -> None:
-    add_batches(stopped, [4, 5])
+def test_operators_that_were_left_behind_are_no_old_savepoint(
+    stopped_query: str, directory: str
+) -> None:
+    add_batches(stopped_query, [4, 5])
     with pytest.raises(InvalidRequestError, match=r"batch 5.*after batch 3.*operators=False"):
-        take_savepoint(stopped, f"{directory}/savepoints")
-    pointer = take_savepoint(stopped, f"{directory}/savepoints", operators=False)
+        take_savepoint(stopped_query, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints", operators=False)
     restored = restore_savepoint(pointer, f"{directory}/fork")
     assert (restored.batch_id, restored.job_id) == (5, None)
     with pytest.raises(InvalidRequestError, match="operators=False"):
-        roll_back(stopped, batch_id=4)
-    assert roll_back(stopped, batch_id=4, operators=False) == 4
+        roll_back(stopped_query, batch_id=4)
+    assert roll_back(stopped_query, batch_id=4, operators=False) == 4
 
 
-def test_a_job_that_is_named_has_to_have_checkpoints(stopped: str, directory: str) -> None:
+def test_a_job_that_is_named_has_to_have_checkpoints(stopped_query: str, directory: str) -> None:
     with pytest.raises(CheckpointNotFoundError, match="no completed checkpoint in job other"):
-        take_savepoint(stopped, f"{directory}/savepoints", job_id="other")
-    remove(f"{stopped}/holdfast.json")
+        take_savepoint(stopped_query, f"{directory}/savepoints", job_id="other")
+    remove(f"{stopped_query}/holdfast.json")
     with pytest.raises(CheckpointNotFoundError, match="job other"):
         take_savepoint(
-            stopped,
+            stopped_query,
             f"{directory}/savepoints",
             checkpoint_dir=f"{directory}/checkpoints",
             job_id="other",
         )
     with pytest.raises(InvalidRequestError, match="don't go together"):
-        take_savepoint(stopped, f"{directory}/savepoints", job_id="other", operators=False)
+        take_savepoint(stopped_query, f"{directory}/savepoints", job_id="other", operators=False)
 
 
 def test_a_query_that_has_only_just_begun_with_its_operators_keeps_their_state(
-    stopped: str, directory: str
+    stopped_query: str, directory: str
 ) -> None:
-    text = text_of(f"{stopped}/holdfast.json")
-    remove(f"{stopped}/holdfast.json")
+    text = text_of(f"{stopped_query}/holdfast.json")
+    remove(f"{stopped_query}/holdfast.json")
 
     def first_batch_ends(location: str) -> int | None:
-        if "holdfast.json" not in all_files(stopped):
-            put(f"{stopped}/holdfast.json", text)
+        if "holdfast.json" not in all_files(stopped_query):
+            put(f"{stopped_query}/holdfast.json", text)
         return newest_committed(location)
 
     with mock.patch.object(take, "newest_committed", first_batch_ends):
-        pointer = take_savepoint(stopped, f"{directory}/savepoints")
+        pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     assert load_checkpoint(resolve_pointer(pointer)).metadata.operators.keys() == {UID}
 
 
@@ -413,11 +417,11 @@ def test_a_file_of_rocksdb_that_was_cut_is_found(directory: str) -> None:
 # Damage that can be got over
 
 
-def test_a_damaged_checkpoint_can_be_rolled_back_past(stopped: str, directory: str) -> None:
+def test_a_damaged_checkpoint_can_be_rolled_back_past(stopped_query: str, directory: str) -> None:
     for damaged in (3, 4):
         uri = f"{directory}/checkpoints/{QUERY}/chk-{damaged}/_metadata"
         replace(uri, text_of(uri)[:50])
-    assert roll_back(stopped, checkpoint=2) == 1
+    assert roll_back(stopped_query, checkpoint=2) == 1
     access = FileSystemCheckpointStorage(f"{directory}/checkpoints").create_checkpoint_storage(
         QUERY
     )
@@ -489,8 +493,8 @@ def test_an_interrupted_roll_back_is_not_taken_for_rubbish(plain: str, directory
     assert roll_back(plain, batch_id=2) == 2
 
 
-def test_a_restore_is_repeated_as_it_was_begun(stopped: str, directory: str) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+def test_a_restore_is_repeated_as_it_was_begun(stopped_query: str, directory: str) -> None:
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     first, second, fork = (f"{directory}/{name}" for name in ("first", "second", "fork"))
     with mock.patch.object(restoring, "write_spark_files", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from contracts.errors import of_kind
 from jobs.savepoint_crashes import can_be_started, latest_state, without_notes
-from jobs.stopped import (
+from jobs.stopped_query import (
     QUERY,
     add_batches,
     all_files,
@@ -49,9 +49,9 @@ Restore = Callable[[], RestoredQuery]
 
 
 @pytest.fixture
-def savepoint(stopped: str, directory: str) -> str:
+def savepoint(stopped_query: str, directory: str) -> str:
     """A savepoint of a query with an operator."""
-    return take_savepoint(stopped, f"{directory}/savepoints")
+    return take_savepoint(stopped_query, f"{directory}/savepoints")
 
 
 @pytest.fixture
@@ -175,16 +175,18 @@ def test_what_was_restored_but_for_metadata_is_not_made_anew(restore: Restore, f
     assert json.loads(text_of(f"{fork}/metadata"))["id"] == restored.query_id
 
 
-def test_a_roll_back_that_was_overtaken_deletes_nothing_of_what_came_since(stopped: str) -> None:
+def test_a_roll_back_that_was_overtaken_deletes_nothing_of_what_came_since(
+    stopped_query: str,
+) -> None:
     def ends_and_goes_on() -> None:
-        roll_back(stopped, checkpoint=2)
-        add_batches(stopped, [2, 3])
+        roll_back(stopped_query, checkpoint=2)
+        add_batches(stopped_query, [2, 3])
 
     with meanwhile(Change, "begin", ends_and_goes_on):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
-            roll_back(stopped, checkpoint=2)
-    assert {"offsets/3", "commits/3", "state/0/1/4.delta"} < all_files(stopped).keys()
-    assert can_be_started(stopped)
+            roll_back(stopped_query, checkpoint=2)
+    assert {"offsets/3", "commits/3", "state/0/1/4.delta"} < all_files(stopped_query).keys()
+    assert can_be_started(stopped_query)
 
 
 @pytest.mark.parametrize(
@@ -250,15 +252,15 @@ def test_a_checkpoint_that_was_deleted_since_is_made_again(
 
 
 def test_a_roll_back_with_operators_is_not_finished_without_them(
-    stopped: str, directory: str
+    stopped_query: str, directory: str
 ) -> None:
-    interrupted(CompletedCheckpoint, "discard", partial(roll_back, stopped, checkpoint=2))
+    interrupted(CompletedCheckpoint, "discard", partial(roll_back, stopped_query, checkpoint=2))
     before = all_files(directory)
     for look in (roll_back, preview_rollback):
         with pytest.raises(InvalidRequestError, match=f"job {QUERY} in {directory}/checkpoints"):
-            look(stopped, batch_id=1, operators=False)
+            look(stopped_query, batch_id=1, operators=False)
     assert all_files(directory) == before
-    assert roll_back(stopped, checkpoint=2) == 1
+    assert roll_back(stopped_query, checkpoint=2) == 1
     assert latest_state(f"{directory}/checkpoints", QUERY) == [state_of(0, 1), state_of(1, 1)]
 
 
@@ -280,13 +282,13 @@ def test_a_restore_that_an_older_version_has_begun_is_finished(
     assert all_files(fork).keys() - without_notes(all_files(fork)) == {RESTORED_FILE}
 
 
-def test_a_roll_back_that_an_older_version_has_begun_is_finished(stopped: str) -> None:
-    interrupted(CompletedCheckpoint, "discard", partial(roll_back, stopped, checkpoint=2))
-    note = f"{stopped}/{UNFINISHED_FILE}"
+def test_a_roll_back_that_an_older_version_has_begun_is_finished(stopped_query: str) -> None:
+    interrupted(CompletedCheckpoint, "discard", partial(roll_back, stopped_query, checkpoint=2))
+    note = f"{stopped_query}/{UNFINISHED_FILE}"
     begun = msgspec.json.decode(text_of(note), type=dict[str, object])
     begun |= {"job_id": None, "checkpoint_dir": None}
     replace(note, msgspec.json.encode(begun).decode())
-    assert roll_back(stopped, checkpoint=2) == 1
+    assert roll_back(stopped_query, checkpoint=2) == 1
 
 
 # Directories in each other
@@ -328,8 +330,8 @@ def test_a_query_with_its_checkpoints_among_files_of_spark_is_moved_by_a_savepoi
 
 
 @pytest.mark.parametrize("inside", ["", "/savepoints", "/state/0"])
-def test_a_savepoint_is_not_taken_into_the_query_it_is_of(stopped: str, inside: str) -> None:
-    before = all_files(stopped)
+def test_a_savepoint_is_not_taken_into_the_query_it_is_of(stopped_query: str, inside: str) -> None:
+    before = all_files(stopped_query)
     with pytest.raises(InvalidRequestError, match="is in the query's checkpointLocation"):
-        take_savepoint(stopped, f"{stopped}{inside}")
-    assert all_files(stopped) == before
+        take_savepoint(stopped_query, f"{stopped_query}{inside}")
+    assert all_files(stopped_query) == before

@@ -7,8 +7,16 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from jobs.numbered import Numbered, numbered
-from jobs.sums import FORMATS, Sums, expected, feed, joined, roll_back_elsewhere
+from jobs.sums import (
+    FORMATS,
+    NumberedSums,
+    Sums,
+    expected_numbers,
+    expected_sums,
+    feed,
+    join_earlier,
+    roll_back_elsewhere,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -36,14 +44,14 @@ def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
     feed(source, range(2, 4))
     fork = Sums(spark, source, restored.checkpoint_location, restored.settings)
     fork.run()
-    assert fork.batches == expected(range(2, 4))
+    assert fork.batches == expected_sums(range(2, 4))
 
     with pytest.raises(InvalidRequestError, match="end the application"):
         roll_back(restored.checkpoint_location, batch_id=2)
     assert roll_back_elsewhere(spark, restored.checkpoint_location, batch_id=2) == 2
     fork.batches.clear()
     fork.run()
-    assert fork.batches == expected(range(3, 4))
+    assert fork.batches == expected_sums(range(3, 4))
 
 
 @pytest.mark.exhaustive
@@ -58,7 +66,7 @@ def test_state_in_format_2_is_rolled_back_where_spark_lives(
     assert roll_back(query.checkpoint, batch_id=1) == 1
     query.batches.clear()
     query.run()
-    assert query.batches == expected(range(2, 4))
+    assert query.batches == expected_sums(range(2, 4))
 
 
 @pytest.mark.exhaustive
@@ -81,7 +89,7 @@ def test_state_with_changelogs_is_rolled_back_and_no_snapshot_of_it_comes_back(
     )
     query.batches.clear()
     query.run()
-    assert query.batches == expected(range(3, 7))
+    assert query.batches == expected_sums(range(3, 7))
 
 
 @pytest.mark.exhaustive
@@ -90,7 +98,7 @@ def test_a_join_of_two_streams_in_a_directory_with_odd_characters_is_forked(
 ) -> None:
     source, directory = tmp_path / "the source", tmp_path / "100 % ü"
     feed(source, range(2))
-    original = Sums(spark, source, f"file://{directory}/original", {}, plan=joined)
+    original = Sums(spark, source, f"file://{directory}/original", {}, plan=join_earlier)
     original.run()
     pointer = take_savepoint(original.checkpoint, f"file://{directory}/savepoints")
     feed(source, range(2, 4))
@@ -102,18 +110,20 @@ def test_a_join_of_two_streams_in_a_directory_with_odd_characters_is_forked(
         f"file://{directory}/fork",
         paths={f"file://{source}": f"file://{directory}/moved source"},
     )
-    fork = Sums(spark, directory / "moved source", restored.checkpoint_location, {}, plan=joined)
+    fork = Sums(
+        spark, directory / "moved source", restored.checkpoint_location, {}, plan=join_earlier
+    )
     fork.run()
     assert fork.batches == original.batches
     assert len(fork.batches[3]) == 30
 
 
 @pytest.fixture
-def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, StreamingQuery]]:
+def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[NumberedSums, StreamingQuery]]:
     """A query with both kinds of state that runs, two batches done."""
     feed(tmp_path / "source", range(2))
     settings = {"spark.holdfast.checkpoint.dir": f"file://{tmp_path}/checkpoints"}
-    original = Numbered(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
+    original = NumberedSums(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
     query = original.start()
     query.processAllAvailable()
     yield original, query
@@ -122,7 +132,7 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, Str
 
 @pytest.mark.exhaustive
 def test_a_running_query_with_operators_is_forked_and_both_go_on(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     source = tmp_path / "source"
@@ -140,17 +150,17 @@ def test_a_running_query_with_operators_is_forked_and_both_go_on(
         pointer, f"file://{tmp_path}/fork", checkpoint_dir=f"file://{tmp_path}/checkpoints"
     )
     assert restored.batch_id == 1
-    fork = Numbered(spark, source, restored.checkpoint_location, restored.settings)
+    fork = NumberedSums(spark, source, restored.checkpoint_location, restored.settings)
     fork.run()
-    assert fork.seen() == numbered(range(2, 4))
+    assert fork.totals_and_numbers() == expected_numbers(range(2, 4))
     feed(source, range(4, 5))
     query.processAllAvailable()
     assert query.isActive
-    assert original.seen() == numbered(range(5))
+    assert original.totals_and_numbers() == expected_numbers(range(5))
 
 
 def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     with pytest.raises(InvalidRequestError, match="no savepoint directory"):
@@ -173,14 +183,14 @@ def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
         "spark.holdfast.job.id": query.id,
     }
     feed(tmp_path / "source", range(2, 3))
-    moved = Numbered(spark, original.source, restored.checkpoint_location, restored.settings)
+    moved = NumberedSums(spark, original.source, restored.checkpoint_location, restored.settings)
     moved.run()
-    assert moved.seen() == numbered(range(2, 3))
+    assert moved.totals_and_numbers() == expected_numbers(range(2, 3))
 
 
 @pytest.mark.exhaustive
 def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     with pytest.raises(InvalidRequestError, match="stop it first"):
@@ -192,7 +202,7 @@ def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
     assert roll_back_elsewhere(spark, original.checkpoint, checkpoint=3) == 2
     original.batches.clear()
     original.run()
-    assert original.seen() == numbered(range(3, 4))
+    assert original.totals_and_numbers() == expected_numbers(range(3, 4))
 
 
 @pytest.mark.exhaustive
@@ -219,12 +229,12 @@ def test_spark_starts_no_query_where_a_restore_is_not_finished(
     assert json.loads((tmp_path / "fork" / "metadata").read_text())["id"] == restored.query_id
     feed(source, range(1, 2))
     fork.run()
-    assert fork.batches == expected(range(1, 2))
+    assert fork.batches == expected_sums(range(1, 2))
 
 
 @pytest.mark.exhaustive
 def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     query.stop()
@@ -235,9 +245,9 @@ def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
         pointer, f"file://{tmp_path}/fork", checkpoint_dir=f"file://{tmp_path}/checkpoints"
     )
     feed(tmp_path / "source", range(2, 3))
-    fork = Numbered(spark, original.source, restored.checkpoint_location, restored.settings)
+    fork = NumberedSums(spark, original.source, restored.checkpoint_location, restored.settings)
     fork.run()
-    assert fork.seen() == numbered(range(2, 3))
+    assert fork.totals_and_numbers() == expected_numbers(range(2, 3))
 
 
 @pytest.mark.exhaustive

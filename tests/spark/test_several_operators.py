@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from jobs.inside_spark import count_of_kept_rows
 from jobs.job import Job
-from jobs.operators import AlwaysFails, FailsOnce, Groups, GroupsToldOnDriver
-from jobs.session import session_with
+from jobs.operators import AlwaysFails, FailsOnce, Groups, NotifiedGroups
+from jobs.session import cached_dataset_count, session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -39,7 +38,7 @@ def test_a_chain_lets_each_row_through_once_over_failures_and_restarts(job: Job)
 
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(chain(fails_in_batch_1))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.run(chain())
     check_every_row_is_there_once(job, "first", "second")
     assert job.ids_held("second")
@@ -65,7 +64,7 @@ def test_an_operator_of_a_chain_that_fails_leaves_no_checkpoint(job: Job, *, fir
     parts = [job.part(AlwaysFails(7), "fails"), job.part(Groups(1), "groups")]
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(job.chain(*(parts if first else reversed(parts))))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
     assert list(job.job_directory.glob("chk-*/*")) == []
 
 
@@ -85,7 +84,7 @@ def test_persisted_rows_go_to_two_operators_and_the_sink(job: Job) -> None:
     job.run(stateful_query(process, shared, odd, even))
     check_every_row_is_there_once(job, "shared", "odd", "even")
     assert sum(counted) == len(job.ids_fed) - len(job.ids_held("shared"))
-    assert count_of_kept_rows(job.spark) == 0
+    assert cached_dataset_count(job.spark) == 0
 
 
 @pytest.mark.exhaustive
@@ -100,7 +99,7 @@ def test_what_nobody_reads_is_run_by_the_coordinator(job: Job) -> None:
         job.write(read.apply(rows), batch_id)
 
     job.run(stateful_query(process, read, unread, behind, nothing))
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
     check_every_row_is_there_once(job, "read")
     assert len(job.ids_held("unread")) == len(job.ids_held("read"))
     assert job.ids_held("without rows") == []
@@ -172,7 +171,7 @@ def test_a_function_that_uses_operators_in_the_wrong_way_makes_no_checkpoint(
     first, second = job.part(Groups(1), "one"), job.part(Groups(1), "two")
     with pytest.raises(StreamingQueryException, match=DECLINED[uses]):
         job.run(stateful_query(lambda rows, _: uses(first, second, rows), first, second))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
 
 
 def test_an_operator_is_applied_once_in_a_batch_and_to_rows_that_can_be_read(job: Job) -> None:
@@ -196,7 +195,7 @@ def test_an_operator_is_applied_once_in_a_batch_and_to_rows_that_can_be_read(job
             told.apply(rows)
 
     job.run(stateful_query(process, told))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
 
 
 def test_bad_arguments_of_checkpointed_are_refused_at_once(spark: SparkSession, job: Job) -> None:
@@ -227,7 +226,7 @@ def test_a_second_call_in_one_batch_is_an_error_and_never_skipped(job: Job) -> N
 
         with pytest.raises(StreamingQueryException, match="called in batch 0 after another call"):
             job.run(twice)
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
 
 
 def test_a_call_after_one_that_failed_says_that_the_batch_is_repeated(job: Job) -> None:
@@ -241,7 +240,7 @@ def test_a_call_after_one_that_failed_says_that_the_batch_is_repeated(job: Job) 
 
     with pytest.raises(StreamingQueryException, match="Let its error through: the batch is rep"):
         job.run(tries_again)
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
     job.run(job.operator(Groups(10)))
     assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
 
@@ -274,7 +273,7 @@ class Process:
 
     def __init__(self, operator: StatefulOperator) -> None:
         self.operator = operator
-        self.told: list[tuple[str, int]] = []
+        self.notifications: list[tuple[str, int]] = []
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         self.operator.apply(rows)
@@ -282,15 +281,15 @@ class Process:
             raise OSError("as planned")
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self.told.append(("complete", checkpoint_id))
+        self.notifications.append(("complete", checkpoint_id))
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        self.told.append(("aborted", checkpoint_id))
+        self.notifications.append(("aborted", checkpoint_id))
 
 
 def test_the_function_of_a_query_and_its_operators_are_told_of_checkpoints(job: Job) -> None:
     job.feed(files=1)
-    function = GroupsToldOnDriver(70)
+    function = NotifiedGroups(70)
     operator = job.part(function, "operator")
     process = Process(operator)
     query = stateful_query(process, operator)
@@ -299,4 +298,4 @@ def test_the_function_of_a_query_and_its_operators_are_told_of_checkpoints(job: 
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(query)
     told = [("complete", 1), ("complete", 1), ("complete", 2), ("aborted", 3)]
-    assert process.told == function.told == told
+    assert process.notifications == function.notifications == expected

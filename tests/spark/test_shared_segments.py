@@ -8,22 +8,22 @@ from contracts.files import files_below
 from contracts.sweeps import clock
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs.coordinated import begun, coordinator, progress
+from jobs.coordinator import begin_checkpoint, coordinator, progress
 from jobs.segments import (
     UID,
     Backend,
     Change,
-    adds,
+    add_segment,
+    change_nothing,
     contents,
-    latest,
-    merges,
-    nothing,
-    reports,
+    latest_checkpoint,
+    merge_segments,
     run_batch,
+    run_subtasks,
     shared_files,
     shared_in,
 )
-from jobs.stopped import QUERY, put, write_query
+from jobs.stopped_query import QUERY, put, write_query
 from msgspec import structs
 
 from holdfast import restore_savepoint, take_savepoint
@@ -74,12 +74,12 @@ class TestAJobThatGoesOn:
         driver = coordinator(memory_directory, num_retained=3)
         seen: list[set[str]] = []
         for batch_id in range(3):
-            run_batch(driver, batch_id, adds(b"batch %d" % batch_id))
+            run_batch(driver, batch_id, add_segment(b"batch %d" % batch_id))
             seen.append(shared_files(memory_directory))
         assert [len(files) for files in seen] == [2, 4, 6]
         assert seen[0] < seen[1] < seen[2]
-        assert seen[2] == shared_in(latest(driver).metadata)
-        assert [sorted(segments.values()) for segments in state_of(latest(driver))] == [
+        assert seen[2] == shared_in(latest_checkpoint(driver).metadata)
+        assert [sorted(segments.values()) for segments in state_of(latest_checkpoint(driver))] == [
             [b"batch %d of %d" % (batch_id, subtask) for batch_id in range(3)] for subtask in (0, 1)
         ]
 
@@ -87,30 +87,39 @@ class TestAJobThatGoesOn:
         self, memory_directory: str
     ) -> None:
         driver = coordinator(memory_directory, inline_threshold=20 << 10)
-        run_batch(driver, 0, adds(b"small"))
-        run_batch(driver, 1, adds(bytes(30 << 10)))
-        run_batch(driver, 2, nothing)
-        subtask = latest(driver).metadata.operators[UID].subtasks[0]
+        run_batch(driver, 0, add_segment(b"small"))
+        run_batch(driver, 1, add_segment(bytes(30 << 10)))
+        run_batch(driver, 2, change_nothing)
+        subtask = latest_checkpoint(driver).metadata.operators[UID].subtasks[0]
         inline = [
             isinstance(stream, ByteStreamStateHandle)
             for stream in subtask.shared_streams().values()
         ]
         assert sorted(inline) == [False, True]
         assert len(shared_files(memory_directory)) == 2
-        assert state_of(latest(coordinated_again(memory_directory)))[0] == contents([subtask])[0]
+        assert (
+            state_of(latest_checkpoint(coordinated_again(memory_directory)))[0]
+            == contents([subtask])[0]
+        )
 
     def test_a_checkpoint_that_changes_nothing_writes_no_segment(
         self, memory_directory: str
     ) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
+        run_batch(driver, 0, add_segment())
         before = shared_files(memory_directory)
-        run_batch(driver, 1, nothing)
-        assert shared_files(memory_directory) == before == shared_in(latest(driver).metadata)
+        run_batch(driver, 1, change_nothing)
+        assert (
+            shared_files(memory_directory)
+            == before
+            == shared_in(latest_checkpoint(driver).metadata)
+        )
 
     @given(
         num_retained=st.integers(1, 3),
-        changes=st.lists(st.sampled_from([adds(), merges, nothing]), max_size=6),
+        changes=st.lists(
+            st.sampled_from([add_segment(), merge_segments, change_nothing]), max_size=6
+        ),
     )
     def test_a_file_goes_exactly_when_no_retained_checkpoint_refers_to_it(
         self, memory_directory: str, num_retained: int, changes: list[Change]
@@ -127,8 +136,8 @@ class TestAJobThatGoesOn:
             )
 
     def test_a_new_driver_deletes_what_the_old_one_would_have(self, memory_directory: str) -> None:
-        run_batch(coordinator(memory_directory, num_retained=1), 0, adds())
-        run_batch(coordinator(memory_directory, num_retained=1), 1, merges)
+        run_batch(coordinator(memory_directory, num_retained=1), 0, add_segment())
+        run_batch(coordinator(memory_directory, num_retained=1), 1, merge_segments)
         CLEANER.wait()
         (retained,) = kept_by(coordinator(memory_directory))
         assert shared_files(memory_directory) == shared_in(retained.metadata)
@@ -138,21 +147,21 @@ def coordinated_again(directory: str) -> CheckpointCoordinator:
     """A new driver of the job, which goes on from its last checkpoint."""
     driver = coordinator(directory)
     last = load_checkpoints(driver.job.access)[-1]
-    begun(driver, last.checkpoint_id)
+    begin_checkpoint(driver, last.checkpoint_id)
     return driver
 
 
 class TestACheckpointThatIsGivenUp:
     def test_it_takes_its_own_files_with_it_and_no_others(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
-        before, last = files_below(memory_directory), state_of(latest(driver))
-        pending = begun(driver, 1)
-        reports(pending, adds(b"lost"))
+        run_batch(driver, 0, add_segment())
+        before, last = files_below(memory_directory), state_of(latest_checkpoint(driver))
+        pending = begin_checkpoint(driver, 1)
+        run_subtasks(pending, add_segment(b"lost"))
         assert driver.abort(pending)
         assert files_below(memory_directory) == before
-        run_batch(driver, 1, adds(b"new"))
-        for index, segments in enumerate(state_of(latest(driver))):
+        run_batch(driver, 1, add_segment(b"new"))
+        for index, segments in enumerate(state_of(latest_checkpoint(driver))):
             assert segments.items() > last[index].items()
             assert b"new of %d" % index in segments.values()
 
@@ -161,15 +170,15 @@ class TestACheckpointThatIsGivenUp:
         self, memory_directory: str, subtasks: tuple[int, ...]
     ) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
+        run_batch(driver, 0, add_segment())
         before = files_below(memory_directory)
-        pending = begun(driver, 1)
-        acknowledgements = reports(pending, merges, subtasks=subtasks)
+        pending = begin_checkpoint(driver, 1)
+        acknowledgements = run_subtasks(pending, merge_segments, subtasks=subtasks)
         with pytest.raises(CheckpointDeclinedError):
             driver.complete(pending, acknowledgements, progress(1))
         driver.abort(pending)
         assert files_below(memory_directory) == before
-        run_batch(driver, 1, merges)
+        run_batch(driver, 1, merge_segments)
 
     def test_a_segment_that_was_written_for_it_is_written_again(
         self, memory_directory: str
@@ -182,22 +191,22 @@ class TestACheckpointThatIsGivenUp:
             backend.segments["0" * 31 + "1"] = b"kept in memory"
             names.extend(backend.segments)
 
-        pending = begun(driver, 0)
-        reports(pending, keeps)
+        pending = begin_checkpoint(driver, 0)
+        run_subtasks(pending, keeps)
         driver.abort(pending)
         run_batch(driver, 0, keeps)
         assert len(set(names)) == 1
-        assert [list(segments.values()) for segments in state_of(latest(driver))] == [
+        assert [list(segments.values()) for segments in state_of(latest_checkpoint(driver))] == [
             [b"kept in memory"]
         ] * 2
 
     def test_a_placeholder_for_what_it_wrote_is_declined(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
+        run_batch(driver, 0, add_segment())
         memory: dict[str, bytes] = {}
 
         def adds_and_remembers(subtask: int, backend: Backend) -> None:
-            adds()(subtask, backend)
+            add_segment()(subtask, backend)
             if subtask == 0:
                 memory.update(backend.segments)
 
@@ -206,8 +215,8 @@ class TestACheckpointThatIsGivenUp:
                 backend.segments.update(memory)
                 backend.confirm_all()
 
-        lost = begun(driver, 1)
-        reports(lost, adds_and_remembers)
+        lost = begin_checkpoint(driver, 1)
+        run_subtasks(lost, adds_and_remembers)
         driver.abort(lost)
 
         with pytest.raises(
@@ -221,10 +230,10 @@ class TestWhatOthersSee:
         self, memory_directory: str
     ) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
-        run_batch(driver, 1, adds())
+        run_batch(driver, 0, add_segment())
+        run_batch(driver, 1, add_segment())
         before = files_below(memory_directory)
-        reports(begun(driver, 2), merges)  # and it is killed
+        run_subtasks(begin_checkpoint(driver, 2), merge_segments)  # and it is killed
         orphans = files_below(memory_directory) - before
         assert len(orphans & shared_files(memory_directory)) == 2
         assert sweep_all(memory_directory) == orphans
@@ -234,13 +243,13 @@ class TestWhatOthersSee:
 
     def test_damaged_and_missing_segments_are_named(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
+        run_batch(driver, 0, add_segment())
         damaged, missing = sorted(shared_files(memory_directory))
         overwrite(damaged, b"others")
         file_system_for(missing).delete([missing])
         failures = {
             file.uri: type(file.failure).__name__
-            for file in verify_files(latest(driver).metadata.streams())
+            for file in verify_files(latest_checkpoint(driver).metadata.streams())
             if file.failure is not None
         }
         assert failures == {
@@ -248,22 +257,22 @@ class TestWhatOthersSee:
             missing: "CheckpointNotFoundError",
         }
         with pytest.raises(CheckpointError):
-            run_batch(driver, 1, nothing)
+            run_batch(driver, 1, change_nothing)
 
     def test_a_damaged_segment_is_never_served(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds(b"rows"))
+        run_batch(driver, 0, add_segment(b"rows"))
         for uri in shared_files(memory_directory):
             overwrite(uri, b"sown of 0")
         with pytest.raises(CheckpointCorruptedError, match="/job/shared/"):
-            state_of(latest(driver))
+            state_of(latest_checkpoint(driver))
 
     def test_a_copy_holds_everything_itself(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
-        run_batch(driver, 1, adds())
-        before = state_of(latest(driver))
-        copy = copy_checkpoint(latest(driver), f"{memory_directory}/archive")
+        run_batch(driver, 0, add_segment())
+        run_batch(driver, 1, add_segment())
+        before = state_of(latest_checkpoint(driver))
+        copy = copy_checkpoint(latest_checkpoint(driver), f"{memory_directory}/archive")
         file_system_for(memory_directory).delete_tree(f"{memory_directory}/job")
         assert state_of(copy) == before
         files = shared_in(copy.metadata)
@@ -286,22 +295,22 @@ class TestAJobThatBeginsWithAnotherJobsState:
     @pytest.fixture
     def other(self, memory_directory: str) -> CompletedCheckpoint:
         driver = coordinator(memory_directory, job_id="other")
-        run_batch(driver, 0, adds(b"old"))
-        return latest(driver)
+        run_batch(driver, 0, add_segment(b"old"))
+        return latest_checkpoint(driver)
 
     def test_its_first_checkpoint_needs_nothing_of_the_other(
         self, memory_directory: str, other: CompletedCheckpoint
     ) -> None:
         driver = coordinator(memory_directory, start=other.location.external_pointer)
-        pending = begun(driver, 0)
+        pending = begin_checkpoint(driver, 0)
         assert not pending.may_refer[UID]
-        driver.complete(pending, reports(pending, adds(b"new")), progress(0))
+        driver.complete(pending, run_subtasks(pending, add_segment(b"new")), progress(0))
         file_system_for(memory_directory).delete_tree(f"{memory_directory}/other")
-        assert [sorted(segments.values()) for segments in state_of(latest(driver))] == [
+        assert [sorted(segments.values()) for segments in state_of(latest_checkpoint(driver))] == [
             [b"new of %d" % index, b"old of %d" % index] for index in (0, 1)
         ]
         assert len(shared_files(memory_directory)) == 4
-        pending = begun(driver, 1)
+        pending = begin_checkpoint(driver, 1)
         assert pending.may_refer[UID]
 
     def test_it_never_deletes_a_file_of_the_other(
@@ -311,11 +320,11 @@ class TestAJobThatBeginsWithAnotherJobsState:
         driver = coordinator(
             memory_directory, start=other.location.external_pointer, num_retained=1
         )
-        given_up = begun(driver, 0)
-        reports(given_up, merges)
+        given_up = begin_checkpoint(driver, 0)
+        run_subtasks(given_up, merge_segments)
         driver.abort(given_up)
         for batch_id in range(3):
-            run_batch(driver, batch_id, merges)
+            run_batch(driver, batch_id, merge_segments)
         CLEANER.wait()
         sweep_all(memory_directory)
         assert files_below(f"{memory_directory}/other") == before
@@ -338,11 +347,11 @@ class TestAJobThatBeginsWithAnotherJobsState:
         before = files_below(copy.location.external_pointer)
         driver = coordinator(memory_directory, start=copy.location.external_pointer, num_retained=1)
         for batch_id in range(2):
-            run_batch(driver, batch_id, merges)
+            run_batch(driver, batch_id, merge_segments)
         CLEANER.wait()
         assert files_below(copy.location.external_pointer) == before
         file_system_for(memory_directory).delete_tree(copy.location.external_pointer)
-        assert state_of(latest(driver))
+        assert state_of(latest_checkpoint(driver))
 
 
 LARGE = b"batch %d" + bytes(30 << 10)
@@ -357,9 +366,9 @@ class TestASavepointOfAQuery:
         write_query(location, batches=2)
         driver = coordinator(checkpoints, job_id=QUERY, query_id=QUERY)
         for batch_id in range(2):
-            pending = begun(driver, batch_id)
+            pending = begin_checkpoint(driver, batch_id)
             said = structs.replace(progress(batch_id), query_id=QUERY, checkpoint_location=location)
-            driver.complete(pending, reports(pending, adds(LARGE % batch_id)), said)
+            driver.complete(pending, run_subtasks(pending, add_segment(LARGE % batch_id)), said)
         link = Link(checkpoint_dir=checkpoints, job_id=QUERY, storage="filesystem")
         put(f"{location}/{LINK_FILE}", encode_link(link))
         return take_savepoint(location, f"{directory}/savepoints")
@@ -385,13 +394,13 @@ class TestASavepointOfAQuery:
         assert len(files) == 4
         driver = coordinator(forked, job_id="fork", query_id=restored.query_id, num_retained=1)
         for batch_id in (2, 3):
-            pending = begun(driver, batch_id)
+            pending = begin_checkpoint(driver, batch_id)
             assert pending.may_refer[UID]
             said = structs.replace(progress(batch_id), query_id=restored.query_id)
-            driver.complete(pending, reports(pending, adds()), said)
+            driver.complete(pending, run_subtasks(pending, add_segment()), said)
         CLEANER.wait()
-        assert files < shared_files(forked, "fork") == shared_in(latest(driver).metadata)
-        assert all(len(segments) == 4 for segments in state_of(latest(driver)))
+        assert files < shared_files(forked, "fork") == shared_in(latest_checkpoint(driver).metadata)
+        assert all(len(segments) == 4 for segments in state_of(latest_checkpoint(driver)))
         assert files_below(savepoint) == before
 
 
@@ -400,22 +409,26 @@ class TestAnotherParallelism:
     def test_subtasks_share_segments_without_writing_them_again(
         self, memory_directory: str, parallelism: int
     ) -> None:
-        run_batch(coordinator(memory_directory), 0, adds())
+        run_batch(coordinator(memory_directory), 0, add_segment())
         before = shared_files(memory_directory)
         driver = coordinator(memory_directory, parallelism=parallelism, num_retained=1)
-        pending = begun(driver, 1)
+        pending = begin_checkpoint(driver, 1)
         assigned = pending.assigned[UID].subtasks
         ranges = [handle.key_groups for subtask in assigned for handle in subtask.managed_keyed]
         assert sorted(group for first, last in ranges for group in range(first, last + 1)) == list(
             range(128)
         )
-        driver.complete(pending, reports(pending, nothing), progress(1))
-        assert shared_files(memory_directory) == before == shared_in(latest(driver).metadata)
-        run_batch(driver, 2, merges)
+        driver.complete(pending, run_subtasks(pending, change_nothing), progress(1))
+        assert (
+            shared_files(memory_directory)
+            == before
+            == shared_in(latest_checkpoint(driver).metadata)
+        )
+        run_batch(driver, 2, merge_segments)
         CLEANER.wait()
         assert not shared_files(memory_directory) & before
         assert len(shared_files(memory_directory)) == parallelism
-        state_of(latest(driver))
+        state_of(latest_checkpoint(driver))
 
 
 Plan = Callable[[Faults, int], object]
@@ -452,10 +465,10 @@ class TestAnythingThatGoesWrong:
             number += 1
             file_system_for(faults.inner_directory).delete_tree(f"{faults.inner_directory}/job")
             driver = coordinator(faults.directory, num_retained=1)
-            run_batch(driver, 0, adds(b"old"))
-            run_batch(driver, 1, adds(b"older"))
+            run_batch(driver, 0, add_segment(b"old"))
+            run_batch(driver, 1, add_segment(b"older"))
             CLEANER.wait()
-            old = state_of(latest(driver))
+            old = state_of(latest_checkpoint(driver))
             new: list[dict[str, bytes]] = [{}, {}]
             faults.calls.clear()
             plan(faults, number)
@@ -469,7 +482,7 @@ class TestAnythingThatGoesWrong:
             again = coordinator(faults.directory, num_retained=1)
             done = kept_by(again)[-1]
             assert state_of(done) == (new if done.checkpoint_id == 3 else old)
-            run_batch(again, done.checkpoint_id, adds(b"newer"))
+            run_batch(again, done.checkpoint_id, add_segment(b"newer"))
             CLEANER.wait()
             sweep_all(faults.directory)
             (kept,) = kept_by(again)
@@ -481,20 +494,20 @@ class TestAnythingThatGoesWrong:
 
     def test_a_commit_whose_outcome_is_unknown_deletes_nothing(self, faults: Faults) -> None:
         driver = coordinator(faults.directory)
-        run_batch(driver, 0, adds())
-        pending = begun(driver, 1)
-        acknowledgements = reports(pending, adds(b"new"))
+        run_batch(driver, 0, add_segment())
+        pending = begin_checkpoint(driver, 1)
+        acknowledgements = run_subtasks(pending, add_segment(b"new"))
         faults.after("publish", OutcomeUnknownError("as planned"))
         with pytest.raises(OutcomeUnknownError):
             driver.complete(pending, acknowledgements, progress(1))
         driver.abort(pending)
         again = coordinator(faults.directory)
         assert again.begin(1) is None
-        assert all(len(segments) == 2 for segments in state_of(latest(again)))
+        assert all(len(segments) == 2 for segments in state_of(latest_checkpoint(again)))
 
 
 def merges_into(new: list[dict[str, bytes]], subtask: int, backend: Backend) -> None:
-    merges(subtask, backend)
+    merge_segments(subtask, backend)
     new[subtask] = dict(backend.segments)
 
 
@@ -503,18 +516,18 @@ class TestTwoDrivers:
         self, memory_directory: str
     ) -> None:
         older = coordinator(memory_directory, num_retained=1)
-        run_batch(older, 0, adds())
-        lost = begun(older, 1)
-        acknowledgements = reports(lost, adds(b"lost"))
+        run_batch(older, 0, add_segment())
+        lost = begin_checkpoint(older, 1)
+        acknowledgements = run_subtasks(lost, add_segment(b"lost"))
         younger = coordinator(memory_directory, num_retained=1)
         for batch_id in range(1, 4):
-            run_batch(younger, batch_id, adds(b"won"))
+            run_batch(younger, batch_id, add_segment(b"won"))
         CLEANER.wait()
         with pytest.raises(CheckpointConflictError):
             older.complete(lost, acknowledgements, progress(1))
         older.abort(lost)
-        assert shared_files(memory_directory) == shared_in(latest(younger).metadata)
-        assert all(len(segments) == 4 for segments in state_of(latest(younger)))
+        assert shared_files(memory_directory) == shared_in(latest_checkpoint(younger).metadata)
+        assert all(len(segments) == 4 for segments in state_of(latest_checkpoint(younger)))
 
     @pytest.mark.parametrize("moment", ["before", "after"])
     def test_of_one_that_runs_a_batch_while_the_other_takes_over_nothing_is_lost(
@@ -526,20 +539,20 @@ class TestTwoDrivers:
             number += 1
             file_system_for(faults.inner_directory).delete_tree(f"{faults.inner_directory}/job")
             older = coordinator(faults.directory)  # it has nothing to clean up
-            run_batch(older, 0, adds())
+            run_batch(older, 0, add_segment())
             younger: list[CheckpointCoordinator] = []
 
             def take_over(younger: list[CheckpointCoordinator] = younger) -> None:
                 younger.append(coordinator(faults.directory, num_retained=1))
                 for batch_id in range(1, 4):
-                    run_batch(younger[0], batch_id, adds(b"younger"))
+                    run_batch(younger[0], batch_id, add_segment(b"younger"))
                 CLEANER.wait()
 
             faults.calls.clear()
             getattr(faults, moment)(ANY_CALL, take_over, nth=number)
             was_lost = False
             try:
-                run_batch(older, 1, adds(b"older"))
+                run_batch(older, 1, add_segment(b"older"))
             except (CheckpointConflictError, CheckpointNotFoundError):
                 was_lost = True
             faults.clear()
@@ -556,6 +569,6 @@ class TestTwoDrivers:
 def test_a_state_without_segments_is_no_state_to_refer_to(memory_directory: str) -> None:
     assert contents([StoredSubtask()]) == [{}]
     driver = coordinator(memory_directory)
-    run_batch(driver, 0, nothing)
+    run_batch(driver, 0, change_nothing)
     assert shared_files(memory_directory) == set()
-    assert state_of(latest(driver)) == [{}, {}]
+    assert state_of(latest_checkpoint(driver)) == [{}, {}]

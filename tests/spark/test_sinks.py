@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from jobs.inside_spark import count_of_kept_rows
 from jobs.job import Job
 from jobs.operators import Groups
+from jobs.session import cached_dataset_count
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,7 +17,7 @@ from holdfast.spark.operators import Sink
 def test_a_sink_without_an_action_is_completed_by_the_coordinator(job: Job) -> None:
     job.feed(files=3)
     job.run(job.operator(Groups(70), sink=lambda _rows, _batch_id: None))
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
     job.feed(files=1)
     job.run(job.operator(Groups(70)))
     # 4 batches are 200 rows a subtask; what was let through in the first three is gone
@@ -30,7 +30,7 @@ def test_a_sink_that_only_glimpses_is_completed_by_the_coordinator(job: Job) -> 
     seen: list[int] = []
     job.run(job.operator(Groups(1), sink=lambda rows, _: seen.append(len(rows.limit(3).collect()))))
     assert seen == [3, 3]
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
 def test_rows_of_an_earlier_batch_that_are_read_again_do_not_count(job: Job) -> None:
@@ -42,7 +42,7 @@ def test_rows_of_an_earlier_batch_that_are_read_again_do_not_count(job: Job) -> 
         kept.append(rows)
 
     job.run(job.operator(Groups(1000), sink=sink))
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
     assert job.ids_held() == job.ids_fed
 
 
@@ -60,9 +60,9 @@ def test_a_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> Non
     job.feed(files=1, rows=1000)
     with pytest.raises(StreamingQueryException, match="persist=True"):
         job.run(job.operator(Groups(10), sink=sink))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
     job.run(job.operator(Groups(10), sink=sink, persist=True))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_persisted_rows_are_released_after_the_batch(spark: SparkSession, job: J
     job.feed(files=2)
     job.run(job.operator(Groups(10), persist=True))
     assert len(job.ids_written()) == 200
-    assert count_of_kept_rows(spark) == 0
+    assert cached_dataset_count(spark) == 0
 
 
 def takes_partitions_one_by_one(rows: DataFrame) -> list[int]:
@@ -142,7 +142,7 @@ def test_a_sink_that_hides_an_error_is_refused(
 
     with pytest.raises(StreamingQueryException, match="failed job"):
         job.run(job.operator(Groups(10), sink=hides, persist=persist))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
 
 
 @pytest.mark.exhaustive

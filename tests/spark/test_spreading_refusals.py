@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 from contracts.errors import of_kind
-from jobs.stopped import all_files, put, remove, write_query
+from jobs.stopped_query import all_files, put, remove, write_query
 
 from holdfast import restore_savepoint, take_savepoint
 from holdfast.errors import (

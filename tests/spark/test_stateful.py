@@ -8,18 +8,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from contracts.patience import HANGS_S
-from jobs.inside_spark import temporary_directory_of
 from jobs.job import Job
 from jobs.operators import (
     AlwaysFails,
-    BadListener,
-    CountsLongs,
+    FailingListener,
     FailsOnce,
     Groups,
-    GroupsToldOnDriver,
+    NotifiedGroups,
+    RowNumbers,
     YieldsTables,
     never_ends,
 )
+from jobs.session import temporary_directory_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -101,7 +101,7 @@ def test_as_many_checkpoints_are_kept_as_asked_for(job: Job, retained: int) -> N
     job.feed(files=5, rows=10)
     job.run(job.operator(Groups(70)))
     CLEANER.wait()
-    assert job.completed() == [1, 2, 3, 4, 5][-retained:]
+    assert job.checkpoint_ids() == [1, 2, 3, 4, 5][-retained:]
     assert len(list(job.job_directory.glob("chk-*"))) == retained
 
 
@@ -115,7 +115,7 @@ def test_a_failing_sink_leaves_no_checkpoint_and_loses_nothing(job: Job) -> None
 
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(job.operator(Groups(70), sink=fails_in_batch_1))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     assert list((job.job_directory / "chk-2").iterdir()) == []
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
@@ -125,7 +125,7 @@ def test_a_failing_operator_leaves_no_checkpoint(job: Job) -> None:
     job.feed(files=1)
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(job.operator(AlwaysFails(70)))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
     assert list(job.job_directory.glob("chk-*/*")) == []
 
 
@@ -139,9 +139,9 @@ def test_a_task_that_is_tried_again_counts_once(job: Job, tmp_path: Path) -> Non
 
 def test_the_operator_on_the_driver_is_told_of_checkpoints(job: Job) -> None:
     job.feed(files=2)
-    operator = GroupsToldOnDriver(70)
+    operator = NotifiedGroups(70)
     job.run(job.operator(operator))
-    assert operator.told == [("complete", 1), ("complete", 2)]
+    assert operator.notifications == [("complete", 1), ("complete", 2)]
 
     def fails(_rows: DataFrame, _batch_id: int) -> None:
         raise OSError("as planned")
@@ -149,13 +149,13 @@ def test_the_operator_on_the_driver_is_told_of_checkpoints(job: Job) -> None:
     job.feed(files=1)
     with pytest.raises(StreamingQueryException):
         job.run(job.operator(operator, sink=fails))
-    assert operator.told[2:] == [("complete", 2), ("aborted", 3)]  # what it goes on from, once more
+    assert operator.notifications[2:] == [("complete", 2), ("aborted", 3)]  # what it goes on from, once more
 
 
 @pytest.mark.exhaustive
 def test_an_operator_can_have_an_output_schema_of_its_own(job: Job) -> None:
     job.feed(files=3, rows=50)
-    job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+    job.run(job.operator(RowNumbers(), schema="id long, nth long, subtask int"))
     tables = [pq.read_table(file) for file in sorted(job.output.glob("batch=*/*.parquet"))]
     numbers = {
         (subtask, nth)
@@ -214,8 +214,8 @@ def test_tables_are_as_good_as_batches(job: Job) -> None:
 @pytest.mark.exhaustive
 def test_a_listener_that_fails_changes_nothing(job: Job) -> None:
     job.feed(files=2)
-    job.run(job.operator(BadListener(70)))
-    assert job.completed() == [2]
+    job.run(job.operator(FailingListener(70)))
+    assert job.checkpoint_ids() == [2]
 
 
 @pytest.mark.exhaustive
@@ -331,7 +331,7 @@ def test_a_query_that_is_stopped_in_a_batch_goes_on_where_it_was(job: Job) -> No
             query.stop()
         with suppress(StreamingQueryException):
             stopped.result()
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 

@@ -5,11 +5,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from jobs.by_key import run, stream
-from jobs.job import Job
-from jobs.keyed_operators import Days
+from jobs.job import Job, keyed_stream, run_keyed
+from jobs.operators import Days
+from jobs.processors import TotalsProcessor
 from jobs.session import session_with
-from jobs.transforming import Totals
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,7 +23,7 @@ S = 1_000_000
 
 
 def by_key(job: Job) -> KeyedRows:
-    return keyed(stream(job), "key", uid="sums", parallelism=2)
+    return keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
 
 
 @pytest.mark.usefixtures("state_backend")
@@ -34,10 +33,10 @@ def test_a_processor_of_spark_goes_on_with_its_state_after_a_restart(job: Job) -
         job.feed(files=1, rows=6)
         grouped = by_key(job)
         results.append(
-            run(
+            run_keyed(
                 job,
                 grouped.transformWithState(
-                    Totals(), "key long, total long, rows long", "Update", "None"
+                    TotalsProcessor(), "key long, total long, rows long", "Update", "None"
                 ),
             )
         )
@@ -59,7 +58,7 @@ def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given
         mean=hf.avg("value"),
         last=hf.last("value", by="at"),
     )
-    assert run(job, totals) == {
+    assert run_keyed(job, totals) == {
         0: [(0, 2, 3, 1.5, 3), (1, 2, 5, 2.5, 4), (2, 2, 7, 3.5, 5)],
         1: [(0, 3, 9, 3.0, 6)],
     }
@@ -82,7 +81,7 @@ def test_windows_are_given_out_when_the_watermark_has_passed_them(by: str, job: 
             ],
             "key long, start timestamp, end timestamp, n long",
         )
-    batches = run(job, output)
+    batches = run_keyed(job, output)
     rows = [(key, start.timestamp(), end.timestamp(), n) for key, start, end, n in batches.pop(2)]
     assert rows == [(0, 0, 10, 2), (1, 0, 10, 1), (2, 0, 10, 1)]
     assert set(map(tuple, batches.values())) == {()}
@@ -105,7 +104,7 @@ def test_rows_that_are_late_for_their_windows_are_counted(by: str, job: Job) -> 
     query = stateful_query(
         process, operator
     )  # no batch for timers, whose figures would be the last
-    job.start(query, stream(job), availableNow=True).awaitTermination()
+    job.start(query, keyed_stream(job), availableNow=True).awaitTermination()
     subtasks = job.latest().metadata.operators["sums"].subtasks.values()
     assert sum(each.statistics.rows_late for each in subtasks if each.statistics) == 2
 
@@ -114,13 +113,13 @@ def test_a_function_that_is_called_key_by_key_is_run_as_it_is(job: Job) -> None:
     job.feed(files=2, rows=1)
     rows = job.stream().select(F.lit("a").alias("name"), F.date_trunc("day", "at").alias("day"))
     counted = keyed(rows, ["name", "day"], uid="days", parallelism=2)
-    batches = run(job, counted.process(Days(), "name string, day timestamp, n long"))
+    batches = run_keyed(job, counted.process(Days(), "name string, day timestamp, n long"))
     assert [row[2] for rows in batches.values() for row in rows] == [1, 2]
 
 
 def test_the_operators_of_two_outputs_share_a_query(job: Job) -> None:
     job.feed(files=1, rows=6)
-    rows = stream(job)
+    rows = keyed_stream(job)
     counts = keyed(rows, "key", uid="counts", parallelism=2).agg(n=hf.count()).operator
     sums = keyed(rows, "key", uid="sums", parallelism=2).agg(s=hf.sum("value")).operator
     seen: dict[str, list[tuple[Any, ...]]] = {}
@@ -168,7 +167,7 @@ def test_rows_that_are_kept_are_read_in_several_actions(job: Job) -> None:
     def write(rows: DataFrame, _: int) -> None:
         seen.append((rows.count(), [tuple(row) for row in rows.orderBy("key").collect()]))
 
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2, persist=True)
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2, persist=True)
     with session_with(job.spark, job.settings):
         writer = rows.agg(n=hf.count()).writeStream.foreachBatch(write)
         writer = writer.option("checkpointLocation", str(job.spark_checkpoint))
@@ -204,21 +203,21 @@ def test_rows_that_are_no_stream_have_no_writer(spark: SparkSession) -> None:
 @pytest.mark.parametrize("key", [(), "other", ("key", "other")])
 def test_a_key_is_columns_of_the_rows(key: Any, job: Job) -> None:
     with pytest.raises(InvalidRequestError, match="key"):
-        keyed(stream(job), key, uid="sums", parallelism=2)
+        keyed(keyed_stream(job), key, uid="sums", parallelism=2)
 
 
 def test_a_key_that_is_an_expression_is_refused(job: Job) -> None:
-    rows = stream(job)
+    rows = keyed_stream(job)
     with pytest.raises(InvalidRequestError, match=r"must be names of columns, .* withColumn"):
         keyed(rows, rows["key"] + 1, uid="sums", parallelism=2)  # type: ignore[arg-type]
 
 
 def test_what_is_of_another_kind_than_its_method_takes_is_refused_on_the_driver(job: Job) -> None:
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
     with pytest.raises(InvalidRequestError, match="Totals is a class; pass an object of it"):
-        rows.transformWithState(Totals, "key long", "Update", "None")  # type: ignore[arg-type]
+        rows.transformWithState(TotalsProcessor, "key long", "Update", "None")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=r"is a StatefulProcessor; run it by keyed"):
-        rows.process(Totals(), "key long")  # type: ignore[arg-type]
+        rows.process(TotalsProcessor(), "key long")  # type: ignore[arg-type]
     for aggregate in (hf.sum("at"), hf.avg("at")):
         with pytest.raises(InvalidRequestError, match=r"'at': it has type timestamp.* cast it"):
             rows.agg(n=aggregate)
@@ -247,7 +246,7 @@ def test_windows_need_a_column_of_times_and_tell_when_no_watermark_can_end_them(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     minute = hf.tumbling_windows(timedelta(minutes=1))
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
     for time, text in (("value", "must be a timestamp"), ("other", "no column 'other'")):
         with pytest.raises(InvalidRequestError, match=text):
             rows.window(minute, time=time)
@@ -262,4 +261,4 @@ def test_windows_need_a_column_of_times_and_tell_when_no_watermark_can_end_them(
 def test_event_time_needs_a_watermark(job: Job) -> None:
     rows = keyed(job.stream(), "id", uid="sums", parallelism=2)
     with pytest.raises(InvalidRequestError, match="call withWatermark before writeStream"):
-        rows.transformWithState(Totals(), "key long", "Update", "EventTime")
+        rows.transformWithState(TotalsProcessor(), "key long", "Update", "EventTime")

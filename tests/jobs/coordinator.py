@@ -1,4 +1,4 @@
-"""A driver's coordinator without Spark, and what tasks would report to it."""
+"""A driver's coordinator without Spark, and the reports of tasks to it."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ def coordinator(
     inline_threshold: int = 0,
     cleaner: CheckpointsCleaner = CLEANER,
 ) -> CheckpointCoordinator:
-    """A driver of the job, as each start of the query makes one."""
+    """Return a coordinator of the job, as each start of the query makes one."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
     operator = Operator(
         function=Groups(1),
@@ -74,21 +74,21 @@ def coordinator(
     )
 
 
-def begun(driver: CheckpointCoordinator, batch_id: int) -> PendingCheckpoint:
-    """The checkpoint of a batch, which the driver begins."""
+def begin_checkpoint(driver: CheckpointCoordinator, batch_id: int) -> PendingCheckpoint:
+    """Begin the checkpoint of a batch that has none."""
     pending = driver.begin(batch_id)
     assert pending is not None
     return pending
 
 
-def acknowledged(
+def acknowledge(
     pending: PendingCheckpoint,
     subtasks: tuple[int, ...] = (0, 1),
     mode: OperatorStateMode = OperatorStateMode.SPLIT_DISTRIBUTE,
     count: int = 1,
     state_of: Callable[[int], bytes] = lambda subtask: b"state of %d" % subtask,
 ) -> dict[str, list[Acknowledgement]]:
-    """What subtasks report after each has written its state into a file."""
+    """Write a state file for each subtask, and return what the subtasks report."""
     acknowledgements = []
     for subtask in subtasks:
         with pending.location.create_checkpoint_state_output_stream(
@@ -104,7 +104,7 @@ def acknowledged(
 
 
 def progress(batch_id: int) -> SparkProgress:
-    """What Spark says of itself behind a batch."""
+    """Return Spark's progress after a batch."""
     return SparkProgress(
         query_id=QUERY,
         run_id="run",
@@ -117,11 +117,11 @@ def progress(batch_id: int) -> SparkProgress:
 
 def run_batch(driver: CheckpointCoordinator, batch_id: int) -> None:
     """Complete the checkpoint of a batch."""
-    pending = begun(driver, batch_id)
-    driver.complete(pending, acknowledged(pending), progress(batch_id))
+    pending = begin_checkpoint(driver, batch_id)
+    driver.complete(pending, acknowledge(pending), progress(batch_id))
 
 
 def names_in_checkpoint(directory: str, checkpoint_id: int) -> set[str]:
-    """Names in a checkpoint's directory."""
+    """Return the names in a checkpoint's directory."""
     uri = f"{directory}/job/chk-{checkpoint_id}"
     return {entry.uri.rpartition("/")[2] for entry in file_system_for(uri).list(uri)}

@@ -26,20 +26,20 @@ UID = "visits"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Where checkpoints are.
+class Store:
+    """A checkpoint directory, empty at first.
 
     Attributes:
-        directory: URI of the checkpoint directory, empty at first.
-        options: Options of commands by which it is reached.
+        directory: Its URI.
+        options: Options of commands that reach it.
     """
 
     directory: str
     options: list[str] = field(default_factory=list)
 
 
-def reached(server: S3Server) -> list[str]:
-    """Options of commands by which S3 is reached."""
+def s3_options(server: S3Server) -> list[str]:
+    """Return the options of commands that reach S3."""
     settings = {
         "endpoint": server.endpoint,
         "region": server.region,
@@ -52,18 +52,18 @@ def reached(server: S3Server) -> list[str]:
 
 
 @pytest.fixture(params=["local", "s3"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    """An empty checkpoint directory of either kind."""
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Return an empty checkpoint directory on a local disk or on S3."""
     if request.param == "local":
-        yield Kept(f"file://{tmp_path}/checkpoints")
+        yield Store(f"file://{tmp_path}/checkpoints")
         return
     bucket: S3Bucket = request.getfixturevalue("memory_bucket")
     from holdfast.spark.settings import Stores
 
     uri = f"s3://{bucket.name}/checkpoints"
-    options = reached(bucket.server)
+    options = s3_options(bucket.server)
     Stores.parse(dict(pair.split("=", 1) for pair in options[1::2]), uri).use()
-    yield Kept(uri, options)
+    yield Store(uri, options)
 
 
 def write_checkpoint(
@@ -84,13 +84,13 @@ def write_checkpoint(
 
     Args:
         directory: URI of the checkpoint directory, or of that of savepoints.
-        number: The checkpoint's id; it is behind the batch before that.
+        number: The checkpoint's id, one more than that of its batch.
         elements: Number of elements in the first subtask's list; the others have one.
-        before: A checkpoint whose files of the other subtasks it refers to, instead of its own.
+        before: A checkpoint; the new one refers to its files for all subtasks but the first.
         job: The job's id.
         parallelism: Number of subtasks.
         element_type: A class whose instances, each made of a number, are the list's elements; numbers if not given.
-        savepoint: Whether it is one.
+        savepoint: Whether to write a savepoint.
         query_name: The name of the query.
         sources: The offsets of its sources, a line each; those of one source if not given.
         watermark: The watermark of the batch, milliseconds since 1970.

@@ -1,4 +1,4 @@
-"""Processors of PySpark in batches without Spark's JVM, and a processor that does what it is told."""
+"""Processors of PySpark in batches without Spark's JVM, and a processor that calls given functions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ NUMBER_AND_TEXT = StructType([StructField("n", IntegerType()), StructField("s", 
 TEXT = StructType([StructField("k", StringType())])
 
 
-class Told(StatefulProcessor):
-    """Does what it is told; gives the `repr` of what comes of it.
+class CallbackProcessor(StatefulProcessor):
+    """Calls the given functions, and yields the `repr` of each of their results.
 
     Args:
         init: Declares states, which become the attribute `states`.
-        rows: What to do for a key: takes the processor, its states, the key and its rows.
-        timer: The same for a timer, with its time in the place of rows.
+        rows: Called for a key with the processor, its states, the key and its rows.
+        timer: The same for a timer, with its time instead of rows.
         initial: The same for initial state.
     """
 
@@ -76,7 +76,7 @@ def processor_job(
     settings: InputSettings | None = None,
     parallelism: int = 1,
 ) -> KeyedJob:
-    """The processor as a job that goes on from what the directory has."""
+    """Return the processor as a job that resumes from the checkpoints in the directory."""
     function = ProcessorFunction(
         processor, output, "Update", time_mode, flavour=flavour, settings=settings
     )
@@ -91,5 +91,5 @@ def processor_job(
 
 
 def outputs(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """What a processor that was told gave."""
-    return [eval(row["out"], {"Row": Row}) for row in rows]  # of our own making
+    """Return the results of a `CallbackProcessor`'s functions."""
+    return [eval(row["out"], {"Row": Row}) for row in rows]  # written by `CallbackProcessor`

@@ -1,4 +1,4 @@
-"""A job whose executors are disturbed, and what it has to come to all the same."""
+"""A job whose executors are disturbed, and the result that it must have anyway."""
 
 import os
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from contracts.patience import wait_until
 from jobs.job import Job
 from jobs.killed import BATCH, FILES, GROUP, ROWS
 from jobs.operators import Groups
-from jobs.signals import Signals
+from jobs.processes import Signals
 from pyspark.sql import SparkSession
 
 from holdfast.locations import FileSystemCheckpointStorage, sweep
@@ -17,34 +17,34 @@ from holdfast.locations.adapters import FileStateHandle
 from holdfast.locations.coordination import load_checkpoints
 
 EXECUTOR_OPTIONS = os.environ.get("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
-"""For executors, too, what lets drivers of tests start in half the time."""
+"""JVM options that halve the time in which drivers and executors of tests start."""
 
 SETTINGS = {
     "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
     "spark.locality.wait": "0s",
     "spark.python.daemon.module": "holdfast.worker_daemon",
     "spark.scheduler.minRegisteredResourcesRatio": "1",
-    # Executors that are gone do not come back with what they had.
+    # Lost executors don't come back with their files.
     "spark.shuffle.io.retryWait": "100ms",
-    # Spark would kill the Python of a task that was given up two seconds later.
+    # Spark would kill the Python process of an aborted task two seconds later.
     "spark.python.task.killTimeout": "120s",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Undisturbed:
-    """What a job comes to if nothing happens to it."""
+class Reference:
+    """The state and output of a job that is not disturbed."""
 
     held: dict[int, list[int]]
     written: list[int]
 
 
 @pytest.fixture(scope="session")
-def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+def reference(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Reference:
     job = Job(spark, tmp_path_factory.mktemp("undisturbed"))
     job.feed(files=FILES, rows=ROWS)
     job.run(job.operator(Groups(GROUP)))
-    return Undisturbed(job.ids_by_subtask(), job.ids_written())
+    return Reference(job.ids_by_subtask(), job.ids_written())
 
 
 @pytest.fixture
@@ -62,18 +62,18 @@ def fed_job(job: Job) -> Job:
     return job
 
 
-def check(job: Job, undisturbed: Undisturbed) -> None:
-    """Every row is once in the output or in the state, and the state is as if nothing had happened."""
-    assert job.completed() == list(range(1, FILES + 1))
-    assert job.ids_written() == undisturbed.written
-    assert job.ids_by_subtask() == undisturbed.held
+def check_result(job: Job, reference: Reference) -> None:
+    """Check that every row is once in the output or in the state, and the state is that of the reference."""
+    assert job.checkpoint_ids() == list(range(1, FILES + 1))
+    assert job.ids_written() == reference.written
+    assert job.ids_by_subtask() == reference.held
 
 
-def check_what_comes_late_is_swept(job: Job, signals: Signals) -> None:
-    """Let the attempt that waits go on: what it writes is in no checkpoint, and is deleted."""
+def check_late_files_are_swept(job: Job, signals: Signals) -> None:
+    """Resume the waiting attempt: a sweep deletes the file that it writes, which no checkpoint has."""
     before = state_files(job)
     signals.give("go")
-    wait_until(lambda: state_files(job) > before, "no file comes")
+    wait_until(lambda: state_files(job) > before, "no new file")
     [late] = state_files(job) - before
     assert late.parent.name == f"chk-{BATCH + 1}"
     assert late.name not in names_in_checkpoints(job)
@@ -85,13 +85,13 @@ def check_what_comes_late_is_swept(job: Job, signals: Signals) -> None:
 
 
 def state_files(job: Job) -> set[Path]:
-    """What is in the directories of checkpoints, besides `_metadata`."""
+    """Return the files in the directories of checkpoints, except `_metadata`."""
     files = job.job_directory.glob("chk-*/*")
     return {file for file in files if file.name != "_metadata"}
 
 
 def names_in_checkpoints(job: Job) -> set[str]:
-    """Names of the files that any checkpoint leads to."""
+    """Return the names of the files that any checkpoint refers to."""
     storage = FileSystemCheckpointStorage(f"file://{job.checkpoints}")
     loaded = load_checkpoints(storage.create_checkpoint_storage(job.job_directory.name))
     streams = [stream for checkpoint in loaded for stream in checkpoint.metadata.streams()]

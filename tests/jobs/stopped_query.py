@@ -1,11 +1,11 @@
-"""A stopped query as it lies in storage, written without Spark: its checkpointLocation and its job."""
+"""The stored files of a stopped query, written without Spark: its checkpointLocation and its job."""
 
 import json
 from collections.abc import Iterable
 from functools import partial
 
 import pytest
-from jobs.coordinated import acknowledged, begun, coordinator, progress
+from jobs.coordinator import acknowledge, begin_checkpoint, coordinator, progress
 from msgspec import structs
 
 from holdfast.locations.adapters import file_system_for
@@ -27,13 +27,13 @@ def put(uri: str, text: str) -> None:
 
 
 def text_of(uri: str) -> str:
-    """What is in a file."""
+    """Return the contents of a file."""
     with file_system_for(uri).open(uri) as stream:
         return stream.read().decode(errors="surrogateescape")
 
 
 def all_files(directory: str) -> dict[str, str]:
-    """Everything below a directory, by relative path."""
+    """Return the contents of all files below a directory, by relative path."""
     files: dict[str, str] = {}
     for entry in file_system_for(directory).list(directory):
         name = entry.uri.rpartition("/")[2]
@@ -45,7 +45,7 @@ def all_files(directory: str) -> dict[str, str]:
 
 
 def write_query(location: str, *, batches: int, source: str = "file:///in") -> None:
-    """A checkpointLocation with so many batches done, of a query with state in two partitions."""
+    """Write a checkpointLocation with this many finished batches, of a query with state in two partitions."""
     put(f"{location}/metadata", json.dumps({"id": QUERY}))
     put(f"{location}/state/0/_metadata/metadata", 'v1\n{"operatorInfo":{}}')
     for partition in range(2):
@@ -54,7 +54,7 @@ def write_query(location: str, *, batches: int, source: str = "file:///in") -> N
 
 
 def add_batches(location: str, batches: Iterable[int], *, source: str = "file:///in") -> None:
-    """Do some more batches."""
+    """Add finished batches to a checkpointLocation."""
     for batch in batches:
         pinned = {
             "batchTimestampMs": 1_700_000_000_000 + 60_000 * batch,
@@ -69,11 +69,11 @@ def add_batches(location: str, batches: Iterable[int], *, source: str = "file://
 
 
 def write_job(directory: str, location: str, *, batches: int) -> None:
-    """Checkpoints of an operator of that query: two state files each."""
+    """Write checkpoints of an operator of that query, with two state files each."""
     driver = coordinator(directory, job_id=QUERY, query_id=QUERY, num_retained=100)
     for batch in range(batches):
-        pending = begun(driver, batch)
-        reports = acknowledged(pending, state_of=partial(state_of, batch=batch))
+        pending = begin_checkpoint(driver, batch)
+        reports = acknowledge(pending, state_of=partial(state_of, batch=batch))
         of_query = {"query_id": QUERY, "checkpoint_location": location}
         driver.complete(pending, reports, structs.replace(progress(batch), **of_query))
     link = Link(checkpoint_dir=directory, job_id=QUERY, storage="filesystem")
@@ -81,7 +81,7 @@ def write_job(directory: str, location: str, *, batches: int) -> None:
 
 
 def write_stopped(directory: str) -> str:
-    """A query with an operator, four batches done; returns its checkpointLocation."""
+    """Write a query with an operator and four finished batches, and return its checkpointLocation."""
     location = f"{directory}/original"
     write_query(location, batches=4)
     write_job(f"{directory}/checkpoints", location, batches=4)
@@ -94,29 +94,29 @@ def remove(*uris: str) -> None:
 
 
 def replace(uri: str, text: str) -> None:
-    """Put something else into a file."""
+    """Replace the contents of a file."""
     remove(uri)
     put(uri, text)
 
 
 def state_of(subtask: int, batch: int) -> bytes:
-    """What a subtask's state is behind a batch."""
-    return b"state of %d behind %d;" % (subtask, batch) * 500
+    """Return a subtask's state after a batch."""
+    return b"state of %d after %d;" % (subtask, batch) * 500
 
 
 @pytest.fixture
 def directory(faults: Faults) -> str:
-    """An empty directory; of a scheme that executors could reach, for all that settings know."""
+    """Return an empty directory whose scheme the settings accept as shared with executors."""
     return faults.directory
 
 
 @pytest.fixture
-def stopped(directory: str) -> str:
-    """The checkpointLocation of a query with an operator, four batches done."""
+def stopped_query(directory: str) -> str:
+    """Return the checkpointLocation of a query with an operator and four finished batches."""
     return write_stopped(directory)
 
 
 @pytest.fixture
 def as_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests in this process have Spark; nothing here was run by it."""
+    """Make queries look as if no application ran them, although tests in this process have Spark."""
     monkeypatch.setattr(sessions, "is_application_alive", lambda: False)

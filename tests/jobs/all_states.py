@@ -1,11 +1,11 @@
-"""An operator with state of every kind, and a stopped query that has it, without Spark."""
+"""An operator with state of every type, and a stopped query that has it, without Spark."""
 
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pyarrow as pa
 from jobs.keyed import KeyedJob
-from jobs.stopped import QUERY, put, write_query
+from jobs.stopped_query import QUERY, put, write_query
 
 from holdfast import StatefulFunction
 from holdfast.backends import (
@@ -27,8 +27,8 @@ TTL_MS = 1_000
 KEYS = range(300)
 
 
-class EveryKind(StatefulFunction):
-    """Keeps the ids of each key in every kind of state, and yields what they add up to."""
+class AllStates(StatefulFunction):
+    """Keeps the ids of each key in every type of state, and yields their sum."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         ttl = StateTtlConfig(timedelta(milliseconds=TTL_MS))
@@ -55,7 +55,7 @@ class EveryKind(StatefulFunction):
             yield pa.record_batch([keys.columns[0], self.totals.columns.get(keys)], TOTALS.names)
 
 
-def every_kind(
+def all_states_job(
     directory: str,
     *,
     backend: BackendName = "columnar",
@@ -64,10 +64,10 @@ def every_kind(
     query_id: str = QUERY,
     claimed: str | None = None,
 ) -> KeyedJob:
-    """A start of the query, which may claim a savepoint: from now on batches can be run."""
+    """Return a start of the query, which may claim a savepoint."""
     return KeyedJob(
         directory,
-        EveryKind(),
+        AllStates(),
         schema=ROWS,
         output=TOTALS,
         parallelism=parallelism,
@@ -79,14 +79,14 @@ def every_kind(
     )
 
 
-def write_stopped_with_every_kind(directory: str, backend: BackendName = "columnar") -> str:
-    """A query of which four batches are done, a second apart; returns its checkpointLocation.
+def write_stopped_with_all_states(directory: str, backend: BackendName = "columnar") -> str:
+    """Write a query with four finished batches, a second apart, and return its checkpointLocation.
 
-    Each batch has 100 of the keys less than the one before it; of what lives for a second the last batch sees its own rows.
+    Each batch has 50 keys fewer than the one before. States that live for a second have only rows of the last batch.
     """
     location, checkpoints = f"{directory}/original", f"{directory}/checkpoints"
     write_query(location, batches=4)
-    job = every_kind(checkpoints, backend=backend)
+    job = all_states_job(checkpoints, backend=backend)
     for batch in range(4):
         rows = [{"key": key, "id": 10 * key + batch} for key in KEYS[50 * batch :]]
         job.run(rows, times=(TTL_MS * batch, 0))

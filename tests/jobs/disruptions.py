@@ -1,4 +1,4 @@
-"""Operators and sinks that tests disturb, with what they need to do it: events between processes."""
+"""Operators and sinks that wait or fail in the second batch, at the signal of a test."""
 
 import os
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ import pyarrow as pa
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.operators import Groups
-from jobs.signals import Signals
+from jobs.processes import Signals
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from holdfast.backends import FunctionInitializationContext
 
 
-class Watched(Groups):
-    """Says which process had which subtask in the batch, and whether it got through."""
+class WatchedGroups(Groups):
+    """Reports the process of each subtask in the batch once its rows are through."""
 
     def __init__(self, size: int, signals: Signals) -> None:
         super().__init__(size)
@@ -34,10 +34,10 @@ class Watched(Groups):
             self.disturb()
 
     def disturb(self) -> None:
-        """What goes wrong after all rows were let through; by default nothing."""
+        """Wait or fail after all rows were let through."""
 
 
-class Waits(Watched):
+class WaitingGroups(WatchedGroups):
     """The first attempt of subtask 0 waits."""
 
     def disturb(self) -> None:
@@ -45,18 +45,18 @@ class Waits(Watched):
             self.signals.wait("go")
 
 
-class WaitsWhileOthersFail(Waits):
-    """Also, subtask 1 fails until it is mended."""
+class WaitingAndFailingGroups(WaitingGroups):
+    """Also, subtask 1 fails until it is repaired."""
 
     def disturb(self) -> None:
         super().disturb()
-        if self.subtask == 1 and not self.signals.is_given("mended"):
+        if self.subtask == 1 and not self.signals.is_given("repaired"):
             self.signals.wait("waits")
             raise RuntimeError("as planned")
 
 
-class FailsElsewhere(Watched):
-    """The first attempt of subtask 0 fails; all say in which executor's directory they were."""
+class RetriedGroups(WatchedGroups):
+    """The first attempt of subtask 0 fails; both attempts report their executor's directory."""
 
     def disturb(self) -> None:
         if self.subtask == 0:
@@ -66,8 +66,8 @@ class FailsElsewhere(Watched):
             self.signals.give("second", os.getcwd())
 
 
-class Twins(Watched):
-    """The first attempt of subtask 0 waits, for long enough that Spark begins a second one."""
+class SpeculativeGroups(WatchedGroups):
+    """The first attempt of subtask 0 waits until Spark has begun a second one."""
 
     def disturb(self) -> None:
         task = TaskContext.get()
@@ -79,7 +79,7 @@ class Twins(Watched):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldsRows:
+class HoldRows:
     """For `mapInArrow`: each task in the batch waits when it gets here."""
 
     signals: Signals
@@ -94,10 +94,10 @@ class HoldsRows:
 
 @dataclass(frozen=True, slots=True)
 class ShufflingSink:
-    """Has a shuffle between the operator and its write, behind which two tasks wait.
+    """Has a shuffle between the operator and its write; two tasks wait after it.
 
-    Both have to: a task that is done needs no rows any more, and one that waits may have fetched all of its rows. With
-    a core for each executor each has a task, so whichever is lost takes rows and a task that needs them.
+    Both have to: a task that is done no longer needs rows, and one that waits may have fetched all of its rows. With
+    a core for each executor each has a task, so a lost executor takes rows and a task that needs them.
     """
 
     signals: Signals
@@ -106,7 +106,7 @@ class ShufflingSink:
     def __call__(self, job: Job, rows: DataFrame, batch_id: int) -> None:
         rows = rows.repartition(len(self.waits))
         if batch_id == BATCH:
-            rows = rows.mapInArrow(HoldsRows(self.signals), rows.schema)
+            rows = rows.mapInArrow(HoldRows(self.signals), rows.schema)
         job.write(rows, batch_id)
 
 
