@@ -297,5 +297,5 @@ def test_the_function_of_a_query_and_its_operators_are_told_of_checkpoints(job: 
     job.feed(files=2)
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(query)
-    told = [("complete", 1), ("complete", 1), ("complete", 2), ("aborted", 3)]
+    expected = [("complete", 1), ("complete", 1), ("complete", 2), ("aborted", 3)]
     assert process.notifications == function.notifications == expected
