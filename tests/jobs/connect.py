@@ -36,11 +36,7 @@ class ConnectJob(Job):
         return {**vars(self), "spark": None}
 
     def start(
-        self,
-        function: Sink,
-        rows: DataFrame | None = None,
-        mode: str = "append",
-        **trigger: object,
+        self, function: Sink, rows: DataFrame | None = None, mode: str = "append", **trigger: object
     ) -> Any:
         """Start the query, by default over the rows of the source.
 

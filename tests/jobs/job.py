@@ -144,11 +144,7 @@ class Job:
         self.start(function, availableNow=True).awaitTermination()
 
     def start(
-        self,
-        function: Sink,
-        rows: DataFrame | None = None,
-        mode: str = "append",
-        **trigger: object,
+        self, function: Sink, rows: DataFrame | None = None, mode: str = "append", **trigger: object
     ) -> StreamingQuery:
         """Start the query, by default over the rows of the source."""
         with session_with(self.spark, self.settings):

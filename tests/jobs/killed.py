@@ -41,9 +41,7 @@ def kill_before_commit(victims: list[int]) -> Callable[..., object]:
     """Return the real commit, which kills the processes first in the second batch."""
 
     def commit(
-        location: CheckpointStorageLocation,
-        metadata: CheckpointMetadata,
-        ownership: JobOwnership,
+        location: CheckpointStorageLocation, metadata: CheckpointMetadata, ownership: JobOwnership
     ) -> CompletedCheckpoint:
         if metadata.checkpoint_id == BATCH + 1:
             kill(victims)

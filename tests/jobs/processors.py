@@ -22,12 +22,7 @@ class TotalsProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.total = handle.getValueState("total", "total long, rows long")
 
-    def handleInputRows(
-        self,
-        key: Any,
-        rows: Iterator[Row],
-        timerValues: object,
-    ) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: object) -> Iterator[Row]:
         total, count = self.total.get() or (0, 0)
         for row in rows:
             total, count = total + row.value, count + 1
@@ -88,12 +83,7 @@ class Remembering(StatefulProcessor):
             "names", "id long, even boolean", "name string, parts array<string>", self._ttl_ms
         )
 
-    def handleInputRows(
-        self,
-        key: Any,
-        rows: Iterator[Row],
-        timerValues: Any,
-    ) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         count = (self._count.get() or (0, None))[0]
         for row in rows:
             count += 1
@@ -107,10 +97,7 @@ class Remembering(StatefulProcessor):
         yield self._row(key, timerValues.getCurrentWatermarkInMs())
 
     def handleExpiredTimer(
-        self,
-        key: Any,
-        timerValues: Any,
-        expiredTimerInfo: Any,
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Row]:
         yield self._row(key, expiredTimerInfo.getExpiryTimeInMs())
 
@@ -141,12 +128,7 @@ class Waiting(StatefulProcessor):
         self._ids = handle.getListState("ids", "id long, half decimal(10, 1)")
         self._days = handle.getMapState("days", "day date, even boolean", "at timestamp")
 
-    def handleInputRows(
-        self,
-        key: Any,
-        rows: Iterator[Row],
-        timerValues: Any,
-    ) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         count = (self._last.get() or (0, None))[0]
         for row in rows:
             count += 1
@@ -157,10 +139,7 @@ class Waiting(StatefulProcessor):
         yield self._row(key)
 
     def handleExpiredTimer(
-        self,
-        key: Any,
-        timerValues: Any,
-        expiredTimerInfo: Any,
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Row]:
         yield self._row(key, "timer", expiredTimerInfo.getExpiryTimeInMs())
 
@@ -199,12 +178,7 @@ class AllTypes(StatefulProcessor):
         self._list = handle.getListState("changed", ALL_TYPES, self._ttl_ms)
         self._map = handle.getMapState("map", "l long, at timestamp", ALL_TYPES, self._ttl_ms)
 
-    def handleInputRows(
-        self,
-        key: Any,
-        rows: Iterator[Any],
-        timerValues: Any,
-    ) -> Iterator[Any]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         for row in rows:
             for number in row["v"].dropna().astype(int) if self._is_pandas else [row.v]:
                 if number is not None:

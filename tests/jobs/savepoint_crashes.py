@@ -135,10 +135,7 @@ def check_rollbacks(faults: Faults, stride: int) -> int:
                 left = without_notes(all_files(location))
                 batch = 1 if left == rolled_back else 3
                 assert left in (rolled_back, set(before))
-                assert latest_state(checkpoints, QUERY) == [
-                    state_of(0, batch),
-                    state_of(1, batch),
-                ]
+                assert latest_state(checkpoints, QUERY) == [state_of(0, batch), state_of(1, batch)]
             assert roll_back(location, checkpoint=2) == 1
         files = all_files(location)
         assert set(files) == rolled_back

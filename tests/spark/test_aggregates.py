@@ -334,9 +334,7 @@ def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
     ]
 
 
-def test_results_and_subtasks_do_not_depend_on_settings_of_the_session(
-    spark: SparkSession,
-) -> None:
+def test_results_and_subtasks_do_not_depend_on_settings_of_the_session(spark: SparkSession) -> None:
     schema = spark.createDataFrame([], SCHEMA).schema
     expected = outcomes(spark, schema)
     with session_with(spark, SETTINGS):

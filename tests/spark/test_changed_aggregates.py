@@ -67,12 +67,7 @@ def test_a_renamed_aggregate_keeps_its_values_at_another_parallelism() -> None:
 def test_an_added_aggregate_begins_without_the_rows_so_far() -> None:
     subtasks = begun(n=hf.count())
     subtasks.batch(table([1], key=2))
-    added = {
-        "new": hf.count(),
-        "most": hf.max("v"),
-        "all": hf.collect("v"),
-        "mean": hf.avg("v"),
-    }
+    added = {"new": hf.count(), "most": hf.max("v"), "all": hf.collect("v"), "mean": hf.avg("v")}
     subtasks.make = made({"added": [*added]}, n=hf.count(), **added)
     assert subtasks.batch(table([2])) == [
         {"k": 1, "n": 3, "new": 1, "most": 2, "all": [2], "mean": 2.0}
@@ -117,10 +112,7 @@ def test_another_order_of_aggregates_is_the_same_state() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            made(orders=hf.count()),
-            r"\['n'\] are stored.*\['orders'\] are requested.*'orders': 'n'",
-        ),
+        (made(orders=hf.count()), r"\['n'\] are stored.*\['orders'\] are requested.*'orders': 'n'"),
         (made(n=hf.count(), more=hf.count()), r"\['more'\] are requested.*added=\['more'\]"),
         (made({"added": ["a"]}, a=hf.count()), r"\['n'\] are stored.*dropped=\['n'\] to delete"),
         (

@@ -70,9 +70,7 @@ def test_a_checkpoint_can_have_the_state_of_the_one_before_as_it_is(memory_direc
     ]
 
 
-def test_state_in_exclusive_files_is_not_reused(
-    memory_directory: str,
-) -> None:
+def test_state_in_exclusive_files_is_not_reused(memory_directory: str) -> None:
     driver = coordinator(memory_directory, inline_threshold=0)
     run_batch(driver, 0)
     pending = begin_checkpoint(driver, 1)
@@ -81,9 +79,7 @@ def test_state_in_exclusive_files_is_not_reused(
         driver.reuse_state(pending, progress(1))
 
 
-def test_restored_state_is_not_reused_before_subtasks_ran(
-    memory_directory: str,
-) -> None:
+def test_restored_state_is_not_reused_before_subtasks_ran(memory_directory: str) -> None:
     run_batch(coordinator(memory_directory, inline_threshold=100), 0)
     driver = coordinator(memory_directory, inline_threshold=100, parallelism=3)
     assert not driver.can_reuse_state(begin_checkpoint(driver, 1))
@@ -136,9 +132,7 @@ def test_of_two_drivers_in_one_batch_the_older_loses_and_harms_nothing(
     )
 
 
-def test_driver_without_its_job_fails_before_the_sink_runs(
-    memory_directory: str,
-) -> None:
+def test_driver_without_its_job_fails_before_the_sink_runs(memory_directory: str) -> None:
     older = coordinator(memory_directory)
     run_batch(older, 0)
     begin_checkpoint(coordinator(memory_directory), 1)
@@ -146,9 +140,7 @@ def test_driver_without_its_job_fails_before_the_sink_runs(
         older.begin(1)
 
 
-def test_commit_during_a_takeover_is_restored_by_the_new_driver(
-    faults: Faults,
-) -> None:
+def test_commit_during_a_takeover_is_restored_by_the_new_driver(faults: Faults) -> None:
     older = coordinator(faults.directory)
     pending = begin_checkpoint(older, 0)
     younger = coordinator(faults.inner_directory)
@@ -173,9 +165,7 @@ def test_driver_unable_to_resume_does_not_stop_the_other(memory_directory: str) 
     run_batch(running, 2)
 
 
-def test_driver_without_its_job_deletes_no_files_of_the_new_one(
-    memory_directory: str,
-) -> None:
+def test_driver_without_its_job_deletes_no_files_of_the_new_one(memory_directory: str) -> None:
     older = coordinator(memory_directory)
     lost = begin_checkpoint(older, 0)
     younger = coordinator(memory_directory)
@@ -220,9 +210,7 @@ def test_late_commit_of_a_deleted_checkpoint_id_is_revoked(faults: Faults) -> No
     ] == [3]
 
 
-def test_failing_driver_keeps_files_of_an_active_writer(
-    memory_directory: str,
-) -> None:
+def test_failing_driver_keeps_files_of_an_active_writer(memory_directory: str) -> None:
     failing = coordinator(memory_directory)
     failed = begin_checkpoint(failing, 0)
     acknowledge(failed)
@@ -309,9 +297,7 @@ def test_older_checkpoints_are_deleted_in_the_background(
     assert left == [1, 2, 3, 4][-num_retained:]
 
 
-def test_failed_deletion_of_a_checkpoint_is_repeated_later(
-    faults: Faults,
-) -> None:
+def test_failed_deletion_of_a_checkpoint_is_repeated_later(faults: Faults) -> None:
     driver = coordinator(faults.directory, num_retained=1)
     run_batch(driver, 0)
     faults.before("delete", StorageUnavailableError("as planned"))
@@ -359,9 +345,7 @@ def test_operator_without_stored_key_types_is_restored(memory_directory: str) ->
         coordinator(memory_directory, key="id", parallelism=3).begin(2)
 
 
-def test_cleared_list_state_permits_rescaling_by_key(
-    memory_directory: str,
-) -> None:
+def test_cleared_list_state_permits_rescaling_by_key(memory_directory: str) -> None:
     first = coordinator(memory_directory, key="id")
     pending = begin_checkpoint(first, 0)
     first.complete(pending, acknowledge(pending, count=0), progress(0))

@@ -30,11 +30,7 @@ def rows_of(job: Job) -> DataFrame:
     """The rows of the source, whose key has a name that columns of states have, too, and can be null."""
     key = F.when(F.col("id") % 3 == 2, None).otherwise(F.concat(F.lit("key "), F.col("id") % 3))
     rows = job.stream().select(
-        key.alias("key"),
-        "id",
-        "at",
-        "name",
-        (F.col("id") / 2).cast("decimal(10, 1)").alias("half"),
+        key.alias("key"), "id", "at", "name", (F.col("id") / 2).cast("decimal(10, 1)").alias("half")
     )
     return rows.withWatermark("at", "0 seconds")
 

@@ -14,11 +14,7 @@ from jobs.processor_jobs import (
     outputs,
     processor_job,
 )
-from pyspark.errors import (
-    AnalysisException,
-    IllegalArgumentException,
-    PySparkRuntimeError,
-)
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkRuntimeError
 from pyspark.sql import types as spark
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 

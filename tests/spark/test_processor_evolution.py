@@ -151,9 +151,7 @@ def test_state_survives_another_parallelism(memory_directory: str, parallelism: 
     assert sorted(outputs(job.run(keys))) == sorted((row["k"], row["v"]) for row in keys)
 
 
-def test_initial_state_comes_before_the_rows_of_a_key(
-    memory_directory: str,
-) -> None:
+def test_initial_state_comes_before_the_rows_of_a_key(memory_directory: str) -> None:
     def initial(p: Any, v: Any, key: Any, row: Any) -> None:
         assert row.__fields__ == ["name", "n"]
         v.update(((v.get() or (0,))[0] + row.n,))

@@ -81,10 +81,7 @@ def test_a_timer_that_fires_is_there_until_its_turn_is_over(memory_directory: st
     processor = CallbackProcessor(rows=_registering({"a": [10, 20, 30, 99]}), timer=timer)
     job = processor_job(memory_directory, processor, time_mode="ProcessingTime")
     assert outputs(job.run(_rows("a", "b"), times=(5, 0))) == []
-    assert outputs(job.run([], times=(25, 0))) == [
-        (10, [10, 20, 30, 99]),
-        (20, [20, 30, 99]),
-    ]
+    assert outputs(job.run([], times=(25, 0))) == [(10, [10, 20, 30, 99]), (20, [20, 30, 99])]
 
 
 def test_timers_are_listed_by_key_and_registered_once(memory_directory: str) -> None:

@@ -305,9 +305,7 @@ def test_input_that_has_moved_is_found_in_its_new_place(directory: str) -> None:
     write_query(location, batches=2, source="file:///old%20place/in")
     pointer = take_savepoint(location, f"{directory}/savepoints")
     restored = restore_savepoint(
-        pointer,
-        f"{directory}/fork",
-        paths={"file:///old place": "s3a://bucket/new 50% ü"},
+        pointer, f"{directory}/fork", paths={"file:///old place": "s3a://bucket/new 50% ü"}
     )
     entry = text_of(f"{restored.checkpoint_location}/sources/0/1").split("\n")[1]
     assert msgspec.json.decode(entry)["path"] == "s3a://bucket/new%2050%25%20ü/in/1"

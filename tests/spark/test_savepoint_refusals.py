@@ -26,11 +26,7 @@ from jobs.stopped_query import (
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast import restore_savepoint, roll_back, take_savepoint
-from holdfast.errors import (
-    CheckpointCorruptedError,
-    CheckpointNotFoundError,
-    InvalidRequestError,
-)
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import FileSystemCheckpointStorage, load_checkpoint, use_s3
 from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.locations.coordination import load_latest_checkpoint

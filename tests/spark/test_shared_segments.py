@@ -252,10 +252,7 @@ class TestWhatOthersSee:
             for file in verify_files(latest_checkpoint(driver).metadata.streams())
             if file.failure is not None
         }
-        assert failures == {
-            damaged: "CheckpointCorruptedError",
-            missing: "CheckpointNotFoundError",
-        }
+        assert failures == {damaged: "CheckpointCorruptedError", missing: "CheckpointNotFoundError"}
         with pytest.raises(CheckpointError):
             run_batch(driver, 1, change_nothing)
 

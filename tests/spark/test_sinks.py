@@ -106,8 +106,7 @@ def takes_an_rdd(rows: DataFrame) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "takes",
-    [takes_partitions_one_by_one, pytest.param(takes_an_rdd, marks=pytest.mark.exhaustive)],
+    "takes", [takes_partitions_one_by_one, pytest.param(takes_an_rdd, marks=pytest.mark.exhaustive)]
 )
 def test_a_sink_may_read_its_rows_once_in_any_way(
     job: Job, takes: Callable[[DataFrame], list[int]]

@@ -9,10 +9,7 @@ from contracts.errors import of_kind
 from jobs.stopped_query import all_files, put, remove, write_query
 
 from holdfast import restore_savepoint, take_savepoint
-from holdfast.errors import (
-    CheckpointConflictError,
-    InvalidRequestError,
-)
+from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
 from holdfast.spark.savepoints import restore as restoring

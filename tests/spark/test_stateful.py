@@ -149,7 +149,10 @@ def test_the_operator_on_the_driver_is_told_of_checkpoints(job: Job) -> None:
     job.feed(files=1)
     with pytest.raises(StreamingQueryException):
         job.run(job.operator(operator, sink=fails))
-    assert operator.notifications[2:] == [("complete", 2), ("aborted", 3)]  # what it goes on from, once more
+    assert operator.notifications[2:] == [
+        ("complete", 2),
+        ("aborted", 3),
+    ]  # what it goes on from, once more
 
 
 @pytest.mark.exhaustive

@@ -47,16 +47,11 @@ def test_a_processor_of_spark_goes_on_with_its_state_after_a_restart(job: Job) -
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given(
-    job: Job,
-) -> None:
+def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given(job: Job) -> None:
     job.feed(files=1, rows=6)
     job.feed(files=1, rows=1)
     totals = by_key(job).agg(
-        n=hf.count(),
-        total=hf.sum("value"),
-        mean=hf.avg("value"),
-        last=hf.last("value", by="at"),
+        n=hf.count(), total=hf.sum("value"), mean=hf.avg("value"), last=hf.last("value", by="at")
     )
     assert run_keyed(job, totals) == {
         0: [(0, 2, 3, 1.5, 3), (1, 2, 5, 2.5, 4), (2, 2, 7, 3.5, 5)],

@@ -172,9 +172,7 @@ def in_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 ROWS = st.lists(
     st.tuples(
-        st.sampled_from([None, 1, 2, 3]),
-        st.integers(0, 100),
-        st.none() | st.integers(-5, 5),
+        st.sampled_from([None, 1, 2, 3]), st.integers(0, 100), st.none() | st.integers(-5, 5)
     ),
     max_size=12,
 )
@@ -225,11 +223,7 @@ def test_windows_in_rocksdb_are_what_rows_one_by_one_make(
 
 
 def check_windows(
-    windows: WindowAssigner,
-    lateness: int,
-    emit: Any,
-    batches: list[Any],
-    backend: BackendName,
+    windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any], backend: BackendName
 ) -> None:
     model = Model(windows, lateness, emit)
     subtasks = KeyedSubtasks(

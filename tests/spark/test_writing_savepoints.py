@@ -226,9 +226,7 @@ def one_operator(directory: Path) -> Checkpoint:
     return checkpoint
 
 
-def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(
-    tmp_path: Path,
-) -> None:
+def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(tmp_path: Path) -> None:
     location = Path(one_operator(tmp_path).complete().removeprefix("file://"))
     target = tmp_path / "copy"
     state = {("operator", "s"): pa.table({"value": [1]})}
