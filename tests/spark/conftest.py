@@ -1,8 +1,18 @@
-"""The session and the jobs of the tests on Spark, stopped queries, and S3 servers."""
+"""The session and the jobs of the tests on Spark, stopped queries, S3 servers, and the clock of `memory://`."""
 
+from collections.abc import Iterator
+
+import pytest
 from jobs.fixtures import job, spark, state_backend
 from jobs.stopped_query import as_without_spark, directory, stopped_query
 from servers.s3 import ministack, ministack_bucket, moto, moto_bucket
+
+from holdfast.locations.adapters import (
+    MemoryFileSystem,
+    register_file_system,
+    unregister_file_system,
+)
+from holdfast.testing import ManualClock
 
 __all__ = [
     "as_without_spark",
@@ -16,3 +26,12 @@ __all__ = [
     "state_backend",
     "stopped_query",
 ]
+
+
+@pytest.fixture
+def memory_clock() -> Iterator[ManualClock]:
+    """Give `memory://` a clock that advances at each look, so that no two files have the same time."""
+    clock = ManualClock(tick_ms=1)
+    register_file_system("memory", lambda: MemoryFileSystem(clock))
+    yield clock
+    unregister_file_system("memory")

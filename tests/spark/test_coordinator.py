@@ -27,6 +27,17 @@ from holdfast.spark.query import CLEANER, PendingCheckpoint
 from holdfast.testing import Faults, ManualClock
 
 
+def contents_of(pending: PendingCheckpoint) -> list[bytes]:
+    """Return the state of each subtask."""
+    states = pending.assigned["operator"].subtasks
+    return [read(state.managed_operator[0].stream) for state in states]
+
+
+def existing(directory: str, *checkpoint_ids: int) -> list[int]:
+    """Return those of the ids whose checkpoint has files."""
+    return [number for number in checkpoint_ids if names_in_checkpoint(directory, number)]
+
+
 def test_new_driver_resumes_from_the_last_checkpoint(memory_directory: str) -> None:
     first = coordinator(memory_directory)
     run_batch(first, 0)
@@ -35,13 +46,10 @@ def test_new_driver_resumes_from_the_last_checkpoint(memory_directory: str) -> N
     assert second.begin(1) is None
     pending = begin_checkpoint(second, 2)
     assert pending.restored_checkpoint_id == 2
-    contents = [
-        read(state.managed_operator[0].stream) for state in pending.assigned["operator"].subtasks
-    ]
-    assert contents == [b"state of 0", b"state of 1"]
+    assert contents_of(pending) == [b"state of 0", b"state of 1"]
 
 
-def test_a_checkpoint_has_its_time_from_the_clock_of_the_driver(memory_directory: str) -> None:
+def test_checkpoint_has_the_time_of_the_drivers_clock(memory_directory: str) -> None:
     clock = ManualClock()
     driver = coordinator(memory_directory, clock=clock)
     pending = begin_checkpoint(driver, 0)
@@ -51,7 +59,7 @@ def test_a_checkpoint_has_its_time_from_the_clock_of_the_driver(memory_directory
     assert completed.metadata.duration_ms == 2000
 
 
-def test_a_checkpoint_can_have_the_state_of_the_one_before_as_it_is(memory_directory: str) -> None:
+def test_checkpoint_can_reuse_the_previous_state(memory_directory: str) -> None:
     driver = coordinator(memory_directory, num_retained=1, inline_threshold=100)
     run_batch(driver, 0)
     for batch_id in (1, 2):
@@ -63,11 +71,7 @@ def test_a_checkpoint_can_have_the_state_of_the_one_before_as_it_is(memory_direc
     subtasks = completed.metadata.operators["operator"].subtasks.values()
     assert [subtask.statistics.rows_in for subtask in subtasks if subtask.statistics] == [0, 0]
     pending = begin_checkpoint(coordinator(memory_directory), 3)
-    states = pending.assigned["operator"].subtasks
-    assert [read(state.managed_operator[0].stream) for state in states] == [
-        b"state of 0",
-        b"state of 1",
-    ]
+    assert contents_of(pending) == [b"state of 0", b"state of 1"]
 
 
 def test_state_in_exclusive_files_is_not_reused(memory_directory: str) -> None:
@@ -85,9 +89,7 @@ def test_restored_state_is_not_reused_before_subtasks_ran(memory_directory: str)
     assert not driver.can_reuse_state(begin_checkpoint(driver, 1))
 
 
-def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
-    memory_directory: str,
-) -> None:
+def test_union_state_is_spread_only_when_a_job_starts(memory_directory: str) -> None:
     def contents(pending: PendingCheckpoint) -> list[list[bytes]]:
         return [
             [read(handle.stream) for handle in state.managed_operator]
@@ -113,9 +115,7 @@ def test_batch_out_of_order_is_a_gap(memory_directory: str, batch_id: int) -> No
         coordinator(memory_directory).begin(batch_id)
 
 
-def test_of_two_drivers_in_one_batch_the_older_loses_and_harms_nothing(
-    memory_directory: str,
-) -> None:
+def test_older_of_two_drivers_in_one_batch_loses(memory_directory: str) -> None:
     older = coordinator(memory_directory)
     lost = begin_checkpoint(older, 0)
     acknowledgements_lost = acknowledge(lost)
@@ -127,9 +127,7 @@ def test_of_two_drivers_in_one_batch_the_older_loses_and_harms_nothing(
     older.abort(lost)
     assert len(names_in_checkpoint(memory_directory, 1)) == 3  # metadata and the winner's two files
     pending = begin_checkpoint(coordinator(memory_directory), 1)
-    assert all(
-        read(state.managed_operator[0].stream) for state in pending.assigned["operator"].subtasks
-    )
+    assert all(contents_of(pending))
 
 
 def test_driver_without_its_job_fails_before_the_sink_runs(memory_directory: str) -> None:
@@ -149,7 +147,7 @@ def test_commit_during_a_takeover_is_restored_by_the_new_driver(faults: Faults) 
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
         older.complete(pending, acknowledge(pending), progress(0))
     older.abort(pending)
-    # The younger one began before it was there, and meets it when it commits.
+    # The younger one began before this commit, and finds it when it commits.
     with pytest.raises(CheckpointConflictError, match="an earlier driver"):
         younger.complete(started[0], acknowledge(started[0]), progress(0))
     younger.abort(started[0])
@@ -205,9 +203,7 @@ def test_late_commit_of_a_deleted_checkpoint_id_is_revoked(faults: Faults) -> No
     faults.before("publish", continue_job)
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
         zombie.complete(pending, acknowledgements, progress(0))
-    assert [
-        number for number in (1, 2, 3) if names_in_checkpoint(faults.inner_directory, number)
-    ] == [3]
+    assert existing(faults.inner_directory, 1, 2, 3) == [3]
 
 
 def test_failing_driver_keeps_files_of_an_active_writer(memory_directory: str) -> None:
@@ -232,7 +228,7 @@ def test_completed_checkpoint_cannot_be_aborted(memory_directory: str) -> None:
     assert len(names_in_checkpoint(memory_directory, 1)) == 3
 
 
-def test_an_aborted_checkpoint_leaves_nothing(memory_directory: str) -> None:
+def test_aborted_checkpoint_leaves_no_files(memory_directory: str) -> None:
     driver = coordinator(memory_directory)
     pending = begin_checkpoint(driver, 0)
     acknowledge(pending)
@@ -293,8 +289,7 @@ def test_older_checkpoints_are_deleted_in_the_background(
     run_batch(second, 2)
     run_batch(second, 3)
     CLEANER.wait()
-    left = [number for number in range(1, 5) if names_in_checkpoint(memory_directory, number)]
-    assert left == [1, 2, 3, 4][-num_retained:]
+    assert existing(memory_directory, 1, 2, 3, 4) == [1, 2, 3, 4][-num_retained:]
 
 
 def test_failed_deletion_of_a_checkpoint_is_repeated_later(faults: Faults) -> None:
@@ -303,15 +298,10 @@ def test_failed_deletion_of_a_checkpoint_is_repeated_later(faults: Faults) -> No
     faults.before("delete", StorageUnavailableError("as planned"))
     run_batch(driver, 1)
     CLEANER.wait()
-    assert [number for number in (1, 2) if names_in_checkpoint(faults.inner_directory, number)] == [
-        1,
-        2,
-    ]
+    assert existing(faults.inner_directory, 1, 2) == [1, 2]
     run_batch(driver, 2)
     CLEANER.wait()
-    assert [
-        number for number in (1, 2, 3) if names_in_checkpoint(faults.inner_directory, number)
-    ] == [3]
+    assert existing(faults.inner_directory, 1, 2, 3) == [3]
 
 
 def test_batch_with_changed_offsets_is_a_gap(memory_directory: str) -> None:
@@ -349,11 +339,5 @@ def test_cleared_list_state_permits_rescaling_by_key(memory_directory: str) -> N
     first = coordinator(memory_directory, key="id")
     pending = begin_checkpoint(first, 0)
     first.complete(pending, acknowledge(pending, count=0), progress(0))
-    assert (
-        len(
-            begin_checkpoint(coordinator(memory_directory, key="id", parallelism=3), 1)
-            .assigned["operator"]
-            .subtasks
-        )
-        == 3
-    )
+    pending = begin_checkpoint(coordinator(memory_directory, key="id", parallelism=3), 1)
+    assert len(pending.assigned["operator"].subtasks) == 3
