@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import pytest
 from jobs.savepoint_crashes import Crash, latest_state
-from jobs.stopped_query import all_files, remove, replace, state_of
+from jobs.stopped_query import all_files, remove, replace, states_after
 from jobs.stores import Store, write_checkpoint
 
 from holdfast import copy_savepoint, restore_savepoint, take_savepoint
@@ -69,7 +69,7 @@ def test_a_copied_savepoint_of_a_query_is_restored_without_the_original(
     }
     assert set(files) == set(whole)
     state = latest_state(f"{directory}/b-state", restored.query_id)
-    assert state == [state_of(0, 3), state_of(1, 3)]
+    assert state == states_after(3)
 
 
 @pytest.mark.usefixtures("as_without_spark")

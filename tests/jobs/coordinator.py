@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from contracts.values import read
 from jobs.operators import Groups
 
 from holdfast.common import SYSTEM_CLOCK, Clock
@@ -101,6 +102,12 @@ def acknowledge(
         state = StoredSubtask((OperatorStateHandle({"s": partitions}, handle),))
         acknowledgements.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
     return {"operator": acknowledgements}
+
+
+def assigned_states(pending: PendingCheckpoint) -> list[bytes]:
+    """Return the state that each subtask of the batch starts from, of subtasks that `acknowledge` reported."""
+    subtasks = pending.assigned["operator"].subtasks
+    return [read(state.managed_operator[0].stream) for state in subtasks]
 
 
 def progress(batch_id: int) -> SparkProgress:

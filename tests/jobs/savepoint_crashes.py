@@ -9,7 +9,7 @@ from functools import partial
 from unittest import mock
 
 import msgspec
-from jobs.stopped_query import QUERY, all_files, put, state_of, text_of, write_job, write_query
+from jobs.stopped_query import QUERY, all_files, put, states_after, text_of, write_job, write_query
 
 from holdfast import restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import CheckpointNotFoundError
@@ -106,7 +106,7 @@ def check_restores(faults: Faults, stride: int) -> int:
         assert restored.restored_before
         assert all_files(fork) == files
         assert msgspec.json.decode(files["metadata"])["id"] == restored.query_id
-        assert latest_state(checkpoints, restored.query_id) == [state_of(0, 3), state_of(1, 3)]
+        assert latest_state(checkpoints, restored.query_id) == states_after(3)
         if not died:
             return step // stride
     raise AssertionError("it dies at every step")
@@ -135,12 +135,12 @@ def check_rollbacks(faults: Faults, stride: int) -> int:
                 left = without_notes(all_files(location))
                 batch = 1 if left == rolled_back else 3
                 assert left in (rolled_back, set(before))
-                assert latest_state(checkpoints, QUERY) == [state_of(0, batch), state_of(1, batch)]
+                assert latest_state(checkpoints, QUERY) == states_after(batch)
             assert roll_back(location, checkpoint=2) == 1
         files = all_files(location)
         assert set(files) == rolled_back
         assert files["metadata"] == before["metadata"]
-        assert latest_state(checkpoints, QUERY) == [state_of(0, 1), state_of(1, 1)]
+        assert latest_state(checkpoints, QUERY) == states_after(1)
         if not died:
             return step // stride
     raise AssertionError("it dies at every step")

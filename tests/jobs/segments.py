@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+from contracts.files import write
 from contracts.values import EXCLUSIVE, read
 from jobs.coordinator import acknowledge, progress
 from msgspec.structs import replace
@@ -168,6 +169,12 @@ def run_batch(
 def contents(subtasks: Sequence[StoredSubtask]) -> list[dict[str, bytes]]:
     """Return the segments of each subtask; every byte is read and verified."""
     return [Backend(subtask).segments for subtask in subtasks]
+
+
+def overwrite(uri: str, content: bytes | bytearray) -> None:
+    """Replace the content of a file."""
+    file_system_for(uri).delete([uri])
+    write(file_system_for(uri), uri, content)
 
 
 def shared_files(directory: str, job_id: str = "job") -> set[str]:

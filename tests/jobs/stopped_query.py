@@ -104,6 +104,11 @@ def state_of(subtask: int, batch: int) -> bytes:
     return b"state of %d after %d;" % (subtask, batch) * 500
 
 
+def states_after(batch: int) -> list[bytes]:
+    """Return the states of both subtasks after a batch."""
+    return [state_of(subtask, batch) for subtask in range(2)]
+
+
 @pytest.fixture
 def directory(faults: Faults) -> str:
     """Return an empty directory whose scheme the settings accept as shared with executors."""
@@ -114,6 +119,14 @@ def directory(faults: Faults) -> str:
 def stopped_query(directory: str) -> str:
     """Return the checkpointLocation of a query with an operator and four finished batches."""
     return write_stopped(directory)
+
+
+@pytest.fixture
+def plain_query(directory: str) -> str:
+    """Return the checkpointLocation of a query without operators and four finished batches."""
+    location = f"{directory}/plain"
+    write_query(location, batches=4)
+    return location
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 from jobs.fixtures import job, spark, state_backend
-from jobs.stopped_query import as_without_spark, directory, stopped_query
+from jobs.stopped_query import as_without_spark, directory, plain_query, stopped_query
 from servers.s3 import ministack, ministack_bucket, moto, moto_bucket
 
+from holdfast import take_savepoint
 from holdfast.locations.adapters import (
     MemoryFileSystem,
     register_file_system,
@@ -22,10 +23,17 @@ __all__ = [
     "ministack_bucket",
     "moto",
     "moto_bucket",
+    "plain_query",
     "spark",
     "state_backend",
     "stopped_query",
 ]
+
+
+@pytest.fixture
+def savepoint(stopped_query: str, directory: str) -> str:
+    """Return a savepoint of a stopped query with an operator."""
+    return take_savepoint(stopped_query, f"{directory}/savepoints")
 
 
 @pytest.fixture

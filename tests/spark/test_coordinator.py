@@ -5,6 +5,7 @@ from contracts.errors import of_kind
 from contracts.values import read
 from jobs.coordinator import (
     acknowledge,
+    assigned_states,
     begin_checkpoint,
     coordinator,
     names_in_checkpoint,
@@ -27,12 +28,6 @@ from holdfast.spark.query import CLEANER, PendingCheckpoint
 from holdfast.testing import Faults, ManualClock
 
 
-def contents_of(pending: PendingCheckpoint) -> list[bytes]:
-    """Return the state of each subtask."""
-    states = pending.assigned["operator"].subtasks
-    return [read(state.managed_operator[0].stream) for state in states]
-
-
 def existing(directory: str, *checkpoint_ids: int) -> list[int]:
     """Return those of the ids whose checkpoint has files."""
     return [number for number in checkpoint_ids if names_in_checkpoint(directory, number)]
@@ -46,7 +41,7 @@ def test_new_driver_resumes_from_the_last_checkpoint(memory_directory: str) -> N
     assert second.begin(1) is None
     pending = begin_checkpoint(second, 2)
     assert pending.restored_checkpoint_id == 2
-    assert contents_of(pending) == [b"state of 0", b"state of 1"]
+    assert assigned_states(pending) == [b"state of 0", b"state of 1"]
 
 
 def test_checkpoint_has_the_time_of_the_drivers_clock(memory_directory: str) -> None:
@@ -71,7 +66,7 @@ def test_checkpoint_can_reuse_the_previous_state(memory_directory: str) -> None:
     subtasks = completed.metadata.operators["operator"].subtasks.values()
     assert [subtask.statistics.rows_in for subtask in subtasks if subtask.statistics] == [0, 0]
     pending = begin_checkpoint(coordinator(memory_directory), 3)
-    assert contents_of(pending) == [b"state of 0", b"state of 1"]
+    assert assigned_states(pending) == [b"state of 0", b"state of 1"]
 
 
 def test_state_in_exclusive_files_is_not_reused(memory_directory: str) -> None:
@@ -127,7 +122,7 @@ def test_older_of_two_drivers_in_one_batch_loses(memory_directory: str) -> None:
     older.abort(lost)
     assert len(names_in_checkpoint(memory_directory, 1)) == 3  # metadata and the winner's two files
     pending = begin_checkpoint(coordinator(memory_directory), 1)
-    assert all(contents_of(pending))
+    assert all(assigned_states(pending))
 
 
 def test_driver_without_its_job_fails_before_the_sink_runs(memory_directory: str) -> None:

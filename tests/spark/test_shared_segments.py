@@ -16,6 +16,7 @@ from jobs.segments import (
     contents,
     latest_checkpoint,
     merge_segments,
+    overwrite,
     run_batch,
     run_subtasks,
     shared_files,
@@ -255,17 +256,6 @@ class TestReaders:
         files = shared_in(copy.metadata)
         assert len(files) == 4
         assert all(uri.startswith(f"{copy.location.external_pointer}/") for uri in files)
-
-
-def overwrite(uri: str, content: bytes) -> None:
-    file_system = file_system_for(uri)
-    file_system.delete([uri])
-    stream = file_system.create(uri)
-    try:
-        stream.write(content)
-        stream.commit()
-    finally:
-        stream.abort()
 
 
 class TestForeignStart:
