@@ -189,6 +189,11 @@ class Job:
         """Return all ids in an operator's list state `rows`, sorted, read without Spark."""
         return sorted(i for ids in self.ids_by_subtask(uid).values() for i in ids)
 
+    def check_every_row_is_there_once(self, *uids: str) -> None:
+        """Check that each row is either in the output or in the state of one of the operators."""
+        held = [i for uid in uids or ("operator",) for i in self.ids_held(uid)]
+        assert sorted([*self.ids_written(), *held]) == self.ids_fed
+
     @property
     def ids_fed(self) -> list[int]:
         """All ids that were put into the source."""
@@ -201,6 +206,16 @@ class Job:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         pq.write_table(written, directory / "rows.parquet")
+
+    def write_and_fail_in(self, batch: int) -> Sink:
+        """Return a sink that writes its rows, and then fails in a batch."""
+
+        def sink(rows: DataFrame, batch_id: int) -> None:
+            self.write(rows, batch_id)
+            if batch_id == batch:
+                raise OSError("as planned")
+
+        return sink
 
     def write_by_spark(self, rows: DataFrame, batch_id: int) -> None:
         """Replace the output of the batch by tasks of Spark."""

@@ -10,7 +10,7 @@ from jobs.operators import Days, Totals, local_directories
 from jobs.session import session_with
 from jobs.totals_by_key import ROWS, check_totals, run, totals
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
@@ -28,13 +28,8 @@ def sources(job: Job) -> set[str]:
 def test_state_by_key_goes_on_over_a_failure_and_at_another_parallelism(job: Job) -> None:
     job.feed(files=2, rows=ROWS)
 
-    def fails_in_batch_1(rows: DataFrame, batch_id: int) -> None:
-        job.write(rows, batch_id)
-        if batch_id == 1:
-            raise OSError("as planned")
-
     with pytest.raises(StreamingQueryException, match="as planned"):
-        run(job, totals(job, fails_in_batch_1))
+        run(job, totals(job, job.write_and_fail_in(1)))
     assert job.checkpoint_ids() == [1]
     run(job, totals(job, parallelism=3))
     check_totals(job)

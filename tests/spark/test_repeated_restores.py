@@ -1,4 +1,4 @@
-"""Restores that are repeated once they are done: whoever was killed at the end gets the settings again."""
+"""Repetitions of finished restores, for callers that were killed before they had the settings."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from contracts.errors import of_kind
 from jobs.savepoint_crashes import Crash, latest_state
-from jobs.stopped_query import add_batches, all_files, put, remove, state_of, write_query
+from jobs.stopped_query import add_batches, all_files, put, replace, states_after, write_query
 
 from holdfast import restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
@@ -22,31 +22,14 @@ from holdfast.testing import ANY_CALL, Faults
 
 pytestmark = [
     pytest.mark.usefixtures("as_without_spark"),
-    pytest.mark.exhaustive,  # more cases of what test_savepoint_files.py does
+    pytest.mark.exhaustive,  # test_savepoint_files.py has the main cases
 ]
 
 
-@pytest.fixture
-def savepoint(stopped_query: str, directory: str) -> str:
-    """A savepoint of a query with an operator."""
-    return take_savepoint(stopped_query, f"{directory}/savepoints")
+Restore = Callable[[], RestoredQuery]
 
 
-@pytest.fixture
-def fork(directory: str) -> str:
-    """Where it is restored."""
-    return f"{directory}/fork"
-
-
-@pytest.fixture
-def restore(savepoint: str, fork: str, directory: str) -> "partial[RestoredQuery]":
-    """Restores it there."""
-    return partial(restore_savepoint, savepoint, fork, checkpoint_dir=f"{directory}/forked")
-
-
-def test_a_restore_that_is_done_says_so_and_the_same_again(
-    restore: Callable[[], RestoredQuery], directory: str
-) -> None:
+def test_repeated_restore_returns_the_same(restore: Restore, directory: str) -> None:
     first = restore()
     before = all_files(directory)
     assert not first.restored_before
@@ -54,7 +37,7 @@ def test_a_restore_that_is_done_says_so_and_the_same_again(
     assert all_files(directory) == before
 
 
-def test_a_restore_that_dies_around_its_last_effects_can_be_repeated(
+def test_restore_dead_near_its_end_can_be_repeated(
     savepoint: str, directory: str, faults: Faults
 ) -> None:
     def restore(number: object) -> RestoredQuery:
@@ -78,7 +61,7 @@ def test_a_restore_that_dies_around_its_last_effects_can_be_repeated(
         assert UNFINISHED_FILE not in all_files(f"{directory}/fork-{number}")
 
 
-def test_a_query_that_was_restored_from_another_savepoint_is_not_taken_for_the_wanted_one(
+def test_query_restored_from_another_savepoint_is_refused(
     restore: "partial[RestoredQuery]", stopped_query: str, directory: str
 ) -> None:
     restore()
@@ -99,7 +82,7 @@ def test_a_query_that_was_restored_from_another_savepoint_is_not_taken_for_the_w
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_a_restore_that_is_done_is_not_repeated_with_other_arguments(
+def test_repetition_with_other_arguments_is_refused(
     restore: "partial[RestoredQuery]", directory: str, other: dict[str, object]
 ) -> None:
     restore()
@@ -109,9 +92,7 @@ def test_a_restore_that_is_done_is_not_repeated_with_other_arguments(
     assert all_files(directory) == before
 
 
-def test_a_restored_query_that_has_gone_on_is_not_restored_again(
-    restore: Callable[[], RestoredQuery], fork: str
-) -> None:
+def test_resumed_query_is_not_restored_again(restore: Restore, fork: str) -> None:
     restore()
     add_batches(fork, [4])
     before = all_files(fork)
@@ -120,23 +101,17 @@ def test_a_restored_query_that_has_gone_on_is_not_restored_again(
     assert all_files(fork) == before
 
 
-def test_a_restored_query_that_was_changed_is_not_restored_again(
-    restore: Callable[[], RestoredQuery], fork: str
-) -> None:
+def test_changed_query_is_not_restored_again(restore: Restore, fork: str) -> None:
     restore()
-    remove(f"{fork}/metadata")
-    put(f"{fork}/metadata", '{"id":"another"}')
+    replace(f"{fork}/metadata", '{"id":"another"}')
     with pytest.raises(InvalidRequestError, match="changed since"):
         restore()
 
 
-def test_a_restored_query_that_was_rolled_back_is_not_restored_again(
-    directory: str, fork: str
-) -> None:
+def test_rolled_back_query_is_not_restored_again(directory: str, fork: str) -> None:
     write_query(f"{directory}/plain", batches=3)
-    restore = partial(
-        restore_savepoint, take_savepoint(f"{directory}/plain", f"{directory}/savepoints"), fork
-    )
+    pointer = take_savepoint(f"{directory}/plain", f"{directory}/savepoints")
+    restore = partial(restore_savepoint, pointer, fork)
     restore()
     add_batches(fork, [3, 4])
     assert roll_back(fork, batch_id=2) == 2
@@ -144,28 +119,22 @@ def test_a_restored_query_that_was_rolled_back_is_not_restored_again(
         restore()
 
 
-def test_a_checkpoint_that_is_gone_is_made_again(
-    restore: Callable[[], RestoredQuery], directory: str
-) -> None:
+def test_deleted_checkpoint_is_written_again(restore: Restore, directory: str) -> None:
     restore()
     file_system_for(directory).delete_tree(f"{directory}/forked")
     restored = restore()
-    states = latest_state(f"{directory}/forked", restored.query_id)
-    assert states == [state_of(0, 3), state_of(1, 3)]
+    assert latest_state(f"{directory}/forked", restored.query_id) == states_after(3)
 
 
-def test_a_note_that_cannot_be_read_is_an_error(
-    restore: Callable[[], RestoredQuery], fork: str
-) -> None:
+def test_unreadable_note_is_an_error(restore: Restore, fork: str) -> None:
     restore()
-    remove(f"{fork}/{RESTORED_FILE}")
-    put(f"{fork}/{RESTORED_FILE}", "{")
+    replace(f"{fork}/{RESTORED_FILE}", "{")
     with pytest.raises(CheckpointCorruptedError, match="the note of the restore can't be read"):
         restore()
 
 
-def test_a_restored_query_may_be_restored_elsewhere_by_a_savepoint_of_its_own(
-    restore: Callable[[], RestoredQuery], fork: str, directory: str
+def test_restored_query_can_be_restored_elsewhere(
+    restore: Restore, fork: str, directory: str
 ) -> None:
     restore()
     pointer = take_savepoint(fork, f"{directory}/savepoints")
@@ -173,9 +142,7 @@ def test_a_restored_query_may_be_restored_elsewhere_by_a_savepoint_of_its_own(
     assert not second.restored_before
 
 
-def test_a_roll_back_that_was_begun_meanwhile_keeps_its_note(
-    restore: Callable[[], RestoredQuery], fork: str
-) -> None:
+def test_concurrent_rollback_keeps_its_note(restore: Restore, fork: str) -> None:
     restore()
     restored = all_files(fork)[RESTORED_FILE]
     with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
@@ -187,7 +154,7 @@ def test_a_roll_back_that_was_begun_meanwhile_keeps_its_note(
     assert UNFINISHED_FILE in all_files(fork)
 
 
-def test_a_repetition_makes_nothing_anew(restore: Callable[[], RestoredQuery]) -> None:
+def test_repetition_writes_no_files(restore: Restore) -> None:
     restore()
     with mock.patch.object(restoring, "write_spark_files", side_effect=AssertionError):
         assert restore().restored_before

@@ -47,18 +47,6 @@ pytestmark = [
 Restore = Callable[[], RestoredQuery]
 
 
-@pytest.fixture
-def fork(directory: str) -> str:
-    """Return the checkpointLocation of the restored query."""
-    return f"{directory}/fork"
-
-
-@pytest.fixture
-def restore(savepoint: str, fork: str, directory: str) -> Restore:
-    """Return a restore of the savepoint as the fork."""
-    return partial(restore_savepoint, savepoint, fork, checkpoint_dir=f"{directory}/forked")
-
-
 def interrupt_at(module: object, step: str, action: Callable[[], object]) -> None:
     """Interrupt an action right before a step."""
     with mock.patch.object(module, step, side_effect=KeyboardInterrupt):

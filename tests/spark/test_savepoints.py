@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -22,21 +23,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast import restore_savepoint, roll_back, stop_with_savepoint, take_savepoint
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.savepoints import Copier, RestoredQuery
+from holdfast.spark.savepoints import Copier
 from holdfast.spark.savepoints.change_notes import Change
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kept", ["in files of HDFS", "in RocksDB"])
-def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
-    spark: SparkSession, tmp_path: Path, kept: str
+@pytest.mark.parametrize("state_format", ["in files of HDFS", "in RocksDB"])
+def test_fork_resumes_from_the_savepoint_and_can_be_rolled_back(
+    spark: SparkSession, tmp_path: Path, state_format: str
 ) -> None:
     source = tmp_path / "source"
     feed(source, range(2))
-    original = Sums(spark, source, f"file://{tmp_path}/original", FORMATS[kept])
+    original = Sums(spark, source, f"file://{tmp_path}/original", FORMATS[state_format])
     original.run()
     pointer = take_savepoint(original.checkpoint, f"file://{tmp_path}/savepoints")
-    # Neither the original nor the place of the savepoint is needed any more.
+    # Neither the original nor the first directory of the savepoint is needed.
     shutil.move(tmp_path / "savepoints", tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "original")
     moved = f"file://{tmp_path}/elsewhere/{pointer.rpartition('/')[2]}"
@@ -55,9 +56,7 @@ def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
 
 
 @pytest.mark.exhaustive
-def test_state_in_format_2_is_rolled_back_where_spark_lives(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_state_in_format_2_is_rolled_back_under_spark(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "source"
     feed(source, range(4))
     directory = tmp_path / "50% of it"
@@ -70,7 +69,7 @@ def test_state_in_format_2_is_rolled_back_where_spark_lives(
 
 
 @pytest.mark.exhaustive
-def test_state_with_changelogs_is_rolled_back_and_no_snapshot_of_it_comes_back(
+def test_rollback_of_changelogs_deletes_later_snapshots(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -93,7 +92,7 @@ def test_state_with_changelogs_is_rolled_back_and_no_snapshot_of_it_comes_back(
 
 
 @pytest.mark.exhaustive
-def test_a_join_of_two_streams_in_a_directory_with_odd_characters_is_forked(
+def test_join_in_a_directory_with_odd_characters_is_forked(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source, directory = tmp_path / "the source", tmp_path / "100 % ü"
@@ -120,7 +119,7 @@ def test_a_join_of_two_streams_in_a_directory_with_odd_characters_is_forked(
 
 @pytest.fixture
 def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[NumberedSums, StreamingQuery]]:
-    """A query with both kinds of state that runs, two batches done."""
+    """Run a query with state of Spark and of an operator, and finish two batches."""
     feed(tmp_path / "source", range(2))
     settings = {"spark.holdfast.checkpoint.dir": f"file://{tmp_path}/checkpoints"}
     original = NumberedSums(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
@@ -131,20 +130,20 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[NumberedSums,
 
 
 @pytest.mark.exhaustive
-def test_a_running_query_with_operators_is_forked_and_both_go_on(
+def test_fork_and_running_original_both_continue(
     spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     source = tmp_path / "source"
-    copies = Copier.copy_state
+    copy_state = Copier.copy_state
 
-    def runs_on_meanwhile(copier: Copier, metadata: object) -> object:
+    def run_and_copy(copier: Copier, metadata: object) -> object:
         # The query keeps a single checkpoint, which is superseded twice before it is copied.
         feed(source, range(2, 4))
         query.processAllAvailable()
-        return copies(copier, metadata)  # type: ignore[arg-type]
+        return copy_state(copier, metadata)  # type: ignore[arg-type]
 
-    with mock.patch.object(Copier, "copy_state", runs_on_meanwhile):
+    with mock.patch.object(Copier, "copy_state", run_and_copy):
         pointer = take_savepoint(query, f"file://{tmp_path}/savepoints")
     restored = restore_savepoint(
         pointer, f"file://{tmp_path}/fork", checkpoint_dir=f"file://{tmp_path}/checkpoints"
@@ -159,7 +158,7 @@ def test_a_running_query_with_operators_is_forked_and_both_go_on(
     assert original.totals_and_numbers() == expected_numbers(range(5))
 
 
-def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
+def test_query_stopped_with_a_savepoint_moves_with_its_id(
     spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
@@ -176,7 +175,7 @@ def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
     )
     assert restored.query_id == query.id == restored.job_id
     settings = dict(restored.settings)
-    # Spark makes it itself, from 4.3 on.
+    # Spark 4.3 and later set it.
     assert settings.pop("spark.sql.streaming.stateStore.checkpointFormatVersion", "1") == "1"
     assert settings == {
         "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/moved-checkpoints",
@@ -189,7 +188,7 @@ def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
 
 
 @pytest.mark.exhaustive
-def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
+def test_query_with_operators_is_rolled_back_with_all_state(
     spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
@@ -206,9 +205,7 @@ def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
 
 
 @pytest.mark.exhaustive
-def test_spark_starts_no_query_where_a_restore_is_not_finished(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_refuses_to_start_an_unfinished_restore(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "source"
     feed(source, range(1))
     original = Sums(spark, source, f"file://{tmp_path}/original", {})
@@ -216,9 +213,7 @@ def test_spark_starts_no_query_where_a_restore_is_not_finished(
     pointer = take_savepoint(original.checkpoint, f"file://{tmp_path}/savepoints")
     location = f"file://{tmp_path}/fork"
 
-    def restore() -> RestoredQuery:
-        return restore_savepoint(pointer, location)
-
+    restore = partial(restore_savepoint, pointer, location)
     with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             restore()
@@ -233,7 +228,7 @@ def test_spark_starts_no_query_where_a_restore_is_not_finished(
 
 
 @pytest.mark.exhaustive
-def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
+def test_savepoint_between_both_commits_skips_the_repeated_batch(
     spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
@@ -251,7 +246,7 @@ def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
 
 
 @pytest.mark.exhaustive
-def test_a_source_that_the_plan_has_twice_is_forked(spark: SparkSession, tmp_path: Path) -> None:
+def test_source_used_twice_is_forked(spark: SparkSession, tmp_path: Path) -> None:
     def rows_read(location: str) -> set[str]:
         twice, other = (
             spark.readStream.format("text")
