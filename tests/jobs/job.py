@@ -9,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from jobs.session import STATE_BACKEND, session_with
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -193,6 +195,17 @@ class Job:
         """Check that each row is either in the output or in the state of one of the operators."""
         held = [i for uid in uids or ("operator",) for i in self.ids_held(uid)]
         assert sorted([*self.ids_written(), *held]) == self.ids_fed
+
+    def check_refused(self, function: Sink, message: str) -> None:
+        """Check that a query fails with a message before it changes a checkpoint, the ownership or the output."""
+
+        def contents() -> object:
+            return self.ids_written(), sorted(self.job_directory.glob("*/*"))
+
+        before = contents()
+        with pytest.raises(StreamingQueryException, match=message):
+            self.run(function)
+        assert contents() == before
 
     @property
     def ids_fed(self) -> list[int]:

@@ -12,6 +12,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from holdfast.spark.processors import Flavour, InputSettings, ProcessorFunction
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+ROWS = [{"k": "a", "v": 1}]
 OUT = StructType([StructField("out", StringType())])
 
 NUMBER = StructType([StructField("n", IntegerType())])
@@ -88,6 +89,26 @@ def processor_job(
         output=function.arrow_schema,
         parallelism=parallelism,
     )
+
+
+def run_callbacks(
+    directory: str,
+    init: Callable[[Any], Any] = lambda _: None,
+    rows: Callable[..., Any] = lambda *_: [],
+    *,
+    timer: Callable[..., Any] = lambda *_: [],
+    batch: Sequence[Mapping[str, Any]] = ROWS,
+    times: tuple[int, int] = (0, 0),
+    **options: Any,
+) -> list[Any]:
+    """Run a batch of a job with a new `CallbackProcessor`, and return the results of its functions."""
+    job = processor_job(directory, CallbackProcessor(init, rows, timer), **options)
+    return outputs(job.run(batch, times=times))
+
+
+def number_state(handle: Any) -> Any:
+    """Declare a value state `v` of a number."""
+    return handle.getValueState("v", NUMBER)
 
 
 def outputs(rows: Iterable[Mapping[str, Any]]) -> list[Any]:

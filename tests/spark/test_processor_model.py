@@ -1,4 +1,4 @@
-"""Any rows in any batches: a processor over our state sees what a model of Spark says that it sees."""
+"""Random rows in random batches: a processor over our state behaves like a model of Spark."""
 
 import uuid
 from typing import Any
@@ -24,9 +24,7 @@ batches = st.lists(st.tuples(rows, st.integers(0, 20), st.booleans()), min_size=
 
 
 @given(mode=modes, batches=batches)
-def test_a_processor_sees_what_it_sees_on_spark(
-    mode: tuple[str, int | None], batches: list[Any]
-) -> None:
+def test_processor_behaves_as_on_spark(mode: tuple[str, int | None], batches: list[Any]) -> None:
     time_mode, ttl = mode
     directory = f"memory:///{uuid.uuid4().hex}"
     processor = Scripted(time_mode, ttl)
@@ -44,7 +42,7 @@ def test_a_processor_sees_what_it_sees_on_spark(
 @pytest.mark.exhaustive
 @settings(max_examples=settings().max_examples // 2)
 @given(batches=batches)
-def test_it_sees_the_same_with_another_parallelism_in_each_batch(batches: list[Any]) -> None:
+def test_processor_behaves_the_same_at_any_parallelism(batches: list[Any]) -> None:
     directory = f"memory:///{uuid.uuid4().hex}"
     model = Model("EventTime")
     time = 0
