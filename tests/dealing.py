@@ -35,7 +35,7 @@ SECONDS_OF_A_TEST = {
     "tests/backends/test_keyed_state_machine": 60.0,
     "tests/locations/test_lifecycle_machine": 50.0,
     "tests/spark/": 1.0,
-    "tests/spark/test_processors_beside_spark": 25.0,
+    "tests/spark/test_processors_against_spark": 25.0,
     "tests/testing/test_values": 8.0,
     "tests/test_docs.py::test_the_code_of": 20.0,
 }

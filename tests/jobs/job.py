@@ -260,27 +260,26 @@ class Job:
         shutil.rmtree(self.spark_checkpoint)
 
 
-class Batches:
-    """A sink that keeps the rows of each batch."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, list[tuple[Any, ...]]] = {}
-
-    def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        self.rows[batch_id] = sorted(tuple(row) for row in rows.collect())
-
-
 def keyed_stream(job: Job) -> DataFrame:
     """Return the rows of the source with one of three keys, and a watermark."""
     rows = job.stream().selectExpr("id % 3 as key", "id as value", "at")
     return rows.withWatermark("at", "0 seconds")
 
 
-def run_keyed(job: Job, output: KeyedOutput) -> dict[int, list[tuple[Any, ...]]]:
-    """Read all files of the source."""
-    batches = Batches()
-    with session_with(job.spark, job.settings):
+def run_keyed(
+    job: Job,
+    output: KeyedOutput | DataFrame,
+    location: str | Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> dict[int, list[tuple[Any, ...]]]:
+    """Read all files of the source, and return the sorted output rows of each batch."""
+    batches: dict[int, list[tuple[Any, ...]]] = {}
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        batches[batch_id] = sorted((tuple(row) for row in rows.collect()), key=str)
+
+    with session_with(job.spark, job.settings if settings is None else settings):
         writer = output.writeStream.queryName("by key").outputMode("update")
-        writer = writer.option("checkpointLocation", str(job.spark_checkpoint))
-        writer.foreachBatch(batches).trigger(availableNow=True).start().awaitTermination()
-    return batches.rows
+        writer = writer.option("checkpointLocation", str(location or job.spark_checkpoint))
+        writer.foreachBatch(write).trigger(availableNow=True).start().awaitTermination()
+    return batches

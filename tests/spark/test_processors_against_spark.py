@@ -1,9 +1,12 @@
-"""Processors over our state see what they see with Spark's own `transformWithState`, batch by batch, and leave the same state."""
+"""Processors over our state behave as in Spark's own `transformWithState`, batch by batch, and leave the same state."""
 
+import json
+import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +16,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from jobs.logged_batches import LoggedBatches
 from jobs.scripted import Model, Scripted, render_script
 from jobs.session import ROCKSDB, session_with
 from pyspark.errors import StreamingQueryException
@@ -28,58 +30,92 @@ _ATTEMPTS = 3
 _TTL_MS = 60
 _UID = "scripted"
 
-# Each example is twelve queries of Spark: a smaller one would be no easier to read, and took minutes to look for.
+# Each example is twelve queries of Spark. Shrinking takes minutes, and makes it no easier to read.
 pytestmark = pytest.mark.exhaustive
 examples = settings(
     max_examples=max(1, settings().max_examples // 50),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 
+_PINNED = {"spark.sql.shuffle.partitions": "2", **ROCKSDB}
+
 Stored = tuple[Any, int | None]
-"""A value, and when it expires, in milliseconds."""
-NOTHING: Stored = (None, None)
+"""A value, and the time in milliseconds at which it expires."""
+NO_VALUE: Stored = (None, None)
 
 State = dict[tuple[Any, ...], list[Stored]]
-"""By the name of a variable, the key, and the key in a map: the value, or the elements of a list; timers by their time."""
+"""The value or the list elements, by the variable's name, the key, and the map key; timers by their time."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows, and when Spark begins with them, in milliseconds."""
+    """Rows, and the time of their batch in milliseconds."""
 
     rows: list[dict[str, Any]]
     at_ms: int
 
 
 def batches(seed: int, operations: str) -> list[Batch]:
-    """Rows of a few keys whose times go on, some of them late; the last batch shows each key."""
-    chosen = random.Random(seed)
+    """Return batches of a few keys with advancing times, some rows late; the last batch has each key."""
+    numbers = random.Random(seed)
     keys = [None, "", "a", "b", "ü"]
-    clock, made = 100, []
+    clock, generated = 100, []
     for _ in range(_BATCHES - 1):
-        clock += chosen.randrange(5, 60)
+        clock += numbers.randrange(5, 60)
         rows = []
-        for _ in range(chosen.randrange(4, 12)):
+        for _ in range(numbers.randrange(4, 12)):
             script = [
-                (chosen.choice(operations), clock + chosen.randrange(-90, 90))
-                for _ in range(chosen.randrange(6))
+                (numbers.choice(operations), clock + numbers.randrange(-90, 90))
+                for _ in range(numbers.randrange(6))
             ]
-            if chosen.random() < 0.1:
+            if numbers.random() < 0.1:
                 script.append(("s", 0))
-            time = clock + chosen.randrange(-80, 20)
-            rows.append({"k": chosen.choice(keys), "ms": time, "ops": render_script(script)})
-        made.append(Batch(rows, clock))
+            time = clock + numbers.randrange(-80, 20)
+            rows.append({"k": numbers.choice(keys), "ms": time, "ops": render_script(script)})
+        generated.append(Batch(rows, clock))
     clock += 20
-    return [*made, Batch([{"k": key, "ms": clock, "ops": "v1"} for key in keys], clock)]
+    return [*generated, Batch([{"k": key, "ms": clock, "ops": "v1"} for key in keys], clock)]
+
+
+class LoggedBatches:
+    """The source of a query and its checkpointLocation, with the batches that it will run.
+
+    Spark logs the time of a batch before the batch runs. A query that starts runs the last logged batch again, with the
+    logged time, if it was not committed. So batches that have never run are logged here, with times of the test, and each
+    batch is a start of the query.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.source = directory / "source"
+        self.checkpoint = directory / "checkpoint"
+        self._count = 0
+        for folder in (self.source, self.checkpoint / "offsets", self.checkpoint / "sources" / "0"):
+            folder.mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+
+    def begin(self, rows: Sequence[Mapping[str, Any]], at_ms: int) -> int:
+        """Log a batch of rows that was begun at a time, milliseconds since 1970. Return its watermark."""
+        number, self._count = self._count, self._count + 1
+        file = self.source / f"{number}.json"
+        file.write_text("\n".join(map(json.dumps, rows)))
+        file_ms = int(os.stat(file).st_mtime * 1000)
+        entry = {"path": file.as_uri(), "timestamp": file_ms, "batchId": number}
+        watermark = 0
+        if number:
+            done = (self.checkpoint / "commits" / str(number - 1)).read_text()
+            watermark = json.loads(done.splitlines()[-1])["nextBatchWatermarkMs"]
+        times = {"batchWatermarkMs": watermark, "batchTimestampMs": at_ms, "conf": _PINNED}
+        self._log("sources/0", number, entry)
+        self._log("offsets", number, times, {"logOffset": number})
+        return watermark
+
+    def _log(self, log: str, number: int, *lines: Mapping[str, Any]) -> None:
+        text = "\n".join(["v1", *map(json.dumps, lines)])
+        (self.checkpoint / log / str(number)).write_text(text)
 
 
 class Side:
-    """A query whose every batch is a run of its own, on the same checkpointLocation.
-
-    Args:
-        spark: A session.
-        directory: An empty directory.
-    """
+    """A query that restarts on its checkpointLocation for each batch."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self._spark = spark
@@ -90,22 +126,22 @@ class Side:
         self.rows = rows.withWatermark("ts", "30 milliseconds")
 
     def run(self, batch: Batch, writer: Callable[[list[str]], Any]) -> tuple[list[str], int]:
-        """What comes out of a batch, and its watermark.
+        """Return the output of a batch, and its watermark.
 
         Args:
             batch: The batch.
-            writer: Makes a writer of the stream that adds what comes out to a list.
+            writer: Makes a writer of the stream that appends the output to a list.
         """
         watermark = self._batches.begin(batch.rows, batch.at_ms)
         for attempt in range(_ATTEMPTS):
             seen: list[str] = []
-            # Once, or Spark adds batches without rows for times that go by.
+            # Other triggers add batches without rows as the time passes.
             stream = writer(seen).option("checkpointLocation", str(self.checkpoint))
             try:
                 stream.trigger(once=True).start().awaitTermination()
                 break
             except StreamingQueryException as error:
-                # Spark gives a Python process of its own ten seconds to start, which it needs on a busy machine.
+                # Spark gives its Python process ten seconds to start, which is not always enough on a busy machine.
                 is_late = "STREAMING_PYTHON_RUNNER_INITIALIZATION_FAILURE" in str(error)
                 if not is_late or attempt == _ATTEMPTS - 1:
                     raise
@@ -114,7 +150,7 @@ class Side:
 
 @contextmanager
 def both_sides(spark: SparkSession) -> Iterator[tuple[Side, Side, str]]:
-    """Spark's side and ours, with our checkpoint directory, in a session in which Spark's operator runs."""
+    """Return a query of Spark, one of Holdfast, and its checkpoint directory, in a session that can run both."""
     directory = Path(tempfile.mkdtemp())
     checkpoints = f"file://{directory}/checkpoints"
     conf = {**ROCKSDB, "spark.holdfast.checkpoint.dir": checkpoints}
@@ -132,68 +168,69 @@ def both_sides(spark: SparkSession) -> Iterator[tuple[Side, Side, str]]:
 )
 @given(seed=st.integers(0, 2**32 - 1))
 @examples
-def test_a_processor_sees_and_keeps_what_it_does_on_spark_through_restarts(
+def test_processor_output_and_state_equal_those_of_spark(
     spark: SparkSession, time_mode: str, ttl_ms: int | None, seed: int
 ) -> None:
     processor = Scripted(time_mode, ttl_ms, removes=ttl_ms is None)
     model = Model(time_mode, ttl_ms, removes=ttl_ms is None)
-    how = (processor, "out string", "Update", time_mode)
+    arguments = (processor, "out string", "Update", time_mode)
     late_ms = 0
     with both_sides(spark) as (native, ours, checkpoints):
         for number, batch in enumerate(batches(seed, "vvVaaApLmmmdM++++--")):
 
-            def of_spark(seen: list[str]) -> Any:
+            def spark_writer(seen: list[str]) -> Any:
                 def take(rows: DataFrame, _: int) -> None:
                     seen.extend(row.out for row in rows.collect())
 
-                totals = native.rows.groupBy("k").transformWithState(*how)
+                totals = native.rows.groupBy("k").transformWithState(*arguments)
                 return totals.writeStream.outputMode("update").foreachBatch(take)
 
-            def of_ours(seen: list[str], parallelism: int = 1 + number % 3) -> Any:
+            def our_writer(seen: list[str], parallelism: int = 1 + number % 3) -> Any:
                 by_key = keyed(ours.rows, "k", uid=_UID, parallelism=parallelism)
-                # Not its own writer, which would have batches come for timers, as Spark's does not here.
-                operator = by_key.transformWithState(*how).operator
+                # Its own writer would add batches for timers, and Spark's does not.
+                operator = by_key.transformWithState(*arguments).operator
 
                 def take(rows: DataFrame, _: int) -> None:
                     seen.extend(row.out for row in operator.apply(rows).collect())
 
                 return ours.rows.writeStream.foreachBatch(stateful_query(take, operator))
 
-            expected, watermark = native.run(batch, of_spark)
-            assert ours.run(batch, of_ours) == (expected, watermark)
+            expected, watermark = native.run(batch, spark_writer)
+            assert ours.run(batch, our_writer) == (expected, watermark)
             is_timed = time_mode == "EventTime"
             in_time = [row for row in batch.rows if not is_timed or row["ms"] > late_ms]
             modelled = model.run(in_time, batch.at_ms, watermark)
             assert sorted(map(repr, modelled)) == expected
             late_ms = watermark
-        kept = living(
-            state_on_spark(spark, str(native.checkpoint), has_ttl=ttl_ms is not None), batch.at_ms
+        has_ttl = ttl_ms is not None
+        state = drop_expired(
+            spark_state(spark, str(native.checkpoint), has_ttl=has_ttl), batch.at_ms
         )
-        assert kept
-        assert living(state_of_ours(checkpoints, ttl_ms), batch.at_ms) == kept
+        assert state
+        assert drop_expired(our_state(checkpoints, ttl_ms), batch.at_ms) == state
 
 
-def state_on_spark(spark: SparkSession, checkpoint: str, *, has_ttl: bool) -> State:
-    """All state of Spark's operator, read by its own data source."""
+def spark_state(spark: SparkSession, checkpoint: str, *, has_ttl: bool) -> State:
+    """Read all state of Spark's operator with its data source."""
 
     def rows(**options: str) -> list[Row]:
         return spark.read.format("statestore").options(**options).load(checkpoint).collect()
 
-    def stored(value: Any) -> Stored:
+    def value_of(value: Any) -> Stored:
         return (tuple(value.value), value.ttlExpirationMs) if has_ttl else (tuple(value), None)
 
-    state: State = {("v", row.key.k): [stored(row.value)] for row in rows(stateVarName="v")}
+    state: State = {("v", row.key.k): [value_of(row.value)] for row in rows(stateVarName="v")}
     for row in rows(stateVarName="l", flattenCollectionTypes="false"):
-        state["l", row.key.k] = list(map(stored, row.list_value))
+        state["l", row.key.k] = list(map(value_of, row.list_value))
     for row in rows(stateVarName="m"):
-        state["m", row.key.k, row.user_map_key.k] = [stored(row.user_map_value)]
+        state["m", row.key.k, row.user_map_key.k] = [value_of(row.user_map_value)]
     for row in rows(readRegisteredTimers="true"):
-        state["timer", row.key.k, row.expiration_timestamp_ms] = [NOTHING]
+        state["timer", row.key.k, row.expiration_timestamp_ms] = [NO_VALUE]
     return state
 
 
-def state_of_ours(checkpoints: str, ttl_ms: int | None) -> State:
-    """All state of our operator, read without Spark."""
+def our_state(checkpoints: str, ttl_ms: int | None) -> State:
+    """Read all state of our operator without Spark."""
     (job_id,) = (each.name for each in Path(checkpoints.removeprefix("file://")).iterdir())
     latest = latest_checkpoint(checkpoints, job_id=job_id)
     assert latest is not None
@@ -204,7 +241,7 @@ def state_of_ours(checkpoints: str, ttl_ms: int | None) -> State:
         listed: list[dict[str, Any]] = table.to_pylist()
         return listed
 
-    def stored(row: dict[str, Any]) -> Stored:
+    def value_of(row: dict[str, Any]) -> Stored:
         value = tuple(row["value"].values())
         if ttl_ms is None:
             return value, None
@@ -215,16 +252,16 @@ def state_of_ours(checkpoints: str, ttl_ms: int | None) -> State:
             return [(tuple(each.values()), None) for each in row["value"]]
         return [(tuple(each["element"].values()), each["ts"] + ttl_ms) for each in row["value"]]
 
-    state: State = {("v", row["k"]): [stored(row)] for row in rows("v")}
+    state: State = {("v", row["k"]): [value_of(row)] for row in rows("v")}
     state |= {("l", row["k"]): elements(row) for row in rows("l")}
-    state |= {("m", row["k"], row["key"]["k"]): [stored(row)] for row in rows("m")}
+    state |= {("m", row["k"], row["key"]["k"]): [value_of(row)] for row in rows("m")}
     return state | {
-        ("timer", row["k"], row["time"]): [NOTHING] for row in rows(kind="keyed timers")
+        ("timer", row["k"], row["time"]): [NO_VALUE] for row in rows(kind="keyed timers")
     }
 
 
-def living(state: State, at_ms: int) -> State:
-    """What has not expired; what has may lie about for a while."""
+def drop_expired(state: State, at_ms: int) -> State:
+    """Remove expired values, which may stay stored for a while."""
     left = {
         name: [each for each in stored if each[1] is None or each[1] > at_ms]
         for name, stored in state.items()
