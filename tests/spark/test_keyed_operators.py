@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("state_backend")
 
 
 def sources(job: Job) -> set[str]:
-    """Where the subtasks of the last batch have found their state."""
+    """Return the sources of the state of the last batch's subtasks."""
     subtasks = job.latest().metadata.operators["operator"].subtasks.values()
     return {subtask.statistics.restored_from for subtask in subtasks if subtask.statistics}
 
 
-def test_state_by_key_goes_on_over_a_failure_and_at_another_parallelism(job: Job) -> None:
+def test_keyed_state_survives_a_failure_and_rescaling(job: Job) -> None:
     job.feed(files=2, rows=ROWS)
 
     with pytest.raises(StreamingQueryException, match="as planned"):
@@ -41,7 +41,7 @@ def test_state_by_key_goes_on_over_a_failure_and_at_another_parallelism(job: Job
 
 
 def copies(job: Job) -> list[Path]:
-    """Local copies of segments, looked up behind the library's back."""
+    """Return the local copies of segments, found without the library."""
     directories = job.spark.sparkContext.parallelize([0], 1).map(local_directories).first()
     return [
         file
@@ -51,7 +51,7 @@ def copies(job: Job) -> list[Path]:
     ]
 
 
-def test_a_key_of_several_columns_has_their_types_and_may_be_null(job: Job) -> None:
+def test_key_of_several_columns_may_be_null(job: Job) -> None:
     job.feed(files=2, rows=100)
     rows = job.stream().select(
         F.expr("if(id % 3 = 0, null, concat('n', id % 3))").alias("name"),
@@ -72,7 +72,7 @@ def test_a_key_of_several_columns_has_their_types_and_may_be_null(job: Job) -> N
     ]
 
 
-def test_a_key_by_which_no_state_can_be_kept_is_refused_on_the_driver(spark: SparkSession) -> None:
+def test_unsupported_key_type_is_refused_on_the_driver(spark: SparkSession) -> None:
     operator = Operator(function=Totals(), uid="totals", parallelism=2, key=("key",))
     with session_with(spark, {"spark.sql.timeType.enabled": "true"}):
         rows = spark.range(1).withColumn("key", F.expr("time'10:00:00'"))
