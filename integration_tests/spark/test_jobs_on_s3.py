@@ -74,7 +74,7 @@ class JobOnS3:
     def checkpoints(self) -> str:
         return f"s3://{self.bucket.name}/checkpoints"
 
-    def completed(self) -> list[int]:
+    def checkpoint_ids(self) -> list[int]:
         """Ids of the completed checkpoints, looked up behind the library's back."""
         return sorted(
             int(key.split("/")[2].removeprefix("chk-"))

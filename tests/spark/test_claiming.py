@@ -55,7 +55,7 @@ def claim(
     directory: str, start: str, *, job_id: str = "job", num_retained: int = 1
 ) -> CheckpointCoordinator:
     return coordinator(
-        directory, job_id=job_id, start=start, claim_now_start=True, num_retained=num_retained
+        directory, job_id=job_id, start=start, claims_start=True, num_retained=num_retained
     )
 
 
