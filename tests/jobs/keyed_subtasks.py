@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from contracts.keyed.checkpoints import KeyedCheckpoints, parts_of
 from contracts.progress import behind_batch
 from jobs.keyed import USUAL
 from jobs.quick_disk import QUICK_DISK
@@ -23,7 +24,6 @@ from holdfast.locations import (
     StoredSubtask,
     complete_checkpoint,
 )
-from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
 GROUPS = 8
 

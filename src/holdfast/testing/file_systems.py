@@ -15,8 +15,16 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations.file_systems import ExclusiveFileSystem, FileSystem
-from holdfast.testing.contracts.writing import create_and_commit
 from holdfast.testing.interleaving import Interleaved, at_every_step, code_of
+
+
+def create_and_commit(file_system: FileSystem, uri: str, data: bytes) -> None:
+    stream = file_system.create(uri)
+    try:
+        stream.write(data)
+        stream.commit()
+    finally:
+        stream.abort()
 
 
 class FileSystemContract:

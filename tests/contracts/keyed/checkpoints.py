@@ -1,11 +1,16 @@
-"""Checkpoints of keyed state for suites: a directory in memory whose files can be inspected."""
+"""Checkpoints of keyed state for suites, in a directory in memory whose files can be inspected."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from holdfast.backends.keyed import StateTables
+from holdfast.backends.descriptors import StateTtlConfig
+from holdfast.backends.keyed import KeyedStateBackend, Keys, StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.locations.file_systems import file_system_for
@@ -49,6 +54,12 @@ class KeyedCheckpoints:
         """Write and complete a snapshot; returns its handles."""
         return self.complete(snapshot.run().state)
 
+    def take(
+        self, states: StateTables | KeyedStateBackend, checkpoint_id: int = 1
+    ) -> tuple[SegmentsStateHandle, ...]:
+        """Take and complete a snapshot of tables or states; returns its handles."""
+        return self.run(states.snapshot(checkpoint_id, self.location(checkpoint_id)))
+
     def discard_new(self, state: StoredSubtask) -> None:
         """Delete files of an aborted snapshot that no completed checkpoint refers to."""
         kept = {id(stream) for stream in self._streams.values()}
@@ -58,18 +69,19 @@ class KeyedCheckpoints:
 
     def files(self) -> set[str]:
         """Return the URIs of all files."""
-        return set(self._below(self.directory))
+        uris: set[str] = set()
+        directories = [self.directory]
+        while directories:
+            for entry in self._file_system.list(directories.pop()):
+                if entry.is_directory:
+                    directories.append(entry.uri)
+                else:
+                    uris.add(entry.uri)
+        return uris
 
     def delete(self) -> None:
         """Delete everything."""
         self._file_system.delete_tree(self.directory)
-
-    def _below(self, directory: str) -> Iterable[str]:
-        for entry in self._file_system.list(directory):
-            if entry.is_directory:
-                yield from self._below(entry.uri)
-            else:
-                yield entry.uri
 
 
 def parts_of(
@@ -83,6 +95,69 @@ def parts_of(
 
 GROUPS = 16
 ALL = KeyGroupRange(0, GROUPS - 1)
+USER = pa.schema([("user", pa.string())])
+WINDOW = pa.schema([("window", pa.int64())])
+ROW = pa.schema([("n", pa.int64()), ("total", pa.float64())])
+TTL = StateTtlConfig(timedelta(milliseconds=100))
+
+TablesOf = Callable[[KeyGroupRange, Sequence[SegmentsStateHandle]], StateTables]
+"""Returns new tables of key groups, restored from handles."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A class of values."""
+
+    name: str
+    size: int
+
+
+def values_by_user(keys: Keys, column: Any) -> dict[Any, Any]:
+    """Return a column of values by key, as Python objects."""
+    rows = column.to_pylist() if isinstance(column, pa.Array) else column
+    return dict(zip(keys.columns[0].to_pylist(), rows, strict=True))
+
+
+class UserStates(KeyedStateBackend):
+    """States by user, which can be restarted from their checkpoints.
+
+    Args:
+        tables_of: Makes the tables.
+        checkpoints: The checkpoints of all runs.
+        handles: The checkpoint to restore.
+        now_ms: Processing time.
+        key: Columns of the key.
+    """
+
+    def __init__(
+        self,
+        tables_of: TablesOf,
+        checkpoints: KeyedCheckpoints,
+        handles: Sequence[SegmentsStateHandle] = (),
+        now_ms: int = 1000,
+        key: pa.Schema = USER,
+    ) -> None:
+        super().__init__(tables_of(ALL, handles), key, GROUPS)
+        self._tables_of = tables_of
+        self._checkpoints = checkpoints
+        self.advance_time(now_ms)
+
+    def users(self, *users: str | None) -> Keys:
+        return self.keys([pa.array(users, pa.string())])
+
+    def select(self, user: str | None = "a") -> None:
+        """Start a batch of several keys, and make that of a user current."""
+        keys = self.users(*dict.fromkeys([user, "b", None]))
+        self.begin_batch(keys)
+        self.set_current_key(int(keys.codes[0]))
+
+    def checkpoint(self) -> tuple[SegmentsStateHandle, ...]:
+        return self._checkpoints.take(self)
+
+    def restart(self, now_ms: int = 1000, key: pa.Schema = USER) -> "UserStates":
+        """Return the states of a new run, restored from a checkpoint of these."""
+        handles = self.checkpoint()
+        return UserStates(self._tables_of, self._checkpoints, handles, now_ms, key)
 
 
 class KeyedSuite:
@@ -99,3 +174,14 @@ class KeyedSuite:
         checkpoints = KeyedCheckpoints()
         yield checkpoints
         checkpoints.delete()
+
+
+class StateSuite(KeyedSuite):
+    """A suite of states over any `StateTables`."""
+
+    @pytest.fixture
+    def backend(self, checkpoints: KeyedCheckpoints) -> Iterator[UserStates]:
+        backend = UserStates(self.tables_of, checkpoints)
+        yield backend
+        backend.close()
+        backend.close()

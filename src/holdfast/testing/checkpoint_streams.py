@@ -23,6 +23,7 @@ from holdfast.locations.storages import (
     CheckpointStorage,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
+    CheckpointStreamFactory,
     load_checkpoint,
 )
 from holdfast.testing.interleaving import Interleaved, at_every_step, code_of
@@ -39,6 +40,16 @@ both_streams = pytest.mark.parametrize("kind", ["state", "metadata"])
 def read(handle: StreamStateHandle) -> bytes:
     with handle.open_input_stream() as stream:
         return stream.read()
+
+
+def store(
+    factory: CheckpointStreamFactory, state: bytes, scope: CheckpointedStateScope = EXCLUSIVE
+) -> StreamStateHandle:
+    with factory.create_checkpoint_state_output_stream(scope) as stream:
+        stream.write(state)
+        handle = stream.close_and_get_handle()
+    assert handle is not None
+    return handle
 
 
 def stream_of(location: CheckpointStorageLocation, kind: str) -> Any:

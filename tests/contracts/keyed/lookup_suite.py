@@ -1,4 +1,4 @@
-"""Lookup of states: requested descriptors compared with stored ones."""
+"""Lookup of states: by descriptors, which are compared with stored ones, and by namespaces."""
 
 import math
 from collections.abc import Callable
@@ -7,6 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from contracts.keyed.checkpoints import (
+    ALL,
+    GROUPS,
+    ROW,
+    TTL,
+    USER,
+    WINDOW,
+    StateSuite,
+    UserStates,
+)
+from contracts.keyed.folding_suite import WordCount
 
 from holdfast.backends.descriptors import (
     AggregatingStateDescriptor,
@@ -17,16 +28,6 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing.contracts.keyed.folding_suite import WordCount
-from holdfast.testing.contracts.keyed.keyed_checkpoints import ALL, GROUPS, KeyedCheckpoints
-from holdfast.testing.contracts.keyed.state_suite import (
-    KEY,
-    ROW,
-    TTL,
-    WINDOW,
-    StateSuite,
-)
 
 
 class _OtherWordCount(WordCount):
@@ -37,7 +38,7 @@ class LookupSuite(StateSuite):
     """Requirements of the lookup of states."""
 
     def test_a_state_is_the_same_object_each_time_and_of_the_same_type(
-        self, backend: KeyedStateBackend
+        self, backend: UserStates
     ) -> None:
         state = backend.get_state(ValueStateDescriptor("s", int))
         assert backend.get_state(ValueStateDescriptor("s", pa.int64())) is state
@@ -62,7 +63,7 @@ class LookupSuite(StateSuite):
             backend.get_state(ValueStateDescriptor("_timers/event/timers", int))
 
     def test_two_functions_for_a_state_are_refused_and_the_same_one_is_not(
-        self, backend: KeyedStateBackend
+        self, backend: UserStates
     ) -> None:
         def adding() -> Callable[[int, int], int]:
             return lambda a, b: a + b
@@ -80,10 +81,8 @@ class LookupSuite(StateSuite):
         with pytest.raises(StateMigrationError, match=r"function WordCount, .* and now as"):
             backend.get_aggregating_state(AggregatingStateDescriptor("a", _OtherWordCount()))
 
-    def test_closed_backend_refuses_every_call(
-        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
-    ) -> None:
-        keys = self.keys(backend, "a")
+    def test_closed_backend_refuses_every_call(self, backend: UserStates) -> None:
+        keys = backend.users("a")
         value = backend.get_state(ValueStateDescriptor("v", int))
         entries = backend.get_map_state(MapStateDescriptor("m", str, int))
         timers = backend.event_time_timers()
@@ -102,7 +101,7 @@ class LookupSuite(StateSuite):
             lambda: backend.get_state(ValueStateDescriptor("v", int)),
             lambda: backend.begin_batch(keys),
             lambda: backend.advance_time(1),
-            lambda: backend.snapshot(1, checkpoints.location(1)),
+            backend.checkpoint,
             backend.state_names,
             backend.specs,
             backend.next_timers,
@@ -111,10 +110,8 @@ class LookupSuite(StateSuite):
             with pytest.raises(InvalidRequestError, match="the backend is closed"):
                 call()
 
-    def test_values_are_migrated_or_refused_on_request(
-        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
-    ) -> None:
-        keys = self.keys(backend, "a", "b")
+    def test_values_are_migrated_or_refused_on_request(self, backend: UserStates) -> None:
+        keys = backend.users("a", "b")
         backend.get_state(ValueStateDescriptor("v", pa.int32())).columns.put(keys, [1, None])
         backend.get_state(ValueStateDescriptor("row", ROW)).columns.put(
             keys, [{"n": 1, "total": 2.0}, {"n": 2, "total": None}]
@@ -129,8 +126,7 @@ class LookupSuite(StateSuite):
         backend.get_reducing_state(ReducingStateDescriptor("r", "sum", pa.int32())).columns.add(
             keys, [1, 2]
         )
-        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        other = self.restore_backend(handles)
+        other = backend.restart()
         assert other.state_names() == {"v", "row", "l", "t", "m", "r"}
         refused: list[Callable[[], object]] = [
             lambda: other.get_state(ValueStateDescriptor("v", pa.int16())),
@@ -155,30 +151,21 @@ class LookupSuite(StateSuite):
             other.get_reducing_state(ReducingStateDescriptor("r", "sum", int)).columns,
         ]
         entries = other.get_map_state(MapStateDescriptor("m", str, int)).columns
-        expected = [
-            [1, None],
-            [{"n": 1, "total": 2.0, "more": "x"}, {"n": 2, "total": None, "more": "x"}],
-            None,
-            None,
-            None,
-        ]
+        numbers = [1 + keys.codes.tolist().index(code) for code in range(2)]
+        lists = [[number] for number in numbers]
+        rows = [{"n": 1, "total": 2.0, "more": "x"}, {"n": 2, "total": None, "more": "x"}]
+        expected: list[Any] = [[1, None], rows, lists, lists, numbers]
         for _ in range(2):
-            for state, values in zip(migrated, expected, strict=True):
-                rows = state.get(keys).to_pylist()
-                codes = keys.codes.tolist()
-                lists = [[1], [2]] if isinstance(rows[0], list) else [1, 2]
-                assert rows == (values or [lists[codes.index(index)] for index in range(2)])
+            assert [state.get(keys).to_pylist() for state in migrated] == expected
             assert entries.get(keys, ["x", "x"]).to_pylist() == [1, 2]
-            checkpoints.run(other.snapshot(2, checkpoints.location(2)))
+            other.checkpoint()
 
-    def test_fields_are_renamed_and_dropped_only_on_request(
-        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
-    ) -> None:
+    def test_fields_are_renamed_and_dropped_only_on_request(self, backend: UserStates) -> None:
         """A stored rename need not be repeated, and the name of a dropped field is free."""
-        keys, late = self.keys(backend, "a", "b"), self.keys(backend, "c")
+        keys, late = backend.users("a", "b"), backend.users("c")
         value = {"n": 1, "total": 2.0}
 
-        def states(of: KeyedStateBackend, type: pa.Schema, **options: Any) -> list[Any]:
+        def states(of: UserStates, type: pa.Schema, **options: Any) -> list[Any]:
             sums: Any = dict.fromkeys(type.names, "sum")
             return [
                 of.get_state(ValueStateDescriptor("v", type, **options)).columns,
@@ -203,51 +190,41 @@ class LookupSuite(StateSuite):
                 assert state.get(keys).to_pylist() == expected
             assert of[4].get(keys, ["x"] * len(keys)).to_pylist() == values
 
-        def next_run(of: KeyedStateBackend) -> KeyedStateBackend:
-            return self.restore_backend(checkpoints.run(of.snapshot(1, checkpoints.location(1))))
-
         write(states(backend, ROW), keys, value)
-        backend = next_run(backend)  # two runs of rows, where there are runs
+        backend = backend.restart()  # two runs of rows, where there are runs
         write(states(backend, ROW), late, value)
-        backend = next_run(backend)
+        backend = backend.restart()
         orders = pa.schema([("amount", pa.float64()), ("orders", pa.int64())])
         for type in (orders, pa.schema([("n", pa.int64())])):
-            for get in (KeyedStateBackend.get_state, KeyedStateBackend.get_map_state):
-                descriptor: Any = ValueStateDescriptor("v", type)
-                if get is KeyedStateBackend.get_map_state:
-                    descriptor = MapStateDescriptor("m", str, type)
-                with pytest.raises(StateMigrationError, match=r"'total'\] are gone"):
-                    get(backend, descriptor)
+            with pytest.raises(StateMigrationError, match=r"'total'\] are gone"):
+                backend.get_state(ValueStateDescriptor("v", type))
+            with pytest.raises(StateMigrationError, match=r"'total'\] are gone"):
+                backend.get_map_state(MapStateDescriptor("m", str, type))
         now = states(backend, orders, renamed={"orders": "n", "amount": "total"})
         check(now, keys, {"amount": 2.0, "orders": 1})
-        backend = next_run(backend)
+        backend = backend.restart()
         check(states(backend, orders), late, {"amount": 2.0, "orders": 1})
-        backend = next_run(backend)
+        backend = backend.restart()
         states(backend, pa.schema([("orders", pa.int64())]), dropped=["amount"])
-        backend = next_run(backend)
+        backend = backend.restart()
         check(states(backend, orders), keys, {"amount": None, "orders": 1})
 
-    def test_struct_of_one_field_and_its_field_are_incompatible(
-        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
-    ) -> None:
+    def test_struct_of_one_field_and_its_field_are_incompatible(self, backend: UserStates) -> None:
         number, struct = pa.int64(), pa.struct([("value", pa.int64())])
-        keys = self.keys(backend, "a")
+        keys = backend.users("a")
         backend.get_state(ValueStateDescriptor("n", number)).columns.put(keys, [1])
         backend.get_state(ValueStateDescriptor("s", struct)).columns.put(keys, [{"value": 1}])
-        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        restored = self.restore_backend(handles)
+        restored = backend.restart()
         for name, type in (("n", struct), ("s", number)):
             with pytest.raises(StateMigrationError, match=f"'{name}' is stored with type"):
                 restored.get_state(ValueStateDescriptor(name, type))
         assert restored.get_state(ValueStateDescriptor("n", number)).columns.get(keys)[0].as_py()
 
-    def test_dropped_state_is_empty_when_requested_again(
-        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
-    ) -> None:
+    def test_dropped_state_is_empty_when_requested_again(self, backend: UserStates) -> None:
         state = backend.get_state(ValueStateDescriptor("v", int))
-        keys = self.keys(backend, "a", "b")
+        keys = backend.users("a", "b")
         state.columns.put(keys, [1, 2])
-        self.select_key(backend)
+        backend.select()
         state.update(5)
         backend.drop_state("v")
         backend.drop_state("unknown")
@@ -264,19 +241,15 @@ class LookupSuite(StateSuite):
         texts = backend.get_list_state(ListStateDescriptor("v", str))
         assert texts.get() == []
         texts.add("x")
-        restored = self.restore_backend(
-            checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
-        )
+        restored = backend.restart()
         restored.drop_state("v")
-        self.select_key(restored)
+        restored.select()
         assert restored.get_state(ValueStateDescriptor("v", int)).value() is None
 
-    def test_other_keys_are_refused(
-        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
-    ) -> None:
-        keys = self.keys(backend, "a")
+    def test_other_keys_are_refused(self, backend: UserStates) -> None:
+        keys = backend.users("a")
         backend.get_state(ValueStateDescriptor("v", int)).columns.put(keys, [1])
-        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        handles = backend.checkpoint()
         for key in (pa.schema([("user", pa.large_string())]), pa.schema([("other", pa.string())])):
             with pytest.raises(StateMigrationError, match="keys can't be migrated"):
                 KeyedStateBackend(self.tables_of(ALL, handles), key, GROUPS)
@@ -284,48 +257,137 @@ class LookupSuite(StateSuite):
             with pytest.raises(InvalidRequestError, match="key"):
                 KeyedStateBackend(self.tables_of(ALL), wrong, GROUPS)
 
-    def test_nullability_and_metadata_of_schema_keep_the_key(
-        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
-    ) -> None:
+    def test_nullability_and_metadata_of_schema_keep_the_key(self, backend: UserStates) -> None:
         value = ValueStateDescriptor("v", int)
-        users = self.keys(backend, "a")
+        users = backend.users("a")
         keys = backend.in_namespaces(users, [pa.array([1])])
         backend.get_state(value, WINDOW).columns.put(keys, [5])
         backend.event_time_timers("t", WINDOW).columns.register(keys, [7])
         key, window = (
             pa.schema([schema.field(0).with_nullable(False).with_metadata({"file": "other"})])
-            for schema in (KEY, WINDOW)
+            for schema in (USER, WINDOW)
         )
         for number in range(1, 4):
             assert backend.get_state(value, window).columns.get(keys).to_pylist() == [5]
             assert backend.get_state(value, WINDOW).columns.get(keys).to_pylist() == [5]
             assert backend.event_time_timers("t", window).earliest() == 7
-            handles = checkpoints.run(backend.snapshot(number, checkpoints.location(number)))
-            tables = self.tables_of(ALL, handles)
-            backend = KeyedStateBackend(tables, (KEY, key)[number % 2], GROUPS)
+            backend = backend.restart(key=(USER, key)[number % 2])
 
-    def test_key_is_the_same_for_any_nullability_inside(
-        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
-    ) -> None:
+    def test_key_is_the_same_for_any_nullability_inside(self, backend: UserStates) -> None:
         """Spark infers nullability for each query."""
         value = ValueStateDescriptor("v", int)
         inner = [pa.field("x", pa.int64(), nullable=False), ("n", pa.list_(pa.null()))]
         never = pa.schema([("user", pa.list_(pa.field("item", pa.struct(inner), nullable=False)))])
         may_be = pa.schema([("user", pa.list_(pa.struct([("x", pa.int64()), inner[1]])))])
-        handles: tuple[SegmentsStateHandle, ...] = ()
         for number, schema in enumerate((never, may_be, never, may_be)):
-            backend = KeyedStateBackend(self.tables_of(ALL, handles), schema, GROUPS)
+            backend = backend.restart(key=schema)
             rows = [[], [{"x": 1, "n": [None]}], [{"x": 2, "n": None}]]
             keys = backend.keys([pa.array(rows, schema.field(0).type)[1:]])
             state = backend.get_state(value).columns
             assert state.get(keys).to_pylist() == [number or None] * 2
             state.put(keys, [number + 1] * 2)
-            handles = checkpoints.run(backend.snapshot(number, checkpoints.location(number)))
 
-    def test_handles_with_overlapping_key_groups_are_refused(
-        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
-    ) -> None:
-        backend.get_state(ValueStateDescriptor("v", int)).columns.put(self.keys(backend, "a"), [1])
-        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+    def test_handles_with_overlapping_key_groups_are_refused(self, backend: UserStates) -> None:
+        backend.get_state(ValueStateDescriptor("v", int)).columns.put(backend.users("a"), [1])
+        handles = backend.checkpoint()
         with pytest.raises(InvalidRequestError, match="two handles have rows of key group 0"):
             self.tables_of(ALL, [*handles, *handles])
+
+
+class NamespaceSuite(StateSuite):
+    """Requirements of namespaces."""
+
+    def test_namespaces_have_separate_state(self, backend: UserStates) -> None:
+        value = backend.get_state(ValueStateDescriptor("v", int), WINDOW)
+        entries = backend.get_map_state(MapStateDescriptor("m", str, int), WINDOW)
+        plain = backend.get_state(ValueStateDescriptor("p", int))
+        backend.select()
+        with pytest.raises(InvalidRequestError, match="set_current_namespace"):
+            value.value()
+        for window in (1, 2, None):
+            backend.set_current_namespace(window)
+            value.update(window or 0)
+            entries.put("x", window or 0)
+            plain.update(window)
+        backend.set_current_namespace(1)
+        assert (value.value(), entries.items(), plain.value()) == (1, {"x": 1}, None)
+        backend.select()
+        backend.set_current_namespace(2)
+        assert (value.value(), entries.items()) == (2, {"x": 2})
+        entries.clear()
+        value.clear()
+        keys = backend.users("a", "a", "b", "a")
+        windows = backend.in_namespaces(keys, [pa.array([1, 2, 1, None])])
+        named = dict(zip(windows.codes.tolist(), ["a1", "a2", "b1", "a0"], strict=True))
+        values = value.columns.get(windows).to_pylist()
+        assert {named[index]: number for index, number in enumerate(values)} == {
+            "a1": 1,
+            "a2": None,
+            "b1": None,
+            "a0": 0,
+        }
+        assert sorted(entries.columns.items(windows).values.to_pylist()) == [0, 1]
+        with pytest.raises(InvalidRequestError, match="in_namespaces"):
+            value.columns.get(keys)
+        with pytest.raises(InvalidRequestError, match="namespaces"):
+            plain.columns.get(windows)
+        backend.select()
+        for wrong in (("x",), (1, 2)):
+            backend.set_current_namespace(*wrong)
+            with pytest.raises(InvalidRequestError, match="'v'"):
+                value.value()
+
+    def test_nan_is_one_namespace_and_list_namespace_needs_arrays(
+        self, backend: UserStates
+    ) -> None:
+        floats, lists = (pa.schema([("n", type)]) for type in (pa.float64(), pa.list_(pa.int64())))
+        total = backend.get_reducing_state(ReducingStateDescriptor("total", "sum", int), floats)
+        backend.select()
+        for _ in range(3):
+            backend.set_current_namespace(float("nan"))
+            total.add(1)
+        assert total.get() == 3
+        state = backend.get_reducing_state(ReducingStateDescriptor("by list", "sum", int), lists)
+        backend.select()
+        backend.set_current_namespace([1, 2])
+        with pytest.raises(InvalidRequestError, match=r"'by list'.*in_namespaces"):
+            state.get()
+        keys = backend.in_namespaces(backend.users("a"), [pa.array([[1, 2]])])
+        state.columns.add(keys, [5])
+        assert state.columns.get(keys).to_pylist() == [5]
+
+    def test_namespaces_are_merged_into_another(self, backend: UserStates) -> None:
+        lists = backend.get_list_state(ListStateDescriptor("l", int), WINDOW)
+        sums = backend.get_reducing_state(ReducingStateDescriptor("s", "sum", int), WINDOW)
+        means = backend.get_aggregating_state(AggregatingStateDescriptor("a", "avg"), WINDOW)
+        backend.select()
+        for window in (1, 2, 3):
+            backend.set_current_namespace(window)
+            lists.add(window)
+            sums.add(window)
+            means.add(window)
+        backend.select()
+        for state in (lists, sums, means):
+            state.merge_namespaces((1,), [(2,), (3,), (4,)])
+            state.merge_namespaces((7,), [(8,)])
+        expected: dict[int, tuple[Any, ...]] = {
+            1: ([1, 2, 3], 6, 2.0),
+            2: ([], None, None),
+            7: ([], None, None),
+        }
+        for _ in range(2):
+            for window, values in expected.items():
+                backend.set_current_namespace(window)
+                assert (lists.get(), sums.get(), means.get()) == values
+            backend.select()
+
+    def test_a_state_without_namespaces_has_none_to_merge(self, backend: UserStates) -> None:
+        elements = backend.get_list_state(ListStateDescriptor("l", int))
+        total = backend.get_reducing_state(ReducingStateDescriptor("r", "sum", int))
+        mean = backend.get_aggregating_state(AggregatingStateDescriptor("a", "avg"))
+        backend.select()
+        elements.add(1)
+        for merge in (elements.merge_namespaces, total.merge_namespaces, mean.merge_namespaces):
+            with pytest.raises(InvalidRequestError, match="has no namespaces"):
+                merge((1,), [(2,)])
+        assert elements.get() == [1]

@@ -1,13 +1,44 @@
 """Additional requirements of file systems with exclusive creation."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 
 from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError
 from holdfast.locations.file_systems import ExclusiveFileSystem
-from holdfast.testing.contracts.file_systems import FileSystemContract
-from holdfast.testing.contracts.writing import Write, both_writes, race
+from holdfast.testing.file_systems import FileSystemContract, create_and_commit
+
+Write = Callable[[ExclusiveFileSystem, str, bytes], None]
+"""Stores bytes under a URI."""
+
+RACERS = 8
+
+
+def publish(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
+    file_system.publish(uri, data)
+
+
+both_writes = pytest.mark.parametrize("write", [create_and_commit, publish])
+"""Runs a test with each of the two as its argument `write`."""
+
+
+def race(attempt: Callable[[int], object]) -> list[bool]:
+    """Run an attempt in all racers at once; returns for each whether it won, that is, met no conflict."""
+    start = threading.Barrier(RACERS)
+
+    def wins(racer: int) -> bool:
+        start.wait()
+        try:
+            attempt(racer)
+        except CheckpointConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        return list(pool.map(wins, range(RACERS)))
 
 
 class ExclusiveFileSystemContract(FileSystemContract):

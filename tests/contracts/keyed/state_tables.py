@@ -8,22 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-
-from holdfast.backends.keyed import (
-    Keys,
-    StateTables,
-    TableSpec,
-)
-from holdfast.backends.keys import KeyGroupRange
-from holdfast.errors import StateMigrationError
-from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing.contracts.keyed.keyed_checkpoints import (
+from contracts.keyed.checkpoints import (
     ALL,
     GROUPS,
     KeyedCheckpoints,
     parts_of,
 )
-from holdfast.testing.contracts.keyed.table_rows import (
+from contracts.keyed.table_rows import (
     DELETE,
     KEY,
     NUMBER,
@@ -37,6 +28,15 @@ from holdfast.testing.contracts.keyed.table_rows import (
     values_of,
     write,
 )
+
+from holdfast.backends.keyed import (
+    Keys,
+    StateTables,
+    TableSpec,
+)
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.errors import StateMigrationError
+from holdfast.locations.handles import SegmentsStateHandle
 
 
 class StateTablesContract(TableRowsSuite):
@@ -87,7 +87,7 @@ class StateTablesContract(TableRowsSuite):
         tables.notify_checkpoint_aborted(2)
         checkpoints.discard_new(written)
         assert checkpoints.files() == set()
-        handles = checkpoints.run(tables.snapshot(3, checkpoints.location(3)))
+        handles = checkpoints.take(tables, 3)
         restored = self.tables_of(ALL, handles).table(NUMBER)
         assert values_of(restored, keys_of(["a", "b"])) == {"a": 1, "b": 2}
 
@@ -101,9 +101,9 @@ class StateTablesContract(TableRowsSuite):
         assert len(set(keys.sort_keys.tolist())) == 1
         table = tables.table(spec)
         write(table, keys, [1, 2, 3])
-        checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        checkpoints.take(tables)
         write(table, keys, [4, 5, 6], np.array([DELETE, PUT, DELETE], np.uint8))
-        handles = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
+        handles = checkpoints.take(tables, 2)
         for each in (table, self.tables_of(ALL, handles).table(spec)):
             present, (values,) = each.get(keys.identities)
             assert present.tolist() == [False, True, False]
@@ -117,7 +117,7 @@ class StateTablesContract(TableRowsSuite):
         spec = replace(NUMBER, key=pa.schema([("k", type)]))
         keys = Keys.of([pa.array(VALUES[type], type)], GROUPS)
         write(tables.table(spec), keys, [*range(len(keys))])
-        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        handles = checkpoints.take(tables)
         for each in (tables.table(spec), self.tables_of(ALL, handles).table(spec)):
             for number, value in enumerate(keys.columns[0].to_pylist()):
                 present, (values,) = each.get(Keys.of([pa.array([value], type)], GROUPS).identities)
@@ -132,7 +132,7 @@ class StateTablesContract(TableRowsSuite):
         for number in range(1, 12):
             expected |= {f"key {n}": n * number for n in range(0, 40, number)}
             put(table, expected)
-            handles = checkpoints.run(tables.snapshot(number, checkpoints.location(number)))
+            handles = checkpoints.take(tables, number)
             if number % 3:
                 tables.notify_checkpoint_complete(number)
         tables.notify_checkpoint_complete(4)
@@ -143,15 +143,15 @@ class StateTablesContract(TableRowsSuite):
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         assert tables.specs() == {}
-        assert checkpoints.run(tables.snapshot(1, checkpoints.location(1))) == ()
+        assert checkpoints.take(tables) == ()
         put(tables.table(NUMBER), {"a": 1})
         tables.table(replace(NUMBER, name="empty"))
-        handles = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
+        handles = checkpoints.take(tables, 2)
         for number in (3, 4):
             restored = self.tables_of(ALL, handles)
             assert restored.specs().keys() == {"n", "empty"}
             assert restored.specs()["n"] == NUMBER
-            handles = checkpoints.run(restored.snapshot(number, checkpoints.location(number)))
+            handles = checkpoints.take(restored, number)
         assert values_of(self.tables_of(ALL, handles).table(NUMBER), keys_of(["a"])) == {"a": 1}
 
     def test_dropped_table_is_not_in_later_snapshots(
@@ -168,7 +168,7 @@ class StateTablesContract(TableRowsSuite):
         texts = replace(NUMBER, kind="list", values=pa.schema([("value", pa.string())]))
         keys = keys_of(["a"])
         assert values_of(tables.table(texts), keys) == {}
-        after = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
+        after = checkpoints.take(tables, 2)
         tables.notify_checkpoint_complete(2)
         assert values_of(self.tables_of(ALL, handles).table(NUMBER), keys) == {"a": 1}
         restored = self.tables_of(ALL, after)
@@ -210,7 +210,7 @@ class StateTablesContract(TableRowsSuite):
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         put(tables.table(NUMBER), {"a": 1, "b": None})
-        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        handles = checkpoints.take(tables)
         texts = replace(NUMBER, values=pa.schema([("value", pa.string())]))
 
         def migration(_stored: TableSpec, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
@@ -224,7 +224,7 @@ class StateTablesContract(TableRowsSuite):
         assert values_of(table, keys) == {"a": "1", "b": None}
         put(table, {"c": "x"})
         assert values_of(table, keys) == {"a": "1", "b": None, "c": "x"}
-        handles = checkpoints.run(restored.snapshot(2, checkpoints.location(2)))
+        handles = checkpoints.take(restored, 2)
         again = self.tables_of(ALL, handles).table(texts, migration)
         assert values_of(again, keys) == {"a": "1", "b": None, "c": "x"}
 
@@ -243,7 +243,7 @@ class StateTablesContract(TableRowsSuite):
         self, tables: StateTables, checkpoints: KeyedCheckpoints, change: dict[str, Any]
     ) -> None:
         put(tables.table(NUMBER), {"a": 1})
-        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        handles = checkpoints.take(tables)
         restored = self.tables_of(ALL, handles)
         with pytest.raises(StateMigrationError, match="'n'"):
             restored.table(replace(NUMBER, **change), lambda _, values: tuple(values))
@@ -253,11 +253,11 @@ class StateTablesContract(TableRowsSuite):
     ) -> None:
         key = pa.schema([KEY.field(0).with_nullable(False).with_metadata({"file": "other"})])
         put(tables.table(replace(NUMBER, key=key)), {"a": 1})
-        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        handles = checkpoints.take(tables)
         restored = self.tables_of(ALL, handles)
         table = restored.table(NUMBER)
         put(table, {None: 2})
-        handles = checkpoints.run(restored.snapshot(2, checkpoints.location(2)))
+        handles = checkpoints.take(restored, 2)
         for each in (table, self.tables_of(ALL, handles).table(NUMBER)):
             assert values_of(each, keys_of(["a", None])) == {"a": 1, None: 2}
 
@@ -265,7 +265,7 @@ class StateTablesContract(TableRowsSuite):
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:
         put(tables.table(replace(NUMBER, ttl_ms=100)), {"a": 1})
-        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        handles = checkpoints.take(tables)
         longer = self.tables_of(ALL, handles)
         longer.advance_time(1150)
         table = longer.table(replace(NUMBER, ttl_ms=200))

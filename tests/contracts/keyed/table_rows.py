@@ -10,6 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from contracts.keyed.checkpoints import (
+    ALL,
+    GROUPS,
+    KeyedCheckpoints,
+    KeyedSuite,
+)
 
 from holdfast.backends.keyed import (
     Identities,
@@ -23,12 +29,6 @@ from holdfast.backends.keyed import (
 )
 from holdfast.backends.keys import check_key_type
 from holdfast.errors import InvalidRequestError
-from holdfast.testing.contracts.keyed.keyed_checkpoints import (
-    ALL,
-    GROUPS,
-    KeyedCheckpoints,
-    KeyedSuite,
-)
 
 KEY = pa.schema([("k", pa.string())])
 NUMBER = TableSpec("n", "value", KEY, pa.schema([("value", pa.int64())]))
@@ -173,7 +173,7 @@ class TableRowsSuite(KeyedSuite):
         keys = keys_of(["a", "b", "c", "d"])
         given = pa.array(VALUES[type], type)
         table.write(keys.take([0, 1, 2]).identities, (given,))
-        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        handles = checkpoints.take(tables)
         for each in (table, self.tables_of(ALL, handles).table(spec)):
             present, (column,) = each.get(keys.identities)
             assert present.tolist() == [True, True, True, False]
@@ -216,9 +216,9 @@ class TableRowsSuite(KeyedSuite):
         for number, operand in enumerate(operands):
             write(table, keys, [operand], APPEND)
             if number == 1:
-                checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+                checkpoints.take(tables)
         assert values_of(table, keys) == {"a": result}
-        handles = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
+        handles = checkpoints.take(tables, 2)
         restored = self.tables_of(ALL, handles).table(spec)
         assert values_of(restored, keys) == {"a": result}
         write(table, keys, [operands[0]], DELETE)
@@ -313,7 +313,7 @@ class TableRowsSuite(KeyedSuite):
         tables.advance_time(1050)
         put(table, {"b": 3})
         keys = keys_of(["a", "b"])
-        handles = checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        handles = checkpoints.take(tables)
         other = self.tables_of(ALL, handles)
         other.advance_time(1050)
         for each in (tables, other):
@@ -366,10 +366,10 @@ class TableRowsSuite(KeyedSuite):
         register(times[:1])
         assert table.earliest_time() == 5
         assert set(rows_of(list(table.scan()))) == {5, 1001, 90_000}
-        checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
+        checkpoints.take(tables)
         table.delete_up_to(5)
         assert table.earliest_time() == 1001
-        handles = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
+        handles = checkpoints.take(tables, 2)
         register(times[:1])
         assert set(rows_of(list(table.scan()))) == {5, 1001, 90_000}
         restored = self.tables_of(ALL, handles).table(spec)

@@ -7,6 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from contracts.keyed.checkpoints import (
+    ROW,
+    TTL,
+    Place,
+    StateSuite,
+    UserStates,
+    values_by_user,
+)
 from datasketches import hll_sketch, tgt_hll_type
 
 from holdfast.backends.descriptors import (
@@ -14,15 +22,7 @@ from holdfast.backends.descriptors import (
     AggregatingStateDescriptor,
     ReducingStateDescriptor,
 )
-from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.errors import InvalidRequestError
-from holdfast.testing.contracts.keyed.state_suite import (
-    ROW,
-    TTL,
-    Place,
-    StateSuite,
-    values_by_user,
-)
 
 
 def sketch_of(values: Iterable[int]) -> bytes:
@@ -58,8 +58,8 @@ class WordCount(AggregateFunction):
 class FoldingSuite(StateSuite):
     """Requirements of reducing and aggregating states."""
 
-    def test_columns_are_folded_by_known_functions(self, backend: KeyedStateBackend) -> None:
-        keys = self.keys(backend, "a", "b", "a", "a")
+    def test_columns_are_folded_by_known_functions(self, backend: UserStates) -> None:
+        keys = backend.users("a", "b", "a", "a")
         functions: dict[Any, tuple[Any, Any, Any]] = {
             "sum": (int, [1, 2, 3, 4], {"a": 16, "b": 4}),
             "count": (int, [9, 9, 9, 9], {"a": 6, "b": 2}),
@@ -96,15 +96,15 @@ class FoldingSuite(StateSuite):
                 state.columns.clear(keys)
                 assert state.columns.get(keys).null_count == 2
 
-    def test_sketches_of_distinct_values_become_one(self, backend: KeyedStateBackend) -> None:
-        keys = self.keys(backend, "a", "b", "a", "a")
+    def test_sketches_of_distinct_values_become_one(self, backend: UserStates) -> None:
+        keys = backend.users("a", "b", "a", "a")
         values = [sketch_of(range(2000)), sketch_of([1]), sketch_of([5]), sketch_of(range(9000))]
         for ttl in (None, TTL):
             descriptor = ReducingStateDescriptor(f"{ttl}", "hll_union", pa.binary(), ttl=ttl)
             state = backend.get_reducing_state(descriptor)
             state.columns.add(keys, values)
             state.columns.add(keys, values)
-            self.select_key(backend)
+            backend.select()
             state.add(sketch_of(range(9000, 12_000)))
             backend.end_batch()
             estimates = {
@@ -116,22 +116,20 @@ class FoldingSuite(StateSuite):
                 "b": pytest.approx(1, rel=0.01),
             }
 
-    def test_bytes_of_invalid_sketch_are_refused(self, backend: KeyedStateBackend) -> None:
+    def test_bytes_of_invalid_sketch_are_refused(self, backend: UserStates) -> None:
         descriptor = ReducingStateDescriptor("s", "hll_union", pa.binary())
         state = backend.get_reducing_state(descriptor)
         with pytest.raises(InvalidRequestError, match=r"'s'.*not an HLL sketch"):
-            state.columns.add(self.keys(backend, "a", "a"), [b"x", sketch_of([1])])
+            state.columns.add(backend.users("a", "a"), [b"x", sketch_of([1])])
 
-    def test_fields_of_a_struct_are_folded_each_by_its_function(
-        self, backend: KeyedStateBackend
-    ) -> None:
+    def test_fields_of_a_struct_are_folded_each_by_its_function(self, backend: UserStates) -> None:
         descriptor = ReducingStateDescriptor("r", {"n": "count", "total": "sum"}, ROW)
         state = backend.get_reducing_state(descriptor)
-        keys = self.keys(backend, "a", "b", "a")
+        keys = backend.users("a", "b", "a")
         state.columns.add(keys, {"total": pa.array([1.0, 2.0, 3.0])})
         batch = pa.record_batch({"n": [7, 7, 7], "total": [1.0, 2.0, 3.0]}, ROW)
         state.columns.add(keys, batch)
-        self.select_key(backend)
+        backend.select()
         state.add({"n": 0, "total": 0.5})
         assert state.get() == {"n": 5, "total": 8.5}
         assert values_by_user(keys, state.columns.get(keys)) == {
@@ -145,21 +143,19 @@ class FoldingSuite(StateSuite):
     @pytest.mark.parametrize("known", ["count", "sum"])
     @pytest.mark.parametrize("wrong", [5, {"n": 1, "other": 2}, Place("x", 1)], ids=repr)
     def test_added_value_without_struct_fields_is_refused(
-        self, backend: KeyedStateBackend, known: Any, wrong: Any
+        self, backend: UserStates, known: Any, wrong: Any
     ) -> None:
         type = pa.schema([("n", pa.int64()), ("m", pa.int64())])
         descriptor = ReducingStateDescriptor("r", {"n": "max", "m": known}, type)
         state = backend.get_reducing_state(descriptor)
-        self.select_key(backend)
+        backend.select()
         for _ in range(2):
             with pytest.raises(InvalidRequestError, match=r"'r' adds fields \['n', 'm'\]"):
                 state.add(wrong)
             state.add({"n": 7, "m": 1})
         assert state.get() == {"n": 7, "m": 2}
 
-    def test_structs_in_a_struct_are_compared_field_by_field(
-        self, backend: KeyedStateBackend
-    ) -> None:
+    def test_structs_in_a_struct_are_compared_field_by_field(self, backend: UserStates) -> None:
         pair = pa.struct([("by", pa.float64()), ("value", pa.string())])
         row = pa.schema([("first", pair), ("last", pair)])
         functions: dict[str, Any] = {"first": "min", "last": "max"}
@@ -172,7 +168,7 @@ class FoldingSuite(StateSuite):
             {"by": float("nan"), "value": "a"},
             {"by": float("nan"), "value": "c"},
         ]
-        keys = self.keys(backend, *"abababa")
+        keys = backend.users(*"abababa")
         expected = [
             ("a", {"first": ascending[2], "last": ascending[6]}),
             ("b", {"first": ascending[1], "last": ascending[5]}),
@@ -196,59 +192,57 @@ class FoldingSuite(StateSuite):
 
     @pytest.mark.parametrize("function", ["sum", lambda a, b: a + b], ids=["known", "python"])
     def test_reducing_state_starts_over_after_clear(
-        self, backend: KeyedStateBackend, function: Any
+        self, backend: UserStates, function: Any
     ) -> None:
         state = backend.get_reducing_state(ReducingStateDescriptor("r", function, int))
-        self.select_key(backend)
+        backend.select()
         assert state.get() is None
         state.add(1)
         state.add(2)
-        self.select_key(backend)
+        backend.select()
         state.add(3)
         assert state.get() == 6
         state.add(None)
         assert state.get() is None
         state.add(4)
-        self.select_key(backend)
+        backend.select()
         assert state.get() == 4
         state.clear()
-        self.select_key(backend)
+        backend.select()
         assert state.get() is None
-        keys = self.keys(backend, "a", "b", "a")
+        keys = backend.users("a", "b", "a")
         state.columns.add(keys, [1, 2, 3])
         assert values_by_user(keys, state.columns.get(keys)) == {"a": 4, "b": 2}
         with pytest.raises(InvalidRequestError, match=r"'r'.*None"):
             state.columns.add(keys, [1, None, 3])
 
-    def test_means_and_functions_of_users_aggregate(self, backend: KeyedStateBackend) -> None:
+    def test_means_and_functions_of_users_aggregate(self, backend: UserStates) -> None:
         mean = backend.get_aggregating_state(AggregatingStateDescriptor("mean", "avg"))
         words = backend.get_aggregating_state(AggregatingStateDescriptor("words", WordCount()))
-        keys = self.keys(backend, "a", "b", "a")
+        keys = backend.users("a", "b", "a")
         assert values_by_user(keys, mean.columns.get(keys)) == {"a": None, "b": None}
         assert words.columns.get(keys) == [None, None]
         mean.columns.add(keys, [1, 2, 3])
         words.columns.add(keys, pa.array(["x y", "z", "x"]))
-        self.select_key(backend)
+        backend.select()
         mean.add(8)
         words.add("x w")
         assert mean.get() == 4.0
         assert words.get() == {"x": 3, "y": 1, "w": 1}
         assert values_by_user(keys, mean.columns.get(keys)) == {"a": 4.0, "b": 2.0}
         assert values_by_user(keys, words.columns.get(keys))["b"] == {"z": 1}
-        self.select_key(backend)
+        backend.select()
         mean.add(None)
         words.clear()
         assert mean.get() is words.get() is None
-        self.select_key(backend)
+        backend.select()
         assert mean.get() is words.get() is None
 
-    def test_sums_of_the_current_key_have_the_digits_of_the_type(
-        self, backend: KeyedStateBackend
-    ) -> None:
+    def test_sums_of_the_current_key_have_the_digits_of_the_type(self, backend: UserStates) -> None:
         kind = pa.decimal128(38, 18)
         state = backend.get_reducing_state(ReducingStateDescriptor("s", "sum", kind))
         floats = backend.get_reducing_state(ReducingStateDescriptor("f", "sum", pa.float32()))
-        self.select_key(backend)
+        backend.select()
         for text in ("12345678901.123456789012345678", *["0.000000000000000001"] * 3):
             state.add(Decimal(text))
         assert state.get() == Decimal("12345678901.123456789012345681")

@@ -9,7 +9,11 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations.coordination import complete_checkpoint, load_latest_checkpoint
+from holdfast.locations.coordination import (
+    CompletedCheckpoint,
+    complete_checkpoint,
+    load_latest_checkpoint,
+)
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.storages import (
@@ -21,15 +25,20 @@ from holdfast.locations.storages import (
     load_checkpoint,
     resolve_pointer,
 )
-from holdfast.testing.contracts.checkpoint_streams import (
-    EXCLUSIVE,
+from holdfast.testing.checkpoint_streams import (
     CheckpointStreamSuite,
-    finish,
     read,
+    store,
     stream_of,
 )
-from holdfast.testing.contracts.writing import race
+from holdfast.testing.exclusive_file_systems import race
 from holdfast.testing.values import metadata_of
+
+
+def latest_checkpoint(access: CheckpointStorageAccess) -> CompletedCheckpoint:
+    latest = load_latest_checkpoint(access)
+    assert latest is not None
+    return latest
 
 
 class CheckpointStorageContract(CheckpointStreamSuite):
@@ -47,17 +56,12 @@ class CheckpointStorageContract(CheckpointStreamSuite):
         access.initialize_base_locations_for_checkpoint()
         location = access.initialize_location_for_checkpoint(7)
         factory = access.resolve_checkpoint_storage_location(7, location.location_reference)
-        with factory.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
-            stream.write(bytes(100_000))
-            handle = stream.close_and_get_handle()
-        assert handle is not None
-        metadata = metadata_of(handle, checkpoint_id=7)
+        metadata = metadata_of(store(factory, bytes(100_000)), checkpoint_id=7)
         assert access.completed_checkpoints() == {}
         assert load_latest_checkpoint(access) is None
         done = complete_checkpoint(location, metadata)
         assert list(access.completed_checkpoints()) == [7]
-        latest = load_latest_checkpoint(access)
-        assert latest is not None
+        latest = latest_checkpoint(access)
         assert latest.metadata == done.metadata == metadata
         assert (
             latest.metadata_bytes == done.metadata_bytes == len(read(done.location.metadata_handle))
@@ -74,9 +78,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
             location = access.initialize_location_for_checkpoint(checkpoint_id)
             complete_checkpoint(location, metadata_of(checkpoint_id=checkpoint_id))
         assert list(access.completed_checkpoints()) == [0, 9, 10, 100]
-        latest = load_latest_checkpoint(access)
-        assert latest is not None
-        assert latest.metadata.checkpoint_id == 100
+        assert latest_checkpoint(access).metadata.checkpoint_id == 100
 
     def test_second_completion_of_checkpoint_is_a_conflict(
         self, access: CheckpointStorageAccess
@@ -86,9 +88,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
         with pytest.raises(CheckpointConflictError):
             complete_checkpoint(second, metadata_of(commit_token="second"))
         second.dispose_on_failure()
-        latest = load_latest_checkpoint(access)
-        assert latest is not None
-        assert latest.metadata.commit_token == "first"
+        assert latest_checkpoint(access).metadata.commit_token == "first"
 
     def test_one_of_eight_racing_drivers_completes(self, access: CheckpointStorageAccess) -> None:
         def attempt(racer: int) -> None:
@@ -101,9 +101,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
 
         won = race(attempt)
         assert won.count(True) == 1
-        latest = load_latest_checkpoint(access)
-        assert latest is not None
-        assert latest.metadata.commit_token == str(won.index(True))
+        assert latest_checkpoint(access).metadata.commit_token == str(won.index(True))
 
     @pytest.mark.parametrize("scope", CheckpointedStateScope)
     def test_failed_attempt_keeps_files_of_other_attempts(
@@ -116,10 +114,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
         handles = []
         for location in (failed, other):
             factory = access.resolve_checkpoint_storage_location(1, location.location_reference)
-            with factory.create_checkpoint_state_output_stream(scope) as stream:
-                stream.write(bytes(100_000))
-                handles.append(stream.close_and_get_handle())
-        assert handles[1] is not None
+            handles.append(store(factory, bytes(100_000), scope))
         done = complete_checkpoint(other, metadata_of(handles[1]))
         before = self.files(storage)
         failed.dispose_on_failure()
@@ -146,9 +141,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
             location = access.initialize_location_for_checkpoint(1)
             complete_checkpoint(location, metadata_of(commit_token=job, job_id=job))
         for job, access in accesses.items():
-            latest = load_latest_checkpoint(access)
-            assert latest is not None
-            assert latest.metadata.commit_token == job
+            assert latest_checkpoint(access).metadata.commit_token == job
         accesses["a"].completed_checkpoints()[1].dispose_storage_location()
         assert accesses["a"].completed_checkpoints() == {}
         assert list(accesses["b"].completed_checkpoints()) == [1]
@@ -179,11 +172,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
         factory = access.resolve_checkpoint_storage_location(
             1, CheckpointStorageLocationReference()
         )
-        stream = factory.create_checkpoint_state_output_stream(EXCLUSIVE)
-        stream.write(b"1")
-        handle = stream.close_and_get_handle()
-        assert handle is not None
-        assert read(handle) == b"1"
+        assert read(store(factory, b"1")) == b"1"
 
     def test_pointer_resolves_once_the_checkpoint_is_completed(
         self, location: CheckpointStorageLocation
@@ -199,9 +188,8 @@ class CheckpointStorageContract(CheckpointStreamSuite):
     ) -> None:
         location = access.initialize_location_for_checkpoint(1)
         factory = access.resolve_checkpoint_storage_location(1, location.location_reference)
-        stream = factory.create_checkpoint_state_output_stream(EXCLUSIVE)
-        stream.write(bytes(100_000))
-        for value in (storage, location.location_reference, factory, finish(stream)):
+        handle = store(factory, bytes(100_000))
+        for value in (storage, location.location_reference, factory, handle):
             assert pickle.loads(pickle.dumps(value)) == value
 
     def test_a_completed_location_pickles(self, location: CheckpointStorageLocation) -> None:
@@ -258,13 +246,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
     ) -> None:
         location = access.initialize_location_for_savepoint(3, target)
         factory = access.resolve_checkpoint_storage_location(3, location.location_reference)
-        handles = []
-        for scope in CheckpointedStateScope:
-            with factory.create_checkpoint_state_output_stream(scope) as stream:
-                stream.write(bytes(size))
-                handle = stream.close_and_get_handle()
-            assert handle is not None
-            handles.append(handle)
+        handles = [store(factory, bytes(size), scope) for scope in CheckpointedStateScope]
         done = complete_checkpoint(location, metadata_of(*handles, checkpoint_id=3))
         assert done.location.external_pointer.startswith(f"{target}/savepoint-")
         for handle in handles:
@@ -290,9 +272,7 @@ class CheckpointStorageContract(CheckpointStreamSuite):
         self, access: CheckpointStorageAccess, target: str
     ) -> None:
         location = access.initialize_location_for_savepoint(1, target)
-        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
-            stream.write(bytes(100_000))
-            stream.close_and_get_handle()
+        store(location, bytes(100_000))
         location.dispose_on_failure()
         assert list(file_system_for(target).list(target)) == []
 
