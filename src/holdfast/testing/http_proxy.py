@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import InvalidRequestError
-from holdfast.testing.request_faults import Answer, Effect, HttpFaults, HttpRequest, Plan
+from holdfast.testing.request_faults import Answer, HttpFaults, HttpRequest, Plan, apply_effects
 
 _THREADS = "http faults"
 
@@ -125,11 +125,14 @@ class _Connection(BaseHTTPRequestHandler):
         )
         self._body = self._read_body()
         plans = self.server.faults.begin(self._request)
-        if self._ends(plan.before for plan in plans):
+        if answer := apply_effects(plan.before for plan in plans):
+            self._answer(answer)
             return
         with self._perform() as response:
             self._request.performed = True
-            if not self._ends(plan.after for plan in plans):
+            if answer := apply_effects(plan.after for plan in plans):
+                self._answer(answer)
+            else:
                 self._pass_on(response, plans)
 
     def handle_expect_100(self) -> bool:
@@ -138,15 +141,6 @@ class _Connection(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing, because `requests` has everything."""
-
-    def _ends(self, effects: Iterable[Effect | None]) -> bool:
-        """Apply faults in their order, until one ends the request."""
-        for effect in effects:
-            answer = effect() if effect else None
-            if answer is not None:
-                self._answer(answer)
-                return True
-        return False
 
     def _answer(self, answer: Answer) -> None:
         if answer.status is None:

@@ -1,7 +1,7 @@
 """Planned faults of HTTP requests, and matchers of requests by S3 operation."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -63,6 +63,11 @@ class Answer:
 
 Effect = Callable[[], Answer | None]
 """Applies a fault; returns an answer if the request ends with it."""
+
+
+def apply_effects(effects: Iterable[Effect | None]) -> Answer | None:
+    """Apply faults in their order until one ends the request; returns its answer."""
+    return next((answer for effect in effects if effect and (answer := effect())), None)
 
 
 def any_request(_: HttpRequest, /) -> bool:

@@ -1,4 +1,4 @@
-"""Runs of pytest that are ended from outside while servers of theirs run."""
+"""Runs of pytest that are interrupted while their servers run."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from contracts.patience import HANGS_S, wait_until
 _TESTS = Path(__file__).parents[1]
 
 _MARK = "HOLDFAST_TEST_RUN"
-"""A variable that all processes of a run have."""
+"""A variable in the environment of all processes of a run."""
 
 _TEST = """
 import os
@@ -37,7 +37,7 @@ def test_servers(request):
     time.sleep({seconds})
 """
 
-# What a shell runs in the background ignores interrupts, and so would all that it starts.
+# Background processes of a shell ignore interrupts, and so would their children.
 _PYTEST = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,19 +46,19 @@ raise SystemExit(pytest.main())
 """
 
 
-def check_that_nothing_outlives(
+def check_servers_end_with_run(
     directory: Path, servers: Mapping[str, str], ending: signal.Signals, *arguments: str
 ) -> None:
-    """End a run while a test of it has servers, and wait until no process of it is left.
+    """End a run while one of its tests has servers, and wait until all of its processes have ended.
 
-    The test is skipped in the end where some of the servers can't be had.
+    The test is skipped at the end if some of the servers are not available.
 
     Args:
-        directory: An empty one, for its files.
-        servers: The lines that bring each server's fixture, by its name.
-        ending: What ends it: an interrupt reaches all of its group, as that of a terminal does,
-            others only pytest itself.
-        arguments: The arguments of pytest.
+        directory: An empty directory for its files.
+        servers: The import statement of each server's fixture, by its name.
+        ending: The signal: an interrupt is sent to its whole group, like that of a terminal,
+            others only to pytest itself.
+        arguments: Arguments of pytest.
     """
     mark = uuid.uuid4().hex
     ready = directory / "ready"
@@ -66,7 +66,7 @@ def check_that_nothing_outlives(
     imports = "\n".join(servers.values())
     file.write_text(_TEST.format(imports=imports, fixtures=list(servers), seconds=HANGS_S))
     command = [sys.executable, "-c", _PYTEST, "-q", "-p", "no:cacheprovider", *arguments]
-    # pytest gets only those settings that the command names.
+    # pytest uses only the settings of the command.
     command += ["--rootdir", str(directory), "-c", os.devnull, str(file)]
     path = os.pathsep.join([str(_TESTS), *sys.path])
     variables = {_MARK: mark, "HOLDFAST_TEST_READY": str(ready), "PYTHONPATH": path}
@@ -81,17 +81,16 @@ def check_that_nothing_outlives(
             start_new_session=True,
         )
     try:
-        wait_until(lambda: ready.exists() or run.poll() is not None, "the test does not begin")
-        said = (directory / "log").read_text()
-        assert run.poll() is None, said
+        wait_until(lambda: ready.exists() or run.poll() is not None, "the test does not start")
+        assert run.poll() is None, (directory / "log").read_text()
         missing = ready.read_text().splitlines()
-        assert len(_processes(mark)) > len(servers) - len(missing), "a server is not there"
+        assert len(_processes(mark)) > len(servers) - len(missing), "a server is missing"
         if ending == signal.SIGINT:
             os.killpg(run.pid, ending)
         else:
             run.send_signal(ending)
         run.wait(HANGS_S)
-        wait_until(lambda: not _processes(mark), lambda: f"still there: {_processes(mark)}")
+        wait_until(lambda: not _processes(mark), lambda: f"still running: {_processes(mark)}")
         if missing:
             pytest.skip("; ".join(missing))
     finally:
@@ -106,6 +105,6 @@ def _processes(mark: str) -> list[psutil.Process]:
         try:
             if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
                 processes.append(process)
-        except psutil.Error:  # gone, or somebody else's
+        except psutil.Error:  # ended, or of another user
             continue
     return processes
