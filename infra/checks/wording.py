@@ -36,7 +36,6 @@ PENDING = (
     "tests/pages/",
     "tests/spark/",
     "tests/test_",
-    "tests/testing/",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
 
