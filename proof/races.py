@@ -89,7 +89,7 @@ class _Racer:
         self._is_waiting.release()
         self._may_proceed.acquire()
 
-    def proceed(self) -> bool:
+    def make_call(self) -> bool:
         """Perform one call; returns whether there is another one."""
         self._may_proceed.release()
         if not self._is_waiting.acquire(timeout=_LONGEST_S):
@@ -167,7 +167,7 @@ def _interleave(racers: list[_Racer], random: Random, calls: list[Call]) -> None
         # Some make many calls while others wait, as threads and machines do.
         for _ in range(random.choice([1, 1, 2, 5, 40])):
             calls.append((racer.name, racer.call))
-            if not racer.proceed():
+            if not racer.make_call():
                 running.remove(racer)
                 break
 

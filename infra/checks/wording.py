@@ -28,8 +28,6 @@ PENDING = (
     "proof/",
     "tests/cases_of_spark/",
     "tests/cli/",
-    "tests/conftest.py",
-    "tests/dealing.py",
     "tests/examples/",
     "tests/jobs/",
     "tests/locations/",
