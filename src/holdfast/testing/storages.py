@@ -10,7 +10,6 @@ from holdfast.errors import (
     InvalidRequestError,
 )
 from holdfast.locations.coordination import (
-    CompletedCheckpoint,
     complete_checkpoint,
     load_latest_checkpoint,
 )
@@ -22,6 +21,7 @@ from holdfast.locations.storages import (
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CheckpointStorageLocationReference,
+    CompletedCheckpoint,
     load_checkpoint,
     resolve_pointer,
 )
