@@ -27,13 +27,10 @@ PENDING = (
     "integration_tests/",
     "proof/",
     "tests/cases_of_spark/",
-    "tests/cli/",
     "tests/examples/",
     "tests/jobs/",
     "tests/locations/",
-    "tests/pages/",
     "tests/spark/",
-    "tests/test_",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
 

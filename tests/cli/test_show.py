@@ -92,7 +92,7 @@ def test_text_shows_the_skew_or_every_subtask(
     assert [line[:3] for line in words][-3:] == [["0", "7", "8"], ["1", "1", "2"], ["2", "1", "2"]]
 
 
-def test_a_state_file_that_is_gone_hides_only_how_its_states_are_stored(
+def test_a_missing_state_file_hides_only_the_types_of_its_states(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     completed = write_checkpoint(f"file://{tmp_path}", 1)
@@ -109,9 +109,9 @@ def test_several_jobs_are_status_2_and_none_is_status_1(
 ) -> None:
     directory = f"file://{tmp_path}"
     assert main(["show", directory]) == 1
-    told = capsys.readouterr().err
-    assert "no completed checkpoint or savepoint here or below" in told
-    assert directory in told
+    errors = capsys.readouterr().err
+    assert "no completed checkpoint or savepoint here or below" in errors
+    assert directory in errors
     for job in ("one", "two"):
         write_checkpoint(directory, 1, job=job)
     assert main(["show", directory]) == 2

@@ -94,7 +94,7 @@ def deploy(account: Account, **parameters: str) -> Deployed:
 
 
 class CheckpointBucketContract:
-    """Requirements of the bucket on a server that enforces policies; provide the fixture `deployed`.
+    """Requirements of the bucket on a server that enforces policies; provide the fixture `deployment`.
 
     Attributes:
         UNSEEN: Permissions whose lack has no effect on this server.
@@ -103,61 +103,61 @@ class CheckpointBucketContract:
     UNSEEN: frozenset[str] = frozenset()
 
     @pytest.fixture
-    def directory(self, deployed: Deployed) -> Iterator[str]:
+    def directory(self, deployment: Deployed) -> Iterator[str]:
         """A checkpoint directory in the bucket, emptied afterwards."""
-        yield deployed.directory
-        bucket = deployed.bucket
+        yield deployment.directory
+        bucket = deployment.bucket
         for key, upload in bucket.uploads():
             bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=key, UploadId=upload)
         for key in bucket.keys():  # noqa: SIM118  # a bucket is not a dict
             bucket.client.delete_object(Bucket=bucket.name, Key=key)
 
-    def test_policies_allow_exactly_these_actions(self, deployed: Deployed) -> None:
-        assert actions_of(deployed.policies["Driver"]) == DRIVER
-        assert actions_of(deployed.policies["Executor"]) == EXECUTORS
+    def test_policies_allow_exactly_these_actions(self, deployment: Deployed) -> None:
+        assert actions_of(deployment.policies["Driver"]) == DRIVER
+        assert actions_of(deployment.policies["Executor"]) == EXECUTORS
 
-    def test_driver_policy_is_sufficient(self, deployed: Deployed, directory: str) -> None:
-        deployed.become("Driver")
-        drive(directory, deployed.bucket)
+    def test_driver_policy_is_sufficient(self, deployment: Deployed, directory: str) -> None:
+        deployment.become("Driver")
+        drive(directory, deployment.bucket)
 
-    def test_executor_policy_is_sufficient(self, deployed: Deployed, directory: str) -> None:
-        deployed.become("Executor")
-        execute(directory, deployed.bucket)
+    def test_executor_policy_is_sufficient(self, deployment: Deployed, directory: str) -> None:
+        deployment.become("Executor")
+        execute(directory, deployment.bucket)
 
     @pytest.mark.parametrize("action", DRIVER)
     def test_driver_needs_each_permission(
-        self, deployed: Deployed, directory: str, action: str
+        self, deployment: Deployed, directory: str, action: str
     ) -> None:
         self._skip_unseen(action)
-        deployed.become("Driver", lacking=action)
+        deployment.become("Driver", lacking=action)
         with pytest.raises((CheckpointError, AssertionError)):
-            drive(directory, deployed.bucket)
+            drive(directory, deployment.bucket)
 
     @pytest.mark.parametrize("action", EXECUTORS)
     def test_executor_needs_each_permission(
-        self, deployed: Deployed, directory: str, action: str
+        self, deployment: Deployed, directory: str, action: str
     ) -> None:
         self._skip_unseen(action)
-        deployed.become("Executor", lacking=action)
+        deployment.become("Executor", lacking=action)
         with pytest.raises((CheckpointError, AssertionError)):
-            execute(directory, deployed.bucket)
+            execute(directory, deployment.bucket)
 
     @pytest.mark.parametrize("key", ["job/chk-1/_metadata", "job/_epoch/7"])
     @pytest.mark.parametrize("condition", [{}, {"IfNoneMatch": "*"}])
     def test_executor_can_not_commit_or_claim(
-        self, deployed: Deployed, directory: str, key: str, condition: dict[str, str]
+        self, deployment: Deployed, directory: str, key: str, condition: dict[str, str]
     ) -> None:
-        client = deployed.client(deployed.settings(deployed.policies["Executor"]))
+        client = deployment.client(deployment.settings(deployment.policies["Executor"]))
         with pytest.raises(ClientError, match="AccessDenied"):
             client.put_object(
-                Bucket=deployed.bucket.name, Key=f"{PREFIX}/{key}", Body=b"", **condition
+                Bucket=deployment.bucket.name, Key=f"{PREFIX}/{key}", Body=b"", **condition
             )
-        assert not deployed.bucket.keys()
+        assert not deployment.bucket.keys()
 
-    def test_executor_can_not_list_or_delete(self, deployed: Deployed, directory: str) -> None:
-        bucket, key = deployed.bucket, f"{PREFIX}/job/chk-1/state"
+    def test_executor_can_not_list_or_delete(self, deployment: Deployed, directory: str) -> None:
+        bucket, key = deployment.bucket, f"{PREFIX}/job/chk-1/state"
         bucket.client.put_object(Bucket=bucket.name, Key=key, Body=b"")
-        client = deployed.client(deployed.settings(deployed.policies["Executor"]))
+        client = deployment.client(deployment.settings(deployment.policies["Executor"]))
         for call, parameters in (
             ("list_objects_v2", {"Prefix": PREFIX}),
             ("list_multipart_uploads", {"Prefix": PREFIX}),
@@ -169,11 +169,11 @@ class CheckpointBucketContract:
 
     @pytest.mark.parametrize("role", ["Driver", "Executor"])
     def test_role_can_not_access_other_prefixes(
-        self, deployed: Deployed, directory: str, role: str
+        self, deployment: Deployed, directory: str, role: str
     ) -> None:
-        bucket = deployed.bucket
+        bucket = deployment.bucket
         bucket.client.put_object(Bucket=bucket.name, Key="team/other", Body=b"")
-        client = deployed.client(deployed.settings(deployed.policies[role]))
+        client = deployment.client(deployment.settings(deployment.policies[role]))
         for call, parameters in (
             ("get_object", {}),
             ("put_object", {"Body": b"mine"}),

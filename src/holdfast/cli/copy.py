@@ -1,14 +1,15 @@
 """`holdfast copy`: a checkpoint or savepoint to another directory, of any store."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from holdfast.cli.options import (
-    POINTER_HELP,
-    add_command,
-    add_json,
-    add_stores,
+    POINTER,
+    STORES,
+    command,
     configure_stores,
+    exit_if_missing,
+    json_option,
+    option,
     resolve_checkpoint,
     retry_if_deleted,
 )
@@ -20,46 +21,33 @@ from holdfast.cli.output import (
     print_status,
     progress,
 )
-from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations.coordination import files_of
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import all_streams, copy_savepoint
 
-if TYPE_CHECKING:
-    from holdfast.cli.options import Commands
 
-
-def add_to(commands: "Commands") -> None:
-    """Add the command."""
-    command = add_command(
-        commands,
-        "copy",
-        copy_command,
-        help="copy a checkpoint or savepoint to another directory, of any store",
-        description=(
-            "Copy a checkpoint or savepoint with all files that it refers to into a\n"
-            "self-contained savepoint. Checksums are verified while files are read. The copy\n"
-            "is published once it is complete; after a failure no files are left."
-        ),
-        examples="""
-            holdfast copy file:///data/savepoints/savepoint-totals-0a1b2c3d4e5f s3://bucket/savepoints
-            holdfast copy s3://bucket/checkpoints/totals s3://archive/totals
-        """,
-    )
-    command.add_argument("pointer", help=POINTER_HELP)
-    command.add_argument("target", help="URI of the directory for the savepoint")
-    add_json(command, "one object")
-    add_stores(command)
-
-
+@command(
+    "copy",
+    help="copy a checkpoint or savepoint to another directory, of any store",
+    description="Copy a checkpoint or savepoint with all files that it refers to into a\n"
+    "self-contained savepoint. Checksums are verified while files are read. The copy\n"
+    "is published once it is complete; after a failure no files are left.",
+    examples="""
+        holdfast copy file:///data/savepoints/savepoint-totals-0a1b2c3d4e5f s3://bucket/savepoints
+        holdfast copy s3://bucket/checkpoints/totals s3://archive/totals
+    """,
+    options=[
+        POINTER,
+        option("target", help="URI of the directory for the savepoint"),
+        json_option("one object"),
+        STORES,
+    ],
+)
 def copy_command(options: argparse.Namespace) -> int:
     """Copy the checkpoint or savepoint, and print the URI of the copy."""
     configure_stores(options, options.target)
-    try:
+    with exit_if_missing():
         checkpoint = resolve_checkpoint(options, options.pointer)
-    except CheckpointNotFoundError as error:
-        print_status(str(error))
-        return 1
 
     def copy_verified(
         checkpoint: CompletedCheckpoint,

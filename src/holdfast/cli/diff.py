@@ -5,12 +5,13 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.commands.listing import checkpoint_row
+from holdfast.cli.listing import checkpoint_row
 from holdfast.cli.options import (
     POINTER_HELP,
-    add_command,
-    add_json,
-    add_stores,
+    STORES,
+    command,
+    json_option,
+    option,
     resolve_checkpoint,
     retry_if_deleted,
 )
@@ -31,7 +32,6 @@ from holdfast.spark_progress import (
 
 if TYPE_CHECKING:
     from holdfast.backends.inspection import FileComparison
-    from holdfast.cli.options import Commands
 
 _MAX_SUBTASKS = 8
 """Number of subtasks to list."""
@@ -42,31 +42,25 @@ _FORMS = "forms"
 """Long texts that distinguish types of classes, and are not readable."""
 
 
-def add_to(commands: "Commands") -> None:
-    """Add the command."""
-    command = add_command(
-        commands,
-        "diff",
-        diff_command,
-        help="compare two checkpoints or savepoints",
-        description=(
-            "Compare two checkpoints or savepoints: operators and states, how they are\n"
-            "stored and in which subtask, the progress of the query, the states of sinks,\n"
-            "Spark's files of savepoints, and shared files. Files are compared by their\n"
-            "checksums, so a copy is equal to its original. As with diff(1), status 0 means\n"
-            "equal, and 1 different."
-        ),
-        examples="""
-            holdfast diff file:///data/holdfast/totals/chk-11 file:///data/holdfast/totals/chk-12
-            holdfast diff s3://bucket/savepoints s3://bucket/checkpoints/totals
-        """,
-    )
-    command.add_argument("first", help=POINTER_HELP)
-    command.add_argument("second", help="the same for the second")
-    add_json(command, "one object with everything")
-    add_stores(command)
-
-
+@command(
+    "diff",
+    help="compare two checkpoints or savepoints",
+    description="Compare two checkpoints or savepoints: operators and states, how they are\n"
+    "stored and in which subtask, the progress of the query, the states of sinks,\n"
+    "Spark's files of savepoints, and shared files. Files are compared by their\n"
+    "checksums, so a copy is equal to its original. As with diff(1), status 0 means\n"
+    "equal, and 1 different.",
+    examples="""
+        holdfast diff file:///data/holdfast/totals/chk-11 file:///data/holdfast/totals/chk-12
+        holdfast diff s3://bucket/savepoints s3://bucket/checkpoints/totals
+    """,
+    options=[
+        option("first", help=POINTER_HELP),
+        option("second", help="the same for the second"),
+        json_option("one object with everything"),
+        STORES,
+    ],
+)
 def diff_command(options: argparse.Namespace) -> int:
     """Print the differences; the status is 1 if there are any, else 0."""
     first, second = (

@@ -1,16 +1,18 @@
-"""The operators' part of a restore: the first checkpoint of a new job."""
+"""The parts of a restored query: Spark's files in its checkpointLocation, and the first checkpoint of its job."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import Self
 
 import msgspec
 
-from holdfast.common import checkpoint_directory
-from holdfast.errors import InvalidRequestError
+from holdfast.common import checkpoint_directory, map_in_parallel, uripath
+from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
+    chunks,
     complete_checkpoint,
     copy_files,
     copy_stream,
@@ -18,6 +20,7 @@ from holdfast.locations.coordination import (
     files_of,
     load_checkpoints,
 )
+from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import (
@@ -25,11 +28,96 @@ from holdfast.locations.storages import (
     CheckpointStorageAccess,
     CompletedCheckpoint,
 )
-from holdfast.spark.checkpoint_location import Link
-from holdfast.spark.savepoints.change_notes import Change
+from holdfast.redaction import redact
+from holdfast.spark.checkpoint_location import (
+    METADATA,
+    UNFINISHED_FILE,
+    Link,
+    Moves,
+    delete,
+    has_paths,
+    is_hidden,
+    rewrite_paths,
+    tree,
+    write,
+    write_stream,
+)
+from holdfast.spark.savepoints.change_notes import Attempt, Change, check_newest, is_attempt
 from holdfast.spark.savepoints.stored_query import use_stores
 from holdfast.spark.settings import PREFIX, Settings
-from holdfast.spark_progress import SPARK, SPARK_FILES, progress_of
+from holdfast.spark_progress import SPARK, SPARK_FILES, SparkFile, SparkFiles, progress_of
+
+
+def clear(location: str, attempt: Attempt) -> None:
+    """Delete the leftovers of earlier attempts. Raises `CheckpointConflictError` if another has begun since."""
+    leftovers = [f"{location}/{path}" for path in tree(location) if not _is_note(path)]
+    check_newest(location, attempt)
+    delete(leftovers)
+
+
+def write_spark_files(spark_files: SparkFiles, location: str, moves: Moves) -> dict[str, int]:
+    """Write all files but `metadata`; logs last, as Spark itself writes them.
+
+    Returns:
+        Length in bytes of each file, by its path.
+
+    Raises:
+        InvalidRequestError: No path begins with an old path of `moves`.
+    """
+    files = [file for file in spark_files.files if file.path != METADATA]
+    for directory in sorted({uripath.parent(uripath.join(location, file.path)) for file in files}):
+        file_system_for(directory).prepare_directory(directory)
+    write_file = partial(_write_file, location=location, moves=moves)
+    sizes = map_in_parallel(write_file, [file for file in files if not _is_log(file)])
+    if moves.unused:
+        message = (
+            "no input file of the savepoint begins with "
+            f"{[redact(path) for path in moves.unused]}, of paths; repeat it with the beginning of their URIs"
+        )
+        raise InvalidRequestError(message, location)
+    sizes += map_in_parallel(write_file, [file for file in files if _is_log(file)])
+    return dict(sizes)
+
+
+def check_files(location: str, sizes: Mapping[str, int]) -> None:
+    """Refuse to continue unless exactly the files of these sizes are there: another process may delete or write files.
+
+    Raises:
+        CheckpointConflictError: A file is missing, differs, or was added.
+    """
+    present = {
+        path: size
+        for path, size in tree(location).items()
+        if not (_is_note(path) or is_hidden(path))
+    }
+    wrong = sorted(path for path, _ in present.items() ^ sizes.items())
+    if wrong:
+        message = (
+            f"{wrong[0]!r} is not as it was restored: another process is changing this directory; "
+            "repeat the restore once it has stopped"
+        )
+        raise CheckpointConflictError(message, location, kind="contended")
+
+
+def _is_note(path: str) -> bool:
+    return path in (UNFINISHED_FILE, METADATA) or is_attempt(path)
+
+
+def _is_log(file: SparkFile) -> bool:
+    return file.path.startswith(("offsets/", "commits/"))
+
+
+def _write_file(file: SparkFile, *, location: str, moves: Moves) -> tuple[str, int]:
+    """Write a file; return its path and length."""
+    uri = f"{location}/{file.path}"
+    if not has_paths(file.path, sources=bool(moves.paths)):
+        write_stream(file.handle, uri)
+        return file.path, file.handle.size
+    with file.handle.open_input_stream() as stream:
+        content = b"".join(chunks(stream))
+    content = rewrite_paths(file.path, content, checkpoint_location=location, moves=moves)
+    write(uri, content)
+    return file.path, len(content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +210,8 @@ class RestoredJob:
 
         with dispose_on_error(pending):
             copied, _ = copy_files(savepoint.metadata, copy)
+            states = dict(savepoint.metadata.coordinator_states)
+            states.pop(SPARK_FILES)
             progress = msgspec.structs.replace(
                 progress_of(savepoint.metadata),
                 query_id=restore.note.query_id,
@@ -132,13 +222,6 @@ class RestoredJob:
                 job_id=self.job_id,
                 commit_token=restore.note.token,
                 epoch=ownership.epoch,
-                coordinator_states=_without_spark_files(savepoint.metadata)
-                | {SPARK: msgspec.msgpack.encode(progress)},
+                coordinator_states=states | {SPARK: msgspec.msgpack.encode(progress)},
             )
             complete_checkpoint(pending, metadata, ownership)
-
-
-def _without_spark_files(metadata: CheckpointMetadata) -> dict[str, bytes]:
-    return {
-        name: state for name, state in metadata.coordinator_states.items() if name != SPARK_FILES
-    }

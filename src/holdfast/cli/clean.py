@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.cli.options import add_command, add_json, add_stores, configure_stores
+from holdfast.cli.options import STORES, command, configure_stores, flag, json_option, option
 from holdfast.cli.output import (
     bytes_text,
     count_text,
@@ -28,69 +28,62 @@ from holdfast.locations.coordination import (
 from holdfast.locations.storages import FileSystemCheckpointStorage
 from holdfast.spark_progress import iso_time
 
-if TYPE_CHECKING:
-    from holdfast.cli.options import Commands
+
+def _grace_s(text: str) -> float:
+    try:
+        return parse_duration_s(text)
+    except ValueError as error:
+        message = f"invalid duration {text!r}; use e.g. 24h or 90m"
+        raise argparse.ArgumentTypeError(message) from error
 
 
-def add_to(commands: "Commands") -> None:
-    """Add the command."""
-    command = add_command(
-        commands,
-        "clean",
-        clean_command,
-        help="delete files that crashes have left in a checkpoint directory",
-        description=(
-            "Find files that crashes have left in a checkpoint directory; with --yes, delete them.\n\n"
-            "These are files that no completed checkpoint refers to: state files and directories of\n"
-            "failed checkpoints, unfinished files and uploads. Jobs may be running: files within the\n"
-            "grace period, by the store's clock, are kept. Exit status 1 if there are no such files.\n\n"
-            "With --savepoint-dir unfinished savepoints are deleted too, also those of queries without\n"
-            "operators, which have no checkpoints; their job has the name of the query."
+@command(
+    "clean",
+    help="delete files that crashes have left in a checkpoint directory",
+    description="Find files that crashes have left in a checkpoint directory; with --yes, delete them.\n\n"
+    "These are files that no completed checkpoint refers to: state files and directories of\n"
+    "failed checkpoints, unfinished files and uploads. Jobs may be running: files within the\n"
+    "grace period, by the store's clock, are kept. Exit status 1 if there are no such files.\n\n"
+    "With --savepoint-dir unfinished savepoints are deleted too, also those of queries without\n"
+    "operators, which have no checkpoints; their job has the name of the query.",
+    examples="""
+        holdfast clean file:///data/holdfast
+        holdfast clean s3://bucket/checkpoints --job totals --grace 2d --yes
+        holdfast clean --savepoint-dir s3://bucket/savepoints
+    """,
+    options=[
+        option(
+            "directory",
+            nargs="?",
+            help="URI of the checkpoint directory, such as file:///data/holdfast; may be left out with "
+            "--savepoint-dir",
         ),
-        examples="""
-            holdfast clean file:///data/holdfast
-            holdfast clean s3://bucket/checkpoints --job totals --grace 2d --yes
-            holdfast clean --savepoint-dir s3://bucket/savepoints
-        """,
-    )
-    command.add_argument(
-        "directory",
-        nargs="?",
-        help="URI of the checkpoint directory, such as file:///data/holdfast; may be left out with "
-        "--savepoint-dir",
-    )
-    command.add_argument("--job", help="only this job; by default all jobs")
-    command.add_argument(
-        "--savepoint-dir",
-        metavar="URI",
-        help="a directory to search for unfinished savepoints, of all jobs",
-    )
-    command.add_argument(
-        "--grace",
-        type=_grace_s,
-        default=GRACE_S,
-        metavar="DURATION",
-        help="grace period since the last write to a file, such as 90m or 2d (default 24h); must be longer than any "
-        "micro-batch or savepoint takes",
-    )
-    command.add_argument(
-        "--stopped",
-        action="store_true",
-        help="a promise that no such job runs and no savepoint is in progress; "
-        f"without it --yes requires a grace period of at least {span_text(MIN_GRACE_S)}",
-    )
-    command.add_argument("--yes", action="store_true", help="delete it")
-    add_json(command, "with the files and the failures")
-    add_stores(command)
-
-
+        option("--job", help="only this job; by default all jobs"),
+        option(
+            "--savepoint-dir",
+            metavar="URI",
+            help="a directory to search for unfinished savepoints, of all jobs",
+        ),
+        option(
+            "--grace",
+            type=_grace_s,
+            default=GRACE_S,
+            metavar="DURATION",
+            help="grace period since the last write to a file, such as 90m or 2d (default 24h); must be longer than any "
+            "micro-batch or savepoint takes",
+        ),
+        flag(
+            "--stopped",
+            "a promise that no such job runs and no savepoint is in progress; "
+            f"without it --yes requires a grace period of at least {span_text(MIN_GRACE_S)}",
+        ),
+        flag("--yes", "delete it"),
+        json_option("with the files and the failures"),
+        STORES,
+    ],
+)
 def clean_command(options: argparse.Namespace) -> int:
-    """Sweep jobs, and print the files that were deleted, or would be.
-
-    Raises:
-        InvalidRequestError: The grace period is too short for jobs that may be running, or no directory was given.
-        CheckpointError: A job could not be swept; this is the error of the last one. The other jobs are swept.
-    """
+    """Sweep jobs, and print the files that were deleted, or would be."""
     if options.yes and options.grace < MIN_GRACE_S and not options.stopped:
         message = (
             f"with a grace below {span_text(MIN_GRACE_S)} files that a running job has just "
@@ -127,6 +120,9 @@ def clean_command(options: argparse.Namespace) -> int:
     if failures:
         raise failures[-1]
     return 0 if sweeps.rows else 1
+
+
+_KINDS = {"file": "file", "upload": "unfinished upload", "directory": "unfinished checkpoint"}
 
 
 @dataclass(slots=True)
@@ -177,14 +173,9 @@ class _Sweeps:
         print_status(self._summary())
 
     def _summary(self) -> str:
-        names = {
-            "file": "file",
-            "upload": "unfinished upload",
-            "directory": "unfinished checkpoint",
-        }
         counts = (
             count_text(count, name)
-            for kind, name in names.items()
+            for kind, name in _KINDS.items()
             if (count := sum(row["kind"] == kind for row in self.rows))
         )
         failed = f"{count_text(len(self.failures), 'job')} could not be swept"
@@ -198,28 +189,18 @@ class _Sweeps:
         return f"{summary}; {failed}" if self.failures else summary
 
 
-def _grace_s(text: str) -> float:
-    try:
-        return parse_duration_s(text)
-    except ValueError as error:
-        message = f"invalid duration {text!r}; use e.g. 24h or 90m"
-        raise argparse.ArgumentTypeError(message) from error
-
-
 def _rows(job: str, report: SweepReport) -> Iterator[dict[str, Any]]:
-    for file in sorted(report.files, key=lambda file: file.uri):
-        yield _row(job, "file", file.uri, file.size, file.modified_ms)
-    for upload in sorted(report.uploads, key=lambda upload: upload.uri):
-        yield _row(job, "upload", upload.uri, None, upload.started_ms)
-    for directory in sorted(report.directories):
-        yield _row(job, "directory", directory, None, None)
-
-
-def _row(
-    job: str, kind: str, uri: str, size: int | None, modified_ms: int | None
-) -> dict[str, Any]:
-    modified = None if modified_ms is None else iso_time(modified_ms)
-    return {"job": job, "kind": kind, "uri": uri, "size_bytes": size, "modified": modified}
+    leftovers: list[tuple[str, str, int | None, int | None]] = [
+        *(("file", file.uri, file.size, file.modified_ms) for file in report.files),
+        *(("upload", upload.uri, None, upload.started_ms) for upload in report.uploads),
+        *(("directory", directory, None, None) for directory in report.directories),
+    ]
+    kinds = list(_KINDS)
+    for kind, uri, size, modified_ms in sorted(
+        leftovers, key=lambda row: (kinds.index(row[0]), row[1])
+    ):
+        modified = None if modified_ms is None else iso_time(modified_ms)
+        yield {"job": job, "kind": kind, "uri": uri, "size_bytes": size, "modified": modified}
 
 
 def _text(row: dict[str, Any], now_s: float) -> dict[str, str]:

@@ -3,14 +3,16 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.cli.options import (
     POINTER_HELP,
-    add_command,
-    add_json,
-    add_stores,
+    STORES,
+    command,
     configure_stores,
+    flag,
+    json_option,
+    option,
     resolve_checkpoint,
 )
 from holdfast.cli.output import (
@@ -33,39 +35,9 @@ from holdfast.locations.coordination import VerifiedFile, files_of, find_checkpo
 from holdfast.locations.storages import METADATA_FILE, CompletedCheckpoint
 from holdfast.spark_progress import all_streams, directories_of, verify_checkpoints
 
-if TYPE_CHECKING:
-    from holdfast.cli.options import Commands
-
 _NOTHING_FOUND, _FAILED = 1, 3
 
 _MAX_PASSES = 20
-
-
-def add_to(commands: "Commands") -> None:
-    """Add the command."""
-    command = add_command(
-        commands,
-        "verify",
-        verify_command,
-        help="read every byte of checkpoints and compare it with its checksum",
-        description=(
-            "Read all files of checkpoints and compare them with their checksums: metadata,\n"
-            "state, and Spark's files in savepoints. Continues after a corrupt or missing\n"
-            "file, and reports all of them."
-        ),
-        examples="""
-            holdfast verify s3://bucket/checkpoints/totals/chk-12
-            holdfast verify --all s3://bucket/checkpoints
-        """,
-    )
-    command.add_argument("pointers", nargs="+", metavar="pointer", help=POINTER_HELP)
-    command.add_argument(
-        "--all",
-        action="store_true",
-        help="all checkpoints and savepoints below the given directories, not only the newest",
-    )
-    add_json(command, "one object")
-    add_stores(command)
 
 
 @dataclass(slots=True)
@@ -77,6 +49,26 @@ class _Selection:
     missing: int = 0
 
 
+@command(
+    "verify",
+    help="read every byte of checkpoints and compare it with its checksum",
+    description="Read all files of checkpoints and compare them with their checksums: metadata,\n"
+    "state, and Spark's files in savepoints. Continues after a corrupt or missing\n"
+    "file, and reports all of them.",
+    examples="""
+        holdfast verify s3://bucket/checkpoints/totals/chk-12
+        holdfast verify --all s3://bucket/checkpoints
+    """,
+    options=[
+        option("pointers", nargs="+", metavar="pointer", help=POINTER_HELP),
+        flag(
+            "--all",
+            "all checkpoints and savepoints below the given directories, not only the newest",
+        ),
+        json_option("one object"),
+        STORES,
+    ],
+)
 def verify_command(options: argparse.Namespace) -> int:
     """Verify, and print failures; the status is 3 if there are any."""
     task, files, checkpoints = _verify(options)

@@ -1,16 +1,18 @@
 """`holdfast list`: the completed checkpoints and savepoints below a directory."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.cli.options import (
-    add_command,
-    add_json,
-    add_stores,
+    STORES,
     claimant_values,
+    command,
     configure_stores,
+    flag,
+    json_option,
+    option,
 )
 from holdfast.cli.output import (
     bytes_text,
@@ -29,50 +31,40 @@ from holdfast.locations.coordination import FoundCheckpoint, find_checkpoints, i
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import CheckpointView, history_of
 
-if TYPE_CHECKING:
-    from holdfast.cli.options import Commands
-
 _UNREADABLE = 3
 
 _NUMBERS = ("batch", "parallelism", "age", "new", "referenced", "total")
 _HISTORY_NUMBERS = ("batch", "took", "rows in", "rows out", "new", "referenced")
 
 
-def add_to(commands: "Commands") -> None:
-    """Add the command."""
-    command = add_command(
-        commands,
-        "list",
-        list_command,
-        help="list the completed checkpoints and savepoints below a directory",
-        description=(
-            "List the completed checkpoints and savepoints below a directory, oldest first in each\n"
-            "job. New bytes are in the checkpoint's own directory; referenced bytes are elsewhere,\n"
-            "and other checkpoints may need them too."
+@command(
+    "list",
+    help="list the completed checkpoints and savepoints below a directory",
+    description="List the completed checkpoints and savepoints below a directory, oldest first in each\n"
+    "job. New bytes are in the checkpoint's own directory; referenced bytes are elsewhere,\n"
+    "and other checkpoints may need them too.",
+    examples="""
+        holdfast list file:///data/holdfast
+        holdfast list s3://bucket/checkpoints --job totals
+        holdfast list s3://bucket/savepoints --json
+        holdfast list file:///data/holdfast --history
+    """,
+    options=[
+        option(
+            "directory",
+            help="URI of a checkpoint directory, of a job's directory, or of one with savepoints, such as "
+            "file:///data/holdfast",
         ),
-        examples="""
-            holdfast list file:///data/holdfast
-            holdfast list s3://bucket/checkpoints --job totals
-            holdfast list s3://bucket/savepoints --json
-            holdfast list file:///data/holdfast --history
-        """,
-    )
-    command.add_argument(
-        "directory",
-        help="URI of a checkpoint directory, of a job's directory, or of one with savepoints, such as "
-        "file:///data/holdfast",
-    )
-    command.add_argument("--job", metavar="ID", help="only those of this job")
-    command.add_argument(
-        "--history",
-        action="store_true",
-        help="also checkpoints that retention has deleted, failed attempts, and restarts, as recorded "
-        "in each job's newest checkpoint",
-    )
-    add_json(command, "one object a checkpoint")
-    add_stores(command)
-
-
+        option("--job", metavar="ID", help="only those of this job"),
+        flag(
+            "--history",
+            "also checkpoints that retention has deleted, failed attempts, and restarts, as recorded "
+            "in each job's newest checkpoint",
+        ),
+        json_option("one object a checkpoint"),
+        STORES,
+    ],
+)
 def list_command(options: argparse.Namespace) -> int:
     """Print a line for each completed checkpoint, oldest first in its job.
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.cli.options import (
-    POINTER_HELP,
-    add_command,
-    add_json,
-    add_stores,
+    POINTER,
+    STORES,
     claimant_values,
+    command,
+    exit_if_missing,
+    flag,
+    json_option,
     resolve_checkpoint,
     retry_if_deleted,
 )
@@ -46,46 +48,32 @@ from holdfast.spark_progress import (
 
 if TYPE_CHECKING:
     from holdfast.backends.inspection import ShownColumn, StoredState
-    from holdfast.cli.options import Commands
 
 _MILLISECONDS = ("restore_ms", "process_ms", "sync_ms", "async_ms")
 _MEASURES = ("rows_in", "rows_out", "rows_late", "state_bytes", *_MILLISECONDS)
 
 
-def add_to(commands: "Commands") -> None:
-    """Add the command."""
-    command = add_command(
-        commands,
-        "show",
-        show_command,
-        help="show what is in a checkpoint or savepoint",
-        description=(
-            "Show what is in a checkpoint or savepoint: operators, their states and how\n"
-            "those are stored, sizes, statistics of subtasks, and Spark's progress. Elements\n"
-            "are not read."
-        ),
-        examples="""
-            holdfast show file:///data/holdfast
-            holdfast show s3://bucket/checkpoints/totals/chk-12 --subtasks
-        """,
-    )
-    command.add_argument("pointer", help=POINTER_HELP)
-    command.add_argument(
-        "--subtasks",
-        action="store_true",
-        help="statistics of each subtask, instead of minimum, median and maximum",
-    )
-    add_json(command, "one object with everything")
-    add_stores(command)
-
-
+@command(
+    "show",
+    help="show what is in a checkpoint or savepoint",
+    description="Show what is in a checkpoint or savepoint: operators, their states and how\n"
+    "those are stored, sizes, statistics of subtasks, and Spark's progress. Elements\n"
+    "are not read.",
+    examples="""
+        holdfast show file:///data/holdfast
+        holdfast show s3://bucket/checkpoints/totals/chk-12 --subtasks
+    """,
+    options=[
+        POINTER,
+        flag("--subtasks", "statistics of each subtask, instead of minimum, median and maximum"),
+        json_option("one object with everything"),
+        STORES,
+    ],
+)
 def show_command(options: argparse.Namespace) -> int:
     """Print the contents of the checkpoint."""
-    try:
+    with exit_if_missing():
         checkpoint = resolve_checkpoint(options, options.pointer)
-    except CheckpointNotFoundError as error:
-        print_status(str(error))
-        return 1
     shown = retry_if_deleted(options, options.pointer, checkpoint, _checkpoint_values)
     if options.json:
         print_json(shown)

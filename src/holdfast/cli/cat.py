@@ -5,81 +5,75 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.options import (
-    POINTER_HELP,
-    add_command,
-    add_stores,
+    POINTER,
+    ROWS,
+    STORES,
+    command,
+    exit_if_missing,
+    option,
     resolve_checkpoint,
     retry_if_deleted,
 )
-from holdfast.cli.output import bytes_text, print_status
-from holdfast.cli.rows import add_rows, cell_text, element_cell, print_rows
+from holdfast.cli.output import bytes_text, cell_text, element_cell, print_rows, print_status
 from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
 from holdfast.locations.storages import CompletedCheckpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.cli.options import Commands
 
 _NUMBERS = ("subtasks", "stored_elements", "bytes", "subtask", "partition", "key_group")
 
 
-def add_to(commands: "Commands") -> None:
-    """Add the command."""
-    command = add_command(
-        commands,
-        "cat",
-        cat_command,
-        help="print states of a checkpoint or savepoint as rows",
-        description=(
-            "Print the elements of a state as rows; without a state, list the states.\n\n"
-            "The job and its classes are not needed. JSON has bytes in base64, times in ISO 8601, and\n"
-            "decimals as text; tables have long values truncated."
+def _named_value(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, or NAME for null, got {text!r}")
+    return name, value if equals else None
+
+
+@command(
+    "cat",
+    help="print states of a checkpoint or savepoint as rows",
+    description="Print the elements of a state as rows; without a state, list the states.\n\n"
+    "The job and its classes are not needed. JSON has bytes in base64, times in ISO 8601, and\n"
+    "decimals as text; tables have long values truncated.",
+    examples="""
+        holdfast cat file:///data/holdfast/job/chk-12
+        holdfast cat s3://bucket/savepoints/savepoint-job-5f2d operator totals --limit 10
+        holdfast cat file:///data/holdfast/job/chk-12 operator --raw keyed --json
+        holdfast cat file:///data/holdfast/job/chk-12 operator totals --key user=ann
+    """,
+    options=[
+        POINTER,
+        option("operator", nargs="?", help="uid of the operator"),
+        option("state", nargs="?", help="name of the state"),
+        option(
+            "--raw",
+            choices=("operator", "keyed"),
+            help="the operator's raw state instead, by partition or by key group",
         ),
-        examples="""
-            holdfast cat file:///data/holdfast/job/chk-12
-            holdfast cat s3://bucket/savepoints/savepoint-job-5f2d operator totals --limit 10
-            holdfast cat file:///data/holdfast/job/chk-12 operator --raw keyed --json
-            holdfast cat file:///data/holdfast/job/chk-12 operator totals --key user=ann
-        """,
-    )
-    command.add_argument("pointer", help=POINTER_HELP)
-    command.add_argument("operator", nargs="?", help="uid of the operator")
-    command.add_argument("state", nargs="?", help="name of the state")
-    command.add_argument(
-        "--raw",
-        choices=("operator", "keyed"),
-        help="the operator's raw state instead, by partition or by key group",
-    )
-    command.add_argument(
-        "--kind",
-        help="kind of the state, if an operator state and a keyed state have the same name",
-    )
-    command.add_argument(
-        "--key",
-        action="append",
-        type=_named_value,
-        metavar="NAME[=VALUE]",
-        help="only the rows of this key, without reading others; once for each of its columns, with the value as "
-        "printed by this command; NAME without a value is null",
-    )
-    command.add_argument("--subtask", type=int, metavar="N", help="only the state of this subtask")
-    add_rows(command)
-    add_stores(command)
-
-
+        option(
+            "--kind",
+            help="kind of the state, if an operator state and a keyed state have the same name",
+        ),
+        option(
+            "--key",
+            action="append",
+            type=_named_value,
+            metavar="NAME[=VALUE]",
+            help="only the rows of this key, without reading others; once for each of its columns, with the value as "
+            "printed by this command; NAME without a value is null",
+        ),
+        option("--subtask", type=int, metavar="N", help="only the state of this subtask"),
+        *ROWS,
+        STORES,
+    ],
+)
 def cat_command(options: argparse.Namespace) -> int:
-    """Print the rows of a state, or a row for each state.
-
-    Raises:
-        InvalidRequestError: There is no such state.
-        CheckpointError: The state can't be read.
-    """
-    try:
+    """Print the rows of a state, or a row for each state."""
+    with exit_if_missing():
         checkpoint = resolve_checkpoint(options, options.pointer)
-    except CheckpointNotFoundError as error:
-        print_status(str(error))
-        return 1
     return retry_if_deleted(
         options, options.pointer, checkpoint, lambda checkpoint: _print(options, checkpoint)
     )
@@ -152,10 +146,3 @@ def _state_cell(name: str, value: Any) -> str:
     if name == "state" and value is None:
         return "-"
     return cell_text(value)
-
-
-def _named_value(text: str) -> tuple[str, str | None]:
-    name, equals, value = text.partition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, or NAME for null, got {text!r}")
-    return name, value if equals else None

@@ -3,40 +3,29 @@
 import argparse
 import shutil
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.cli.options import add_command, add_json, require_spark
+from holdfast.cli.options import command, json_option, option, require_spark
 from holdfast.cli.output import print_json
-
-if TYPE_CHECKING:
-    from holdfast.cli.options import Commands
 
 _MARGIN = "    "
 
 
-def add_to(commands: "Commands") -> None:
-    """Add the command."""
-    command = add_command(
-        commands,
-        "settings",
-        settings_command,
-        help="print the settings of jobs",
-        description="Print every spark.holdfast.* key, its default and what it means.",
-        examples="""
-            holdfast settings
-            holdfast settings s3 retries
-        """,
-    )
-    command.add_argument("words", nargs="*", metavar="WORD", help="only settings with these words")
-    add_json(command, "one object a setting")
-
-
+@command(
+    "settings",
+    help="print the settings of jobs",
+    description="Print every spark.holdfast.* key, its default and what it means.",
+    examples="""
+        holdfast settings
+        holdfast settings s3 retries
+    """,
+    options=[
+        option("words", nargs="*", metavar="WORD", help="only settings with these words"),
+        json_option("one object a setting"),
+    ],
+)
 def settings_command(options: argparse.Namespace) -> int:
-    """Print the settings whose text has all given words; without words, all settings.
-
-    Raises:
-        InvalidRequestError: PySpark is not installed.
-    """
+    """Print the settings whose text has all given words; without words, all settings."""
     words = [word.lower() for word in options.words]
     rows = [row for row in _rows() if all(word in _searchable_text(row) for word in words)]
     if options.json:

@@ -70,11 +70,7 @@ class MovedProcessor(StatefulProcessor):
 
 
 class RememberingHandle(StatefulProcessorHandle):
-    """Spark's handle, which remembers the states that it has returned.
-
-    Args:
-        handle: Spark's handle.
-    """
+    """Spark's handle, which remembers the states that it has returned."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle

@@ -1,4 +1,7 @@
-"""The state of a stopped `transformWithState` query as a savepoint of a query with a Holdfast operator."""
+"""The state of a stopped `transformWithState` query as a savepoint of a query with a Holdfast operator.
+
+Spark's sources `state-metadata` and `statestore` read the state; `SparkStateImport` converts it and writes the savepoint.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -9,17 +12,24 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, StructType
 
 from holdfast.backends.arrow import conform
-from holdfast.backends.inspection import StateRows, shown_schema, write_keyed_tables, write_states
-from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend, TableSpec
-from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.inspection import (
+    StateRows,
+    empty_backend,
+    shown_schema,
+    write_keyed_tables,
+    write_states,
+)
+from holdfast.backends.keyed import TableSpec
+from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
 from holdfast.spark.checkpoint_location import spark_uri
-from holdfast.spark.moving.spark_state import SparkState, describe
 from holdfast.spark.processors import (
     NOTES,
     TIME_MODES,
@@ -27,12 +37,18 @@ from holdfast.spark.processors import (
     notes_of,
     open_state,
     open_timers,
+    parse_time_mode,
     struct_type,
 )
 from holdfast.spark.savepoints import NewOperator, StateRewrite
 
 _log = logging.getLogger(__name__)
 
+_KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
+_TIMERS = "TimerState"
+_VALUES = {"value": "value", "list": "list_value", "map": "user_map_value"}
+_OPERATOR = "transformWithState"
+_TIME_MODES = {"NoTime": "None"}  # Spark stores another name than it accepts
 _EXPIRY = "ttlExpirationMs"
 
 
@@ -87,17 +103,10 @@ def import_spark_state(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkStateImport:
-    """A planned import of Spark's state; nothing is written yet.
-
-    Attributes:
-        query: The query.
-        state: The operator's state.
-        uid: The operator.
-        operator: The operator, without its state.
-    """
+    """A planned import of Spark's state; nothing is written yet. `operator` is without its state."""
 
     query: StateRewrite
-    state: SparkState
+    state: "SparkState"
     uid: str
     operator: StoredOperator
 
@@ -148,8 +157,7 @@ class SparkStateImport:
 
     def write(self, target: str | None) -> str:
         """Write the savepoint and return its pointer. Errors of `import_spark_state`."""
-        has_ticks = self.state.time_mode != "none"
-        return self.query.write(target, self._operators, has_ticks=has_ticks)
+        return self.query.write(target, self._operators, has_ticks=self.state.time_mode != "none")
 
     def _operators(self, location: CheckpointStorageLocation) -> dict[str, StoredOperator]:
         """Write the operator's state; return the operator with it."""
@@ -178,32 +186,177 @@ class SparkStateImport:
 
     def _tables(self) -> list[tuple[TableSpec, StateRows]]:
         """Return the specifications of the processor's states, and their rows."""
-        state, groups = self.state, self.operator.max_parallelism
-        state_tables = HeapStateTables(KeyGroupRange(0, groups - 1))
+        state = self.state
         key = pa.schema(list(struct_type(state.key).arrow))
-        backend = KeyedStateBackend(state_tables, key, groups)
+        backend = empty_backend(key, self.operator.max_parallelism)
         tables = []
         for variable in state.variables:
             open_state(backend, variable)
             spec = backend.specs()[variable.name]
-            rows = rows_of_variable(spec, variable, state.rows(variable))
+            rows = _rows_of_variable(spec, variable, state.read(variable.kind, variable.name))
             tables.append((spec, StateRows(rows)))
         if state.has_timers:
             timers = open_timers(backend, cast("Any", state.time_mode))
             assert timers is not None
             spec = backend.specs()[timers.name]
-            tables.append((spec, StateRows(rows_of_timers(spec, state.timers()))))
+            tables.append((spec, StateRows(_rows_of_timers(spec, state.read("timers")))))
         return tables
 
 
-def rows_of_variable(spec: TableSpec, declared: Declaration, rows: pa.Table) -> pa.Table:
-    """Convert Spark's rows of a state variable to the columns of `shown_schema`.
+class _Variable(msgspec.Struct):
+    """Spark's description of a state variable."""
 
-    Args:
-        spec: The columns and types of the Holdfast state.
-        declared: The variable.
-        rows: The rows from Spark's reader.
+    stateName: str  # noqa: N815  # Spark's names
+    stateVariableType: str  # noqa: N815
+    ttlEnabled: bool = False  # noqa: N815
+
+
+class _Properties(msgspec.Struct):
+    """Spark's properties of an operator."""
+
+    timeMode: str  # noqa: N815
+    stateVariables: list[_Variable]  # noqa: N815
+
+
+@dataclass(frozen=True)
+class SparkState:
+    """The state of the only stateful operator of a query, after a batch, read by a session.
+
+    `location` is the query's checkpointLocation, as a URI for Spark.
     """
+
+    session: SparkSession
+    location: str
+    batch_id: int
+    time_mode: str
+    key: StructType
+    variables: tuple[Declaration, ...]
+    has_timers: bool
+
+    @classmethod
+    def of(
+        cls, session: SparkSession, location: str, batch_id: int, ttl_ms: Mapping[str, int]
+    ) -> Self:
+        """Read the descriptions of the state, but no rows.
+
+        Spark doesn't store times to live: `ttl_ms` has them by the variable's name, in milliseconds.
+
+        Raises:
+            InvalidRequestError: The query has other state, or a time to live is missing or unexpected.
+        """
+        properties = _properties(session, location)
+        kinds = {
+            each.stateName: _KINDS[each.stateVariableType]
+            for each in properties.stateVariables
+            if each.stateVariableType in _KINDS
+        }
+        has_timers = any(each.stateVariableType == _TIMERS for each in properties.stateVariables)
+        _check_ttls(properties, ttl_ms, location)
+        schemas = {
+            name: _reader(session, location, batch_id, kind, name).schema
+            for name, kind in kinds.items()
+        }
+        if not (schemas or has_timers):
+            raise InvalidRequestError("the query's processor has no state", location)
+        first = next(iter(schemas.values()), None)
+        if first is None:
+            first = _reader(session, location, batch_id, "timers", None).schema
+        variables = (
+            _declaration(name, kind, schemas[name], ttl_ms.get(name))
+            for name, kind in kinds.items()
+        )
+        return cls(
+            session=session,
+            location=location,
+            batch_id=batch_id,
+            time_mode=parse_time_mode(_TIME_MODES.get(properties.timeMode, properties.timeMode)),
+            key=_struct(first["key"].dataType, location),
+            variables=tuple(variables),
+            has_timers=has_timers,
+        )
+
+    def read(self, kind: str, name: str | None = None) -> pa.Table:
+        """Read the rows of a variable, or those of `timers`."""
+        return _reader(self.session, self.location, self.batch_id, kind, name).toArrow()
+
+
+def _reader(
+    session: SparkSession, location: str, batch_id: int, kind: str, name: str | None
+) -> DataFrame:
+    reader = session.read.format("statestore").option("path", location).option("batchId", batch_id)
+    if name is None:
+        reader = reader.option("readRegisteredTimers", "true")
+    else:
+        reader = reader.option("stateVarName", name)
+    # A list is one row, which keeps the order of its elements; a map has a row for each entry.
+    return reader.option("flattenCollectionTypes", str(kind != "list").lower()).load()
+
+
+def _properties(session: SparkSession, location: str) -> _Properties:
+    try:
+        operators: list[Any] = session.read.format("state-metadata").load(location).collect()
+    except PySparkException as error:
+        message = f"Spark can't read the metadata of the query's state ({_first_line(error)})"
+        raise InvalidRequestError(message, location) from error
+    names = sorted({row["operatorName"] for row in operators})
+    if len({row["operatorId"] for row in operators}) != 1 or not names[0].startswith(_OPERATOR):
+        message = (
+            f"the query has state of operators {names}; only a single transformWithState without other stateful "
+            "operators can be moved"
+        )
+        raise InvalidRequestError(message, location)
+    try:
+        return json_decoder(_Properties).decode(operators[0]["operatorProperties"])
+    except msgspec.MsgspecError as error:
+        message = f"this version can't read Spark's description of the operator's state ({error})"
+        raise InvalidRequestError(message, location) from error
+
+
+def _check_ttls(properties: _Properties, ttl_ms: Mapping[str, int], location: str) -> None:
+    needed = {each.stateName for each in properties.stateVariables if each.ttlEnabled}
+    if missing := sorted(needed - ttl_ms.keys()):
+        message = (
+            f"states {missing} have a time to live, which Spark does not store; pass it for each, in milliseconds, as in "
+            "the processor: --ttl NAME=MS, ttl_ms={name: ms}"
+        )
+        raise InvalidRequestError(message, location)
+    if unknown := sorted(ttl_ms.keys() - needed):
+        message = f"states {unknown} have no time to live in the query; leave them out"
+        raise InvalidRequestError(message, location)
+    if wrong := sorted(name for name, ms in ttl_ms.items() if ms <= 0):
+        raise InvalidRequestError(f"the times to live of {wrong} must be >= 1 ms", location)
+
+
+def _declaration(name: str, kind: Any, schema: StructType, ttl_ms: int | None) -> Declaration:
+    values = schema[_VALUES[kind]].dataType
+    if isinstance(values, ArrayType):
+        values = values.elementType
+    if ttl_ms is not None:
+        values = _struct(values, name)["value"].dataType
+    key = _struct(schema["user_map_key"].dataType, name) if kind == "map" else None
+    return Declaration(name, kind, _struct(values, name), key, ttl_ms)
+
+
+def _struct(kind: Any, name: str) -> StructType:
+    if not isinstance(kind, StructType):
+        message = f"state {name!r} has type {kind.simpleString()}, not a struct; only state of processors in Python can be moved"
+        raise InvalidRequestError(message)
+    return kind
+
+
+def _first_line(error: PySparkException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def describe(variable: Declaration) -> str:
+    """Describe a state variable, for people."""
+    key = f" by {variable.key_schema.simpleString()}" if variable.key_schema else ""
+    ttl = f", lives {variable.ttl_ms} ms" if variable.ttl_ms else ""
+    return f"{variable.kind} of {variable.schema.simpleString()}{key}{ttl}"
+
+
+def _rows_of_variable(spec: TableSpec, declared: Declaration, rows: pa.Table) -> pa.Table:
+    """Convert Spark's rows of a state variable to the columns of `shown_schema`."""
     columns = _key(spec, rows)
     type = struct_type(declared.schema).arrow
     if declared.kind == "map":
@@ -225,7 +378,7 @@ def rows_of_variable(spec: TableSpec, declared: Declaration, rows: pa.Table) -> 
     return _table(spec, columns)
 
 
-def rows_of_timers(spec: TableSpec, rows: pa.Table) -> pa.Table:
+def _rows_of_timers(spec: TableSpec, rows: pa.Table) -> pa.Table:
     """Convert Spark's rows of timers."""
     return _table(spec, [*_key(spec, rows), _whole(rows["expiration_timestamp_ms"])])
 

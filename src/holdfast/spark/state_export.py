@@ -1,7 +1,12 @@
-"""The state of an operator as the initial state of a query with Spark's `transformWithState`."""
+"""The state of an operator as the initial state of a query with Spark's `transformWithState`.
+
+Tasks of Spark convert its rows to rows of initial state. `MovedProcessor`, in Spark's operator, puts these into the states
+that the processor declares.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from functools import reduce
 from os import PathLike, fspath
 from typing import Any, Self
@@ -10,19 +15,30 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from holdfast.backends.inspection import StoredState, read_state, shown_schema, states_of
-from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend
-from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.inspection import (
+    StoredState,
+    empty_backend,
+    read_state,
+    shown_schema,
+    states_of,
+)
 from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 from holdfast.spark.data_source import scan_state, spark_schema_of
-from holdfast.spark.moving.moved_processor import MovedProcessor
-from holdfast.spark.moving.spark_state import describe
-from holdfast.spark.moving.state_rows import COLUMNS, InitialStateRows
+from holdfast.spark.moved_processor import TIMERS, MovedProcessor, encode
 from holdfast.spark.processors import (
     NOTES,
     Declaration,
@@ -36,8 +52,15 @@ from holdfast.spark.processors import (
 )
 from holdfast.spark.sessions import quote_name
 from holdfast.spark.settings import Stores
+from holdfast.spark.state_import import describe
 from holdfast.spark_progress import SPARK, SparkProgress, progress_of, sources_of
 from pyspark_holdfast_ticks import is_tick_offset
+
+_COLUMNS = [
+    StructField("holdfast_state", StringType()),
+    StructField("holdfast_content", BinaryType()),
+]
+"""The columns after those of the key: the state's name, and a value of it."""
 
 _BROADCAST, _TIMERS = "broadcast", "keyed timers"
 
@@ -171,17 +194,7 @@ def _find_uid(metadata: CheckpointMetadata, operator: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ProcessorState:
-    """The state of an operator that has run a processor.
-
-    Attributes:
-        pointer: The checkpoint.
-        uid: The operator.
-        key: The key's columns.
-        max_parallelism: Number of key groups.
-        time_mode: The processor's time mode.
-        variables: The states of its variables, by name.
-        timers: The processor's timers, if it has any.
-    """
+    """The state of an operator that has run a processor: its variables by name, and its timers if it has any."""
 
     pointer: str | PathLike[str]
     uid: str
@@ -193,13 +206,7 @@ class _ProcessorState:
 
     @classmethod
     def of(cls, pointer: str | PathLike[str], uid: str, operator: StoredOperator) -> Self:
-        """Read the descriptions of an operator's states, but no rows.
-
-        Raises:
-            InvalidRequestError: The operator has no keyed state, or has not run a processor.
-            CheckpointNotFoundError: A state file is gone.
-            CheckpointCorruptedError: Stored bytes are corrupt.
-        """
+        """Read the descriptions of an operator's states, but no rows. Errors of `spark_initial_state`."""
         every = states_of(uid, operator)
         if not any(state.name == NOTES.name and not state.is_keyed for state in every):
             message = (
@@ -221,7 +228,7 @@ class _ProcessorState:
         _, *columns = next(iter(keyed.values())).readable().schema
         types = [field.type for field in columns[: len(operator.key)]]
         key = pa.schema(list(zip(operator.key, types, strict=True)))
-        timers = open_timers(_backend(key, operator.max_parallelism), time_mode)
+        timers = open_timers(empty_backend(key, operator.max_parallelism), time_mode)
         variables = {name: state for name, state in keyed.items() if state.kind != _TIMERS}
         return cls(
             pointer=pointer,
@@ -255,23 +262,19 @@ class _ProcessorState:
     def rows(
         self, spark: SparkSession, declarations: Sequence[Declaration], now_ms: int
     ) -> DataFrame:
-        """Return the whole state as a DataFrame of the key and `COLUMNS`.
-
-        Args:
-            spark: The session whose tasks read the state.
-            declarations: The variables in the checkpoint.
-            now_ms: The current time for expired values, milliseconds since 1970.
-        """
+        """Return the whole state as a DataFrame of the key and `_COLUMNS`, without values that have expired."""
         states = [
-            (self.variables[variable.name], InitialStateRows(variable, len(self.key), now_ms))
+            (self.variables[variable.name], _InitialStateRows(variable, len(self.key), now_ms))
             for variable in declarations
         ]
         if self.timers is not None:
-            states.append((self.timers, InitialStateRows(None, len(self.key), now_ms)))
+            states.append((self.timers, _InitialStateRows(None, len(self.key), now_ms)))
         frames = [self._frame(spark, state, rows) for state, rows in states]
         return reduce(lambda some, others: some.union(others), frames)
 
-    def _frame(self, spark: SparkSession, state: StoredState, rows: InitialStateRows) -> DataFrame:
+    def _frame(
+        self, spark: SparkSession, state: StoredState, rows: "_InitialStateRows"
+    ) -> DataFrame:
         frame = scan_state(spark, self.pointer, self.uid, state.name, kind=state.kind)
         # By position, because a column of the state may have the name of a key column. The first is the subtask.
         positions = [f"_{number}" for number in range(len(frame.columns))]
@@ -281,7 +284,9 @@ class _ProcessorState:
             for name, field in zip(self.key.names, fields, strict=True)
         ]
         return (
-            frame.toDF(*positions).drop(positions[0]).mapInArrow(rows, StructType([*key, *COLUMNS]))
+            frame.toDF(*positions)
+            .drop(positions[0])
+            .mapInArrow(rows, StructType([*key, *_COLUMNS]))
         )
 
     def _check(self, variable: Declaration) -> None:
@@ -290,7 +295,7 @@ class _ProcessorState:
         stored = _types(state.readable().schema)[1:]
         # Stored rows have a time column if the state had a time to live, which the class may have changed.
         for ttl_ms in (None, 1):
-            backend = _backend(self.key, self.max_parallelism)
+            backend = empty_backend(self.key, self.max_parallelism)
             open_state(backend, replace(variable, ttl_ms=ttl_ms))
             spec = backend.specs()[variable.name]
             if state.kind == f"keyed {spec.kind}" and stored == _types(shown_schema(spec)):
@@ -303,12 +308,93 @@ class _ProcessorState:
         raise InvalidRequestError(message)
 
 
-def _backend(key: pa.Schema, max_parallelism: int) -> KeyedStateBackend:
-    """Return a backend without state, for the specifications of a processor's states."""
-    groups = KeyGroupRange(0, max_parallelism - 1)
-    return KeyedStateBackend(HeapStateTables(groups), key, max_parallelism)
-
-
 def _types(schema: pa.Schema) -> list[str]:
     """Return the Spark types of columns."""
     return [field.dataType.simpleString() for field in spark_schema_of(schema)]
+
+
+@dataclass(frozen=True)
+class _InitialStateRows:
+    """Converts rows of a keyed state to rows of initial state.
+
+    Attributes:
+        declared: The variable of the rows; None for timers.
+        key: Number of the key's columns, which are first, before those of `shown_schema`.
+        now_ms: The current time for expired values, milliseconds since 1970.
+    """
+
+    declared: Declaration | None
+    key: int
+    now_ms: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        name = TIMERS if self.declared is None else self.declared.name
+        for batch in batches:
+            contents = [
+                None if content is None else encode(content) for content in self._contents(batch)
+            ]
+            names = pa.repeat(pa.scalar(name), len(batch))
+            columns = [*batch.columns[: self.key], names, pa.array(contents, pa.binary())]
+            added = [
+                pa.field(each.name, column.type)
+                for each, column in zip(_COLUMNS, columns[self.key :], strict=True)
+            ]
+            fields = [batch.schema.field(place) for place in range(self.key)]
+            rows = pa.record_batch(columns, pa.schema([*fields, *added]))
+            yield rows.filter(rows.columns[-1].is_valid())
+
+    def _contents(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """Yield the value of each row for the state, or None."""
+        columns = [column.to_pylist() for column in batch.columns[self.key :]]
+        declared = self.declared
+        if declared is None:
+            yield from columns[0]
+            return
+        sub_keys = columns.pop(0) if declared.kind == "map" else []
+        values, *others = columns
+        changed = _milliseconds(batch.columns[-1]) if others else [None] * len(batch)
+        for row, value in enumerate(values):
+            if declared.kind == "list":
+                yield self._elements(value, has_times=bool(others)) or None
+            elif not self._lives(changed[row]):
+                yield None
+            elif declared.kind == "value":
+                yield _for_state(declared.schema, value)
+            else:
+                assert declared.key_schema is not None
+                sub_key = _for_state(declared.key_schema, sub_keys[row])
+                yield sub_key, _for_state(declared.schema, value)
+
+    def _elements(self, elements: list[Any], *, has_times: bool) -> list[Any]:
+        """Return the elements of a list that have not expired; with times, each is a struct of its time and the element."""
+        assert self.declared is not None
+        if has_times:
+            pairs = (each.values() for each in elements)
+            elements = [element for time, element in pairs if self._lives(time)]
+        return [_for_state(self.declared.schema, element) for element in elements]
+
+    def _lives(self, changed_ms: int | None) -> bool:
+        ttl_ms = None if self.declared is None else self.declared.ttl_ms
+        return ttl_ms is None or changed_ms is None or self.now_ms < changed_ms + ttl_ms
+
+
+def _for_state(kind: DataType, value: Any) -> Any:
+    """Convert a value from Arrow, where a struct is a dict and a map is pairs, for a state of Spark."""
+    if value is None:
+        return None
+    if isinstance(kind, StructType):
+        return tuple(_for_state(field.dataType, value[field.name]) for field in kind)
+    if isinstance(kind, ArrayType):
+        return [_for_state(kind.elementType, element) for element in value]
+    if isinstance(kind, MapType):
+        return {
+            _for_state(kind.keyType, key): _for_state(kind.valueType, item) for key, item in value
+        }
+    if isinstance(kind, TimestampType):
+        return value.astimezone(UTC)  # another worker may have another time zone
+    return value
+
+
+def _milliseconds(column: pa.Array) -> list[int | None]:
+    instants = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    return list(instants.to_pylist())
