@@ -37,7 +37,7 @@ PENDING = (
 ALLOWED = (
     ("infra/checks/tests_use_public_names.py", "meanwhile", "a helper of tests"),
     ("infra/s3/README.md", "Go on", "the language"),
-    ("src/holdfast/spark/by_key/rows_by_key.py", "keyed", "the public function"),
+    ("src/holdfast/spark/by_key.py", "keyed", "the public function"),
     ("*", "tell", "the method of `io.IOBase`"),
     ("tests/contracts/fsspec_stores.py", "modified", "a method of fsspec"),
     ("tests/servers/postgres.py", "nobody", "the user"),

@@ -1,6 +1,7 @@
 """The output of a stream by key: a stream to write, or the operator."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NoReturn, Self
 
@@ -8,27 +9,17 @@ from pyspark.sql import DataFrame
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import IdleTicks
-from holdfast.spark.operators import Sink
-from holdfast.spark.query import StatefulOperator
+from holdfast.spark.operators import Operator, Sink
+from holdfast.spark.query import StatefulOperator, StatefulQuery
 from holdfast.spark.settings import check_settings
-
-MakeOperator = Callable[[Sink | None, IdleTicks | None], StatefulOperator]
-"""Makes an operator with a sink, or None, and idle ticks, or None."""
 
 
 class KeyedOutput:
-    """The rows that an operator yields for the rows of a stream.
+    """The rows that an operator yields for the rows of a stream."""
 
-    Args:
-        rows: The stream.
-        has_timers: Whether timers need batches when no rows arrive.
-        make: Makes the operator.
-    """
-
-    def __init__(self, rows: DataFrame, *, has_timers: bool, make: MakeOperator) -> None:
+    def __init__(self, rows: DataFrame, operator: Operator) -> None:
         self._rows = rows
-        self._has_timers = has_timers
-        self._make = make
+        self._operator = operator
 
     @cached_property
     def operator(self) -> StatefulOperator:
@@ -36,7 +27,7 @@ class KeyedOutput:
 
         If it has timers, `IdleTicks` runs batches for them.
         """
-        return self._make(None, None)
+        return StatefulOperator(self._operator)
 
     @property
     def writeStream(self) -> "KeyedStreamWriter":  # noqa: N802  # Spark's name
@@ -45,9 +36,11 @@ class KeyedOutput:
         Raises:
             InvalidRequestError: The rows are not a stream.
         """
-        idle_ticks = IdleTicks() if self._has_timers else None
+        idle_ticks = IdleTicks() if self._operator.function.time_mode != "none" else None
         rows = self._rows if idle_ticks is None else idle_ticks.add_to(self._rows)
-        return KeyedStreamWriter(rows, lambda sink: self._make(sink, idle_ticks))
+        return KeyedStreamWriter(
+            rows, lambda sink: StatefulOperator(replace(self._operator, sink=sink), idle_ticks)
+        )
 
 
 class KeyedStreamWriter:
@@ -60,7 +53,7 @@ class KeyedStreamWriter:
         operator_with: Makes the operator with a sink.
     """
 
-    def __init__(self, rows: DataFrame, operator_with: Callable[[Sink], StatefulOperator]) -> None:
+    def __init__(self, rows: DataFrame, operator_with: Callable[[Sink], StatefulQuery]) -> None:
         self._session = rows.sparkSession
         self._writer: Any = rows.writeStream
         self._operator_with = operator_with
@@ -115,8 +108,7 @@ class KeyedStreamWriter:
 
 
 def _refuse(method: str) -> NoReturn:
-    message = (
+    raise InvalidRequestError(
         f"{method} of a stream by key needs foreachBatch: Holdfast makes a checkpoint around the function that "
         "writes a batch. Call .foreachBatch(lambda rows, batch_id: rows.write…), and then .start()"
     )
-    raise InvalidRequestError(message)

@@ -27,11 +27,7 @@ class DuplicatingOutputStream(CheckpointStateOutputStream):
     """A state stream that also leaves a local copy, if its bytes become a file.
 
     An error of the stream is raised, and discards the copy. An error of the copy is logged and ends only the copy.
-
-    Args:
-        stream: The stream to storage.
-        copy: The stream to the copy.
-        keep: Called with the handle of the file, to keep the copy.
+    `keep` is called with the handle of the file, to keep the copy.
 
     Source:
         Flink, DuplicatingCheckpointOutputStream. Its buffer is not needed, because both streams have their own.

@@ -14,15 +14,12 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the source for `format`."""
         return "holdfast"
 
     def schema(self) -> StructType:
-        """Return the columns of the view that the options select."""
         return self._view().spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of that view."""
         from holdfast.spark.data_source import StateReader  # noqa: PLC0415
 
         return StateReader(self._view(), schema)

@@ -7,14 +7,13 @@ batch that was never committed.
 
 import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import BinaryIO
 
 import msgspec
 
-from holdfast.backends.keyed import BackendName, RocksDBSettings, Workspace
+from holdfast.backends.keyed import Workspace
 from holdfast.backends.snapshot import WrittenStates
 from holdfast.common import Clock, ProcessCache
 from holdfast.locations.handles import (
@@ -25,65 +24,39 @@ from holdfast.locations.handles import (
 )
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
-from holdfast.spark.local_state.local_files import LocalFiles, digest_of, local_directory
+from holdfast.spark.settings import StateSettings
+from holdfast.spark.subtask.local_files import (
+    LocalFiles,
+    OpenedStateHandle,
+    digest_of,
+    local_directory,
+)
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSettings:
-    """The backends of keyed state, and the limits of task-local state, where 0 turns it off.
-
-    Attributes:
-        local_bytes: Maximum size of the files in an executor's directory.
-        duplicate_files: Whether state files are among them, and not only segments of keyed state.
-        worker_bytes: Maximum memory of states that stay in one Python worker.
-        backend: The backend of keyed state.
-        backends: The backends of operators that have another one: uid and backend of each.
-        rocksdb: Memory, files and threads of RocksDB.
-    """
-
-    local_bytes: int = 0
-    duplicate_files: bool = False
-    worker_bytes: int = 0
-    backend: BackendName = "columnar"
-    backends: tuple[tuple[str, BackendName], ...] = ()
-    rocksdb: RocksDBSettings = RocksDBSettings()  # noqa: RUF009  # it is frozen
-
-    def backend_of(self, uid: str) -> BackendName:
-        """Return the backend of an operator."""
-        return dict(self.backends).get(uid, self.backend)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    handle: OperatorStateHandle
-    written: WrittenStates
 
 
 class WorkerMemory:
     """Operator states that tasks have left in a process, the newest of each subtask."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, tuple[OperatorStateHandle, WrittenStates]] = {}
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of memory of all entries."""
-        return sum(entry.written.memory_bytes for entry in self._entries.values())
+        return sum(written.memory_bytes for _, written in self._entries.values())
 
     def take(self, owner: str, handles: Sequence[OperatorStateHandle]) -> WrittenStates | None:
         """Remove and return the states of these handles; None if they are not here."""
-        entry = self._entries.pop(owner, None)
-        if entry is None or (entry.handle,) != tuple(handles):
+        handle, written = self._entries.pop(owner, (None, None))
+        if handle is None or written is None or (handle,) != tuple(handles):
             return None
-        if not entry.written.matches(entry.handle):
+        if not written.matches(handle):
             _log.warning(
                 "state in memory was changed since it was written, and is read from storage; "
                 "an operator may have added an array whose memory it uses again"
             )
             return None
-        return entry.written
+        return written
 
     def keep(
         self, owner: str, handle: OperatorStateHandle, written: WrittenStates, *, max_bytes: int
@@ -94,26 +67,16 @@ class WorkerMemory:
         if used_bytes > max_bytes:
             return
         for other in list(self._entries)[::-1]:
-            used_bytes += self._entries[other].written.memory_bytes
+            used_bytes += self._entries[other][1].memory_bytes
             if used_bytes > max_bytes:
                 del self._entries[other]
-        self._entries[owner] = _Entry(handle, written)
+        self._entries[owner] = (handle, written)
 
 
 _MEMORY = WorkerMemory()
 
 _WORKSPACE: ProcessCache[None, Workspace] = ProcessCache()
 """The segments that this process has open."""
-
-
-class _TrackedStateHandle(FileStateHandle, frozen=True, kw_only=True):
-    """A file's handle inside of a task, which reports that it is read; never stored."""
-
-    on_read: Callable[[], object]
-
-    def open_input_stream(self) -> BinaryIO:
-        self.on_read()
-        return super().open_input_stream()
 
 
 class LocalState:
@@ -213,30 +176,28 @@ class LocalState:
 
     def _with_local_handles(self, state: StoredSubtask) -> StoredSubtask:
         """Return the state with handles that read from this host if possible, and report their sources."""
-        local = state.with_streams(self._read_through) if self._duplicates is not None else state
+        local = state
+        if self._duplicates is not None:
+            read_through = partial(self._duplicates.read_through, on_read=self._sources.add)
+            local = state.with_streams(read_through)
         keyed = (
             self._with_local_segments(stored) if isinstance(stored, SegmentsStateHandle) else handle
             for handle, stored in zip(local.managed_keyed, state.managed_keyed, strict=True)
         )
         return msgspec.structs.replace(local, managed_keyed=tuple(keyed))
 
-    def _read_through(self, stream: StreamStateHandle) -> StreamStateHandle:
-        if self._duplicates is None:
-            return stream
-        return self._duplicates.read_through(stream, self._sources.add)
-
     def _with_local_segments(self, stored: SegmentsStateHandle) -> SegmentsStateHandle:
         """Return a handle that reports when a segment is fetched from storage; its manifest is not reported."""
         manifest = stored.manifest
         if self._duplicates is not None:
             manifest = self._duplicates.read_through(manifest, lambda _: None)
+
+        def fetch(file: FileStateHandle) -> BinaryIO:
+            self._sources.add("storage")
+            return file.open_input_stream()
+
         segments = {
-            name: _TrackedStateHandle(
-                stream.uri,
-                stream.size,
-                stream.checksum,
-                on_read=partial(self._sources.add, "storage"),
-            )
+            name: OpenedStateHandle.of(stream, fetch)
             if isinstance(stream, FileStateHandle)
             else stream
             for name, stream in stored.segments.items()

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO, cast
+from typing import BinaryIO, Self, cast
 
 import msgspec
 import pyarrow as pa
@@ -37,7 +37,7 @@ from holdfast.locations.storages import (
     CheckpointStateOutputStream,
     CheckpointStreamFactory,
 )
-from holdfast.spark.local_state.duplicating_stream import (
+from holdfast.spark.subtask.duplicating_stream import (
     IN_PROGRESS,
     DuplicatingOutputStream,
     LocalOutputStream,
@@ -85,18 +85,28 @@ def local_directory(environment: Mapping[str, str], clock: Clock) -> str | None:
     return directory
 
 
+class OpenedStateHandle(FileStateHandle, frozen=True, kw_only=True):
+    """A state file's handle inside of a task, which a function opens; never stored."""
+
+    opener: Callable[[FileStateHandle], BinaryIO]
+
+    @classmethod
+    def of(cls, file: FileStateHandle, opener: Callable[[FileStateHandle], BinaryIO]) -> Self:
+        return cls(file.uri, file.size, file.checksum, opener=opener)
+
+    def open_input_stream(self) -> BinaryIO:
+        return self.opener(FileStateHandle(self.uri, self.size, self.checksum))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFiles:
-    """The files of an operator on this host, as one task uses them.
+    """The files of an operator on this host, as one task uses them, which writes a checkpoint.
 
     Attributes:
         root: The directory of all operators; created when it is needed.
         operator: Identifies the operator among all operators of the application; 32 hex digits.
-        subtask: Index of the subtask.
-        checkpoint_id: The checkpoint that the task writes.
         max_bytes: Approximate maximum size of all files; the least recently needed ones are deleted first.
             A file that is a hard link to a file of storage does not count.
-        clock: Measures the age of files.
     """
 
     root: str
@@ -108,7 +118,6 @@ class LocalFiles:
 
     @property
     def directory(self) -> str:
-        """The directory of the operator's files."""
         return os.path.join(self.root, self.operator)
 
     def path(self, handle: FileStateHandle) -> str:
@@ -120,9 +129,7 @@ class LocalFiles:
     ) -> StreamStateHandle:
         """Return a handle that reads from a copy, creates it if necessary, and reports `local` or `storage`."""
         if isinstance(stream, FileStateHandle) and stream.checksum is not None:
-            return _LocalStateHandle(
-                stream.uri, stream.size, stream.checksum, files=self, on_read=on_read
-            )
+            return OpenedStateHandle.of(stream, partial(self.open, on_read=on_read))
         return stream
 
     def duplicate(self, factory: CheckpointStreamFactory) -> CheckpointStreamFactory:
@@ -156,7 +163,6 @@ class LocalFiles:
             raise
 
     def new_copy(self) -> LocalOutputStream:
-        """Return a stream to a copy in progress."""
         return LocalOutputStream(self.directory, max_bytes=self.max_bytes)
 
     def link(self, segments: Iterable[tuple[str, str]]) -> None:
@@ -257,16 +263,6 @@ class LocalFiles:
                 break
             unlink(path)
             used_bytes -= size
-
-
-class _LocalStateHandle(FileStateHandle, frozen=True, kw_only=True):
-    """A state file's handle inside of a task; never stored."""
-
-    files: LocalFiles
-    on_read: Callable[[str], object]
-
-    def open_input_stream(self) -> BinaryIO:
-        return self.files.open(FileStateHandle(self.uri, self.size, self.checksum), self.on_read)
 
 
 @dataclass(frozen=True, slots=True)

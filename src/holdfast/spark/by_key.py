@@ -1,13 +1,19 @@
-"""Rows of a stream by key, and the operators on them."""
+"""Streams by key: `keyed(rows, "k", …)` corresponds to Spark's `rows.groupBy("k")`.
+
+`KeyedRows` has the operators: processors, functions, aggregates, windows. Their output is a `KeyedOutput`: a stream to
+write, or the operator for queries with several operators.
+"""
 
 import logging
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
@@ -21,12 +27,11 @@ from holdfast.spark.aggregates import (
     need_combining,
     preparation_of,
 )
-from holdfast.spark.by_key.initial_state import InitialState
-from holdfast.spark.by_key.keyed_output import KeyedOutput
 from holdfast.spark.event_time import IdleTicks, LateRows, has_watermark
-from holdfast.spark.operators import Operator, Sink, StatefulFunction
-from holdfast.spark.processors import ProcessorFunction
-from holdfast.spark.query import StatefulOperator
+from holdfast.spark.keyed_output import KeyedOutput, KeyedStreamWriter
+from holdfast.spark.operators import Operator, StatefulFunction
+from holdfast.spark.processors import INITIAL_STATE, ProcessorFunction
+from holdfast.spark.sessions import column_named
 from holdfast.spark.windows import (
     END,
     START,
@@ -35,6 +40,8 @@ from holdfast.spark.windows import (
     WindowedFunction,
     WindowFunction,
 )
+
+__all__ = ["IdleTicks", "KeyedOutput", "KeyedRows", "KeyedStreamWriter", "WindowedRows", "keyed"]
 
 _log = logging.getLogger(__name__)
 
@@ -232,15 +239,13 @@ class KeyedRows:
         event_time_column: str,
     ) -> KeyedOutput:
         if event_time_column:
-            message = (
+            raise InvalidRequestError(
                 f"eventTimeColumnName must be empty, got {event_time_column!r}: it names the event time for a following "
                 "Spark operator, but the rows go to the foreachBatch function"
             )
-            raise InvalidRequestError(message)
         begin = None
         if initial_state is not None:
-            initial = InitialState.of(initial_state, self.rows, self.key)
-            begin = partial(initial.union_with, key=self.key)
+            begin = InitialState.of(initial_state, self.rows, self.key).union_with
         return _output(self, function, function.output_schema, begin=begin)
 
 
@@ -322,10 +327,9 @@ class WindowedRows:
 
 def _check_named(unnamed: tuple[object, ...]) -> None:
     if unnamed:
-        message = (
+        raise InvalidRequestError(
             f"aggregate {unnamed[0]!r} has no name; name its column, such as agg(orders=count())"
         )
-        raise InvalidRequestError(message)
 
 
 def _output(
@@ -351,8 +355,73 @@ def _output(
     )
     if operator.drops_late_rows:
         LateRows.of(keyed_rows.rows, event_time, uid=keyed_rows.uid)  # for its errors
+    return KeyedOutput(keyed_rows.rows, operator)
 
-    def make(sink: Sink | None, idle_ticks: IdleTicks | None) -> StatefulOperator:
-        return StatefulOperator(replace(operator, sink=sink), idle_ticks)
 
-    return KeyedOutput(keyed_rows.rows, has_timers=function.time_mode != "none", make=make)
+@dataclass(frozen=True, slots=True)
+class InitialState:
+    """Rows with the initial state of keys, which the subtasks get together with the operator's first batch.
+
+    Attributes:
+        rows: The rows. With Spark Connect the name of a view of them: it pickles operators for the server, which can't
+            unpickle a DataFrame.
+        key: Their key columns, by the names of the stream's.
+    """
+
+    rows: DataFrame | str
+    key: dict[str, str]
+
+    @classmethod
+    def of(cls, given: Any, rows: DataFrame, key: Sequence[str]) -> Self:
+        """Return the initial state for a user's argument.
+
+        Args:
+            given: Rows grouped by the key, as for Spark; or rows with columns of the key's names.
+            rows: The stream.
+            key: The key of the stream.
+
+        Raises:
+            InvalidRequestError: `given` is neither, or its key has other types than the key of the stream.
+        """
+        if hasattr(given, "sparkSession"):
+            states, columns = given, list(key)
+        elif hasattr(given, "agg") and hasattr(given, "_df"):
+            states = given._df  # noqa: SLF001  # Spark has no public access to it
+            columns = given.count().columns[:-1]
+        else:
+            raise InvalidRequestError(
+                f"initialState is of type {type(given).__name__}; pass rows grouped by the key, "
+                f"rows.groupBy({', '.join(map(repr, key))}), or rows with columns of these names"
+            )
+        missing = [name for name in columns if name not in states.columns]
+        if states.isStreaming or missing or len(columns) != len(key):
+            raise InvalidRequestError(
+                f"initialState must not be a stream, and must be grouped by {len(key)} of its columns "
+                f"{states.columns}, like the key {list(key)}; got {columns}"
+            )
+        for name, own in zip(columns, key, strict=True):
+            kind, wanted = states.schema[name].dataType, rows.schema[own].dataType
+            if kind != wanted:
+                raise InvalidRequestError(
+                    f"column {name!r} of initialState must have the type of the key's column {own!r}, "
+                    f"{wanted.simpleString()}, got {kind.simpleString()}; cast it"
+                )
+        if not hasattr(states.sparkSession, "_jsparkSession"):
+            view = f"holdfast_initial_state_{uuid.uuid4().hex}"
+            states.createOrReplaceTempView(view)
+            states = view
+        return cls(states, dict(zip(key, columns, strict=True)))
+
+    def union_with(self, rows: DataFrame) -> DataFrame:
+        """Return the rows of a batch and those of the initial state, which has a separate column, null for the batch."""
+        states = rows.sparkSession.table(self.rows) if isinstance(self.rows, str) else self.rows
+        state = F.struct(*(column_named(name) for name in states.columns))
+        columns = [
+            column_named(self.key[field.name])
+            if field.name in self.key
+            else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in rows.schema
+        ]
+        states = states.select(*columns, state.alias(INITIAL_STATE))
+        null = F.lit(None).cast(states.schema[INITIAL_STATE].dataType)
+        return rows.select("*", null.alias(INITIAL_STATE)).union(states)
