@@ -48,7 +48,7 @@ def savepoint(location: str, directory: str, capsys: Captured) -> str:
 # savepoint
 
 
-def test_savepoint_prints_the_pointer_alone(
+def test_savepoint_prints_only_the_pointer(
     stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     assert main(["savepoint", stopped_query, f"{directory}/savepoints"]) == 0
@@ -76,7 +76,7 @@ def test_savepoint_of_a_query_without_operators(
     assert (printed["batch"], printed["job"], printed["operators"]) == (2, None, {})
 
 
-def test_savepoint_copies_only_what_its_base_lacks(
+def test_savepoint_copies_only_files_not_in_its_base(
     stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     base = savepoint(stopped_query, directory, capsys)
@@ -98,19 +98,19 @@ def test_savepoint_copies_only_what_its_base_lacks(
         (["{0}/original", "{0}/savepoints", "--no-operators", "--job-id", "j"], (2, "operators")),
     ],
 )
-def test_a_savepoint_that_cannot_be_taken_is_one_line(
+def test_a_failed_savepoint_prints_one_line(
     stopped_query: str,
     directory: str,
     capsys: Captured,
     words: list[str],
     expected: tuple[int, str],
 ) -> None:
-    status, said = expected
+    status, message = expected
     assert main(["savepoint", *(word.format(directory) for word in words)]) == status
     streams = capsys.readouterr()
     assert streams.out == ""
     assert streams.err.count("\n") == 1
-    assert said in streams.err
+    assert message in streams.err
     assert not all_files(f"{directory}/savepoints")
 
 
@@ -167,7 +167,9 @@ def test_restore_prints_json(stopped_query: str, directory: str, capsys: Capture
     }
 
 
-def test_restore_finds_input_that_has_moved(plain: str, directory: str, capsys: Captured) -> None:
+def test_restore_rewrites_paths_of_moved_input(
+    plain: str, directory: str, capsys: Captured
+) -> None:
     pointer = savepoint(plain, directory, capsys)
     moved = ["--paths", "file:///in", "s3a://bucket/day=1"]
     assert main(["restore", pointer, f"{directory}/fork", *moved]) == 0
@@ -177,13 +179,13 @@ def test_restore_finds_input_that_has_moved(plain: str, directory: str, capsys: 
     assert not all_files(f"{directory}/twice")
 
 
-def test_restore_refuses_what_cannot_be(
+def test_restore_refuses_invalid_arguments(
     stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     pointer = savepoint(stopped_query, directory, capsys)
     checkpoint = f"{directory}/checkpoints/{QUERY}/chk-4"
     fork = f"{directory}/fork"
-    for words, (status, said) in [
+    for words, (status, message) in [
         ([f"{directory}/nothing", fork], (3, "nothing")),
         ([checkpoint, fork], (2, "not a savepoint of a query")),
         ([pointer, fork], (2, "spark.holdfast.checkpoint.dir")),
@@ -192,7 +194,7 @@ def test_restore_refuses_what_cannot_be(
         assert main(["restore", *words]) == status
         streams = capsys.readouterr()
         assert (streams.out, streams.err.count("\n")) == ("", 1)
-        assert said in streams.err
+        assert message in streams.err
         assert not all_files(fork)
 
 
@@ -211,7 +213,7 @@ def test_an_interrupted_restore_is_finished_by_the_same_command(
     assert "unfinished" not in all_files(f"{directory}/fork")["metadata"]
 
 
-def test_a_restore_that_was_killed_before_it_printed_prints_when_it_is_repeated(
+def test_a_restore_killed_before_printing_prints_when_repeated(
     stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     pointer = savepoint(stopped_query, directory, capsys)
@@ -219,8 +221,8 @@ def test_a_restore_that_was_killed_before_it_printed_prints_when_it_is_repeated(
     code = (
         "import os, signal, sys\n"
         "from holdfast.cli import main\n"
-        "from holdfast.cli.commands import restore\n"
-        "restore.print_line = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from holdfast.cli import queries\n"
+        "queries.print_line = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main(sys.argv[1:])\n"
     )
     killed = subprocess.run(
@@ -257,7 +259,7 @@ def test_rollback_lists_the_checkpoints_of_operators(stopped_query: str, capsys:
     assert all_files(stopped_query) == before
 
 
-def test_rollback_lists_only_what_is_whole(
+def test_rollback_lists_only_complete_targets(
     plain: str, stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     remove(f"{plain}/state/0/1/1.delta")
@@ -270,7 +272,7 @@ def test_rollback_lists_only_what_is_whole(
     assert [point["checkpoint"] for point in json.loads(capsys.readouterr().out)] == [2, 4]
 
 
-def test_rollback_without_yes_prints_what_would_go(
+def test_rollback_without_yes_prints_files_to_delete(
     stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     before = all_files(directory)
@@ -343,19 +345,19 @@ def test_rollback_of_a_query_without_operators_is_by_batch(plain: str, capsys: C
         (["--no-operators", "--batch", "9", "--yes"], (3, "don't have batch 9")),
     ],
 )
-def test_a_roll_back_that_cannot_be_touches_nothing(
+def test_an_impossible_rollback_changes_nothing(
     stopped_query: str,
     directory: str,
     capsys: Captured,
     words: list[str],
     expected: tuple[int, str],
 ) -> None:
-    status, said = expected
+    status, message = expected
     before = all_files(directory)
     assert main(["rollback", stopped_query, *words]) == status
     streams = capsys.readouterr()
     assert (streams.out, streams.err.count("\n")) == ("", 1)
-    assert said in streams.err
+    assert message in streams.err
     assert all_files(directory) == before
 
 
@@ -383,7 +385,7 @@ def test_an_interrupted_roll_back_is_finished_by_the_same_command(
     assert not any("unfinished" in path for path in all_files(stopped_query))
 
 
-def test_where_a_restore_is_not_finished_nothing_is_rolled_back(
+def test_rollback_is_refused_during_an_unfinished_restore(
     plain: str, directory: str, capsys: Captured
 ) -> None:
     pointer = take_savepoint(plain, f"{directory}/savepoints")
@@ -398,7 +400,7 @@ def test_where_a_restore_is_not_finished_nothing_is_rolled_back(
 # Stores
 
 
-def test_a_bucket_is_reached_by_the_settings_alone(
+def test_a_bucket_is_reached_only_by_the_settings(
     memory_bucket: S3Bucket, as_without_spark: None, capsys: Captured
 ) -> None:
     use_s3(settings_of(memory_bucket.server), memory_bucket.name)
@@ -417,7 +419,7 @@ def test_a_bucket_is_reached_by_the_settings_alone(
 
 
 @pytest.mark.parametrize("command", ["savepoint", "restore", "rollback"])
-def test_without_pyspark_they_say_what_to_install(
+def test_without_pyspark_commands_name_the_package_to_install(
     command: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("holdfast.spark")]:
@@ -428,7 +430,7 @@ def test_without_pyspark_they_say_what_to_install(
     assert "pip install 'holdfast[spark]'" in capsys.readouterr().err
 
 
-def test_lines_of_restore_say_what_was_asked_for(
+def test_lines_of_restore_parse_to_the_requested_settings(
     stopped_query: str, directory: str, tmp_path: Path, capsys: Captured
 ) -> None:
     pointer = savepoint(stopped_query, directory, capsys)

@@ -34,7 +34,7 @@ from holdfast.spark.savepoints import (
     RestoredQuery,
     change_notes,
     is_attempt,
-    restored_files,
+    restored_query,
 )
 from holdfast.spark.savepoints import restore as restoring
 from holdfast.spark.savepoints.change_notes import Change
@@ -108,7 +108,7 @@ def test_overtaken_restore_deletes_nothing(restore: Restore, fork: str) -> None:
         restore()
         whole.append(all_files(fork))
 
-    with run_after(restored_files, "tree", finish):
+    with run_after(restored_query, "tree", finish):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert all_files(fork) == whole[0]
