@@ -1,12 +1,6 @@
 """The session, the jobs and the servers of the integration tests."""
 
 from cases_of_spark.by_holdfast import run_case
-from dealing import (
-    pytest_collection,
-    pytest_collection_finish,
-    pytest_xdist_auto_num_workers,
-    pytest_xdist_make_scheduler,
-)
 from jobs.fixtures import job, spark, state_backend
 from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
@@ -24,6 +18,13 @@ from servers.s3 import (
     versitygw_bucket,
 )
 from servers.spark import cluster
+from xdist_scheduler import (
+    pytest_collection,
+    pytest_collection_finish,
+    pytest_configure,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
 
 __all__ = [
     "browser",
@@ -41,6 +42,7 @@ __all__ = [
     "postgres",
     "pytest_collection",
     "pytest_collection_finish",
+    "pytest_configure",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
     "real_s3_bucket",

@@ -7,7 +7,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from contracts.checkpoint_bucket import PREFIX, CheckpointBucketContract, Deployed, deploy
-from servers.aws import Account, Policy, assumed, ministack_account
+from servers.aws import Account, Policy, ministack_account, with_role_credentials
 from servers.s3 import S3Bucket, S3Server, settings_of
 
 from holdfast.locations import S3Settings
@@ -34,7 +34,7 @@ def on_minio(in_ministack: Deployed, minio: S3Server) -> Iterator[Deployed]:
         in_ministack.policies,
         in_ministack.outputs,
         lambda policy: session(minio, policy),
-        lambda settings: minio.client(who=settings),
+        lambda settings: minio.client(user=settings),
     )
     bucket.delete()
 
@@ -43,20 +43,20 @@ class TestInMinistack(CheckpointBucketContract):
     """Which makes the whole stack but its lifecycle rules, by TLS, and heeds conditions."""
 
     @pytest.fixture
-    def deployed(self, in_ministack: Deployed) -> Deployed:
+    def deployment(self, in_ministack: Deployed) -> Deployed:
         return in_ministack
 
-    def test_nothing_of_it_can_become_public(self, deployed: Deployed) -> None:
-        answer = deployed.bucket.client.get_public_access_block(Bucket=deployed.bucket.name)
+    def test_nothing_of_it_can_become_public(self, deployment: Deployed) -> None:
+        answer = deployment.bucket.client.get_public_access_block(Bucket=deployment.bucket.name)
         assert all(answer["PublicAccessBlockConfiguration"].values())
 
-    def test_it_keeps_no_versions(self, deployed: Deployed) -> None:
-        answer = deployed.bucket.client.get_bucket_versioning(Bucket=deployed.bucket.name)
+    def test_it_keeps_no_versions(self, deployment: Deployed) -> None:
+        answer = deployment.bucket.client.get_bucket_versioning(Bucket=deployment.bucket.name)
         assert "Status" not in answer
 
     def test_days_of_retention_are_versions(self, account: Account) -> None:
-        deployed = deploy(account, RetentionDays="3")
-        answer = deployed.bucket.client.get_bucket_versioning(Bucket=deployed.bucket.name)
+        deployment = deploy(account, RetentionDays="3")
+        answer = deployment.bucket.client.get_bucket_versioning(Bucket=deployment.bucket.name)
         assert answer["Status"] == "Enabled"
 
 
@@ -99,7 +99,7 @@ class TestOnMinio(CheckpointBucketContract):
     UNSEEN = frozenset({"s3:AbortMultipartUpload", "s3:ListBucketMultipartUploads"})
 
     @pytest.fixture
-    def deployed(self, on_minio: Deployed) -> Deployed:
+    def deployment(self, on_minio: Deployed) -> Deployed:
         return on_minio
 
 
@@ -116,11 +116,11 @@ def session(server: S3Server, policy: Policy) -> S3Settings:
     answer = sts.assume_role(
         RoleArn="arn:minio:iam:::role/none", RoleSessionName="test", Policy=json.dumps(policy)
     )
-    return assumed(answer, settings_of(server))
+    return with_role_credentials(answer, settings_of(server))
 
 
 def is_refused(
-    deployed: Deployed,
+    deployment: Deployed,
     action: str,
     key: str,
     *,
@@ -131,14 +131,14 @@ def is_refused(
     """Whether the policy of the bucket refuses what the driver's policy allows."""
     from ministack.core.iam_evaluator import EvalContext, evaluate_resource_policy
 
-    policy = deployed.bucket.client.get_bucket_policy(Bucket=deployed.bucket.name)["Policy"]
+    policy = deployment.bucket.client.get_bucket_policy(Bucket=deployment.bucket.name)["Policy"]
     known = {"s3:objectcreationoperation": creation, "s3:if-none-match": if_none_match}
     request = EvalContext(
         principal_arn="arn:aws:sts::000000000000:assumed-role/driver/test",
         principal_type="AssumedRole",
         principal_account="000000000000",
         action=action,
-        resource_arn=f"arn:aws:s3:::{deployed.bucket.name}/{PREFIX}/{key}",
+        resource_arn=f"arn:aws:s3:::{deployment.bucket.name}/{PREFIX}/{key}",
         region="us-east-1",
         secure_transport=tls,
         service_context={name: value for name, value in known.items() if value is not None},

@@ -136,7 +136,7 @@ FAULTS = {
     "has its effect, loses its answer, and is repeated": Fault(
         _raises(OutcomeUnknownError("as planned"), is_done=True), retries=_AT_ONCE
     ),
-    "is so slow that another driver has gone on before": Fault(_overtaken(is_done=False)),
+    "is slower than another driver, which has taken over the job": Fault(_overtaken(is_done=False)),
     "has its effect, and answers when another driver has gone on": Fault(_overtaken(is_done=True)),
     "is the last that the store answers": Fault(_no_more),
     "fails where clocks go an hour ahead": Fault(
@@ -213,7 +213,7 @@ def _fails(directory: str, fault: Fault, number: int) -> bool:
         try:
             go_on(faults.directory, max(completed))
             if len(set(completed)) < len(completed):
-                raise AssertionError(f"two drivers were told of one checkpoint: {completed}")
+                raise AssertionError(f"two drivers completed one checkpoint: {completed}")
         except CheckpointCorruptedError:
             if not fault.may_corrupt:
                 raise

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from contracts.keyed.checkpoints import KeyedCheckpoints, parts_of
 from jobs.quick_disk import QUICK_DISK
 from jobs.rocksdb_rows import (
     ALL,
@@ -27,7 +28,6 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StreamStateHandle,
 )
-from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
 
 def content_of(stream: StreamStateHandle) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from contracts.keyed.checkpoints import KeyedCheckpoints, parts_of
 from jobs.quick_disk import QUICK_DISK
 from jobs.rocksdb_rows import (
     ALL,
@@ -42,7 +43,6 @@ from holdfast.locations.handles import (
     PlaceholderStreamStateHandle,
     SegmentsStateHandle,
 )
-from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
 
 def new_files(handle: SegmentsStateHandle) -> set[str]:

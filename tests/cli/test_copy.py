@@ -23,7 +23,7 @@ from holdfast.locations.storages import resolve_pointer
 from holdfast.testing import ANY_CALL, Faults
 
 
-def test_a_checkpoint_with_files_of_another_becomes_a_savepoint_that_stands_alone(
+def test_copy_of_a_checkpoint_with_shared_files_is_self_contained(
     kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = write_checkpoint(kept.directory, 1)
@@ -101,7 +101,7 @@ def test_nothing_there_is_status_1(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_goes_while_it_is_copied_leaves_nothing(tmp_path: Path) -> None:
+def test_a_file_deleted_during_the_copy_leaves_no_files(tmp_path: Path) -> None:
     completed = write_checkpoint(f"file://{tmp_path}/checkpoints", 1)
     remove(files_of(completed.metadata.streams())[0].uri)
     with pytest.raises(CheckpointNotFoundError):
@@ -109,24 +109,24 @@ def test_a_file_that_goes_while_it_is_copied_leaves_nothing(tmp_path: Path) -> N
     assert all_files(f"file://{tmp_path}/archive") == {}
 
 
-def test_an_interruption_stops_the_files_that_are_being_copied(
+def test_an_interruption_stops_running_copies_of_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_checkpoint(f"file://{tmp_path}/checkpoints", 1)
     target = f"file://{tmp_path}/archive"
-    begun = threading.Barrier(3)  # both files, and who waits for them
+    all_running = threading.Barrier(3)  # two copies, and the thread that waits for them
 
     def endless(_: BinaryIO) -> Iterator[bytes]:
-        begun.wait()
+        all_running.wait()
         while True:
             yield b"x"
 
-    def interrupted(*_: Any, **__: Any) -> None:
-        begun.wait()
+    def interrupt(*_: Any, **__: Any) -> None:
+        all_running.wait()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(copying, "chunks", endless)
-    monkeypatch.setattr(parallel, "wait", interrupted)
+    monkeypatch.setattr(parallel, "wait", interrupt)
     assert main(["copy", f"file://{tmp_path}/checkpoints", target]) == 130
     assert all_files(target) == {}
     assert "interrupted; " in capsys.readouterr().err

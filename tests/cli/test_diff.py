@@ -27,7 +27,7 @@ from holdfast.locations.coordination import files_of
 from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
 
-def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_difference(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_checkpoint(kept.directory, 1)
     second = write_checkpoint(kept.directory, 2, elements=9, before=first)
     a, b = (checkpoint.location.external_pointer for checkpoint in (first, second))
@@ -73,7 +73,7 @@ def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str
     }
 
 
-def test_text_says_what_became_of_operators_and_states(
+def test_text_lists_changes_of_operators_and_states(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = f"file://{tmp_path}"
@@ -93,7 +93,7 @@ def test_text_says_what_became_of_operators_and_states(
     assert "operator visits: different state in subtasks 0, 1, 2" in lines
 
 
-def test_classes_that_arrow_stores_alike_are_said_to_differ(
+def test_classes_with_the_same_arrow_type_are_different(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = f"file://{tmp_path}"
@@ -160,9 +160,7 @@ def test_operators_with_each_other_s_files_differ(tmp_path: Path) -> None:
     assert main(["diff", there, swapped]) == 1
 
 
-def test_what_sinks_have_noted_is_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_states_of_sinks_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_checkpoint(f"file://{tmp_path}", 1)
     pointer = first.location.external_pointer
     states = first.metadata.coordinator_states | {"sink/visits": b"9999"}
@@ -186,7 +184,7 @@ OFFSETS = 'v1\n{"batchTimestampMs":1,"conf":{"a":"b"}}\n{"logOffset":1}'
         ("v1\n[]", "  + []"),
     ],
 )
-def test_offsets_that_differ_in_anything_are_printed(
+def test_any_difference_of_offsets_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], offsets: str, line: str
 ) -> None:
     first = write_checkpoint(f"file://{tmp_path}", 1)
@@ -229,7 +227,7 @@ def test_a_checkpoint_is_like_itself_and_like_its_copy(
 
 
 @pytest.mark.usefixtures("as_without_spark")
-def test_a_savepoint_is_like_the_checkpoint_that_it_was_taken_of(
+def test_a_savepoint_equals_its_checkpoint(
     stopped: str, directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pointer = take_savepoint(stopped, f"{directory}/savepoints")

@@ -18,7 +18,7 @@ from holdfast.backends import (
 )
 from holdfast.backends.keyed import BackendName
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
-from holdfast.spark.local_state import StateSettings
+from holdfast.spark.settings import StateSettings
 
 ROWS = pa.schema([("key", pa.int64()), ("id", pa.int64())])
 TOTALS = pa.schema([("key", pa.int64()), ("total", pa.int64())])

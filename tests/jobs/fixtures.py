@@ -12,7 +12,7 @@ from jobs.session import STATE_BACKEND, session_with
 from pyspark.sql import SparkSession
 
 from holdfast.backends.keyed import BackendName
-from holdfast.spark.local_state import StateSettings
+from holdfast.spark.settings import StateSettings
 
 
 @pytest.fixture(scope="session")

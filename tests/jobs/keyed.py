@@ -18,7 +18,6 @@ from holdfast.backends.subtask import OperatorKey
 from holdfast.common import SYSTEM_CLOCK
 from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
 from holdfast.locations.storages import JobDirectory
-from holdfast.spark.local_state import StateSettings
 from holdfast.spark.operators import Operator
 from holdfast.spark.query import (
     CLEANER,
@@ -28,7 +27,7 @@ from holdfast.spark.query import (
     Retention,
     StoredJob,
 )
-from holdfast.spark.settings import Settings
+from holdfast.spark.settings import Settings, StateSettings
 from holdfast.spark.subtask import (
     Acknowledgement,
     CheckpointInfo,

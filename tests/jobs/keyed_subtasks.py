@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from contracts.progress import behind_batch
+from contracts.keyed.checkpoints import KeyedCheckpoints, parts_of
+from contracts.progress import progress_after_batch
 from jobs.keyed import USUAL
 from jobs.quick_disk import QUICK_DISK
 
@@ -23,7 +24,6 @@ from holdfast.locations import (
     StoredSubtask,
     complete_checkpoint,
 )
-from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
 GROUPS = 8
 
@@ -93,7 +93,7 @@ class KeyedSubtasks:
             duration_ms=0.0,
             writer="test",
             operators={uid: StoredOperator(len(stored), GROUPS, stored, key=tuple(self.key.names))},
-            coordinator_states=behind_batch(0),
+            coordinator_states=progress_after_batch(0),
         )
         location = self.checkpoints.location(self._checkpoint_id)
         return complete_checkpoint(location, metadata).location.external_pointer

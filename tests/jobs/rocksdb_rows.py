@@ -1,13 +1,13 @@
 """Rows of numbers in tables in RocksDB, and what gets of them into checkpoints."""
 
 import pyarrow as pa
+from contracts.keyed.checkpoints import KeyedCheckpoints
 from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.keyed import Keys, StateTable, StateTables, TableSpec
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing.contracts import KeyedCheckpoints
 
 GROUPS = 8
 ALL = KeyGroupRange(0, GROUPS - 1)

@@ -16,8 +16,8 @@ from holdfast.backends.inspection import read_state
 from holdfast.backends.keyed import BackendName
 from holdfast.locations import CompletedCheckpoint, copy_checkpoint
 from holdfast.locations.coordination import files_of
-from holdfast.spark.local_state import StateSettings
 from holdfast.spark.query import CLEANER
+from holdfast.spark.settings import StateSettings
 
 SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
 OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])

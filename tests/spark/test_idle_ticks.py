@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast import scan_state, stateful_query
 from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.event_time import IdleTicks, idle_ticks
+from holdfast.spark import event_time
+from holdfast.spark.event_time import IdleTicks
 from holdfast.spark.query import query_run
 
 S = 1_000_000
@@ -87,10 +88,10 @@ def test_available_now_keeps_to_rate_limits_of_sources(job: Job) -> None:
 def test_a_session_whose_sources_lack_available_now_is_told_to_wrap_them(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_ticks, "SUPPORTS_AVAILABLE_NOW", False)  # as in PySpark 4.1
+    monkeypatch.setattr(event_time, "SUPPORTS_AVAILABLE_NOW", False)  # as in PySpark 4.1
     session = spark.newSession()
     IdleTicks().add_to(session.readStream.format("rate").load())
-    assert session.conf.get(idle_ticks.AVAILABLE_NOW_WRAPPER) == "true"
+    assert session.conf.get(event_time.AVAILABLE_NOW_WRAPPER) == "true"
 
 
 def start(job: Job, timers: Timers, **trigger: Any) -> None:

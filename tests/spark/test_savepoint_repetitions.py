@@ -35,7 +35,7 @@ from holdfast.spark.savepoints import (
     RestoredQuery,
     change_notes,
     is_attempt,
-    restored_files,
+    restored_query,
 )
 from holdfast.spark.savepoints import restore as restoring
 from holdfast.spark.savepoints.change_notes import Change
@@ -130,7 +130,7 @@ def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork
         restore()
         whole.append(all_files(fork))
 
-    with meanwhile(restored_files, "tree", ends):
+    with meanwhile(restored_query, "tree", ends):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert all_files(fork) == whole[0]

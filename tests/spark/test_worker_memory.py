@@ -10,7 +10,7 @@ from holdfast.errors import StateMigrationError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import CheckpointStreamFactory
 from holdfast.locations.handles import OperatorStateHandle
-from holdfast.spark.local_state import WorkerMemory
+from holdfast.spark.subtask import WorkerMemory
 
 LONGS = ListStateDescriptor("longs", pa.int64())
 RULES = MapStateDescriptor("rules", str, pa.int64())

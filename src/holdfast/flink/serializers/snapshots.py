@@ -10,7 +10,7 @@ Source:
     (2.3.0).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.errors import CheckpointCorruptedError
@@ -52,23 +52,19 @@ class UnknownSnapshotError(Exception):
 
 def _simple() -> dict[str, Serializer]:
     """Return the serializers that are identified by the class of their snapshot."""
-    base = {
+    primitives = {
         "Boolean": basic.BOOLEAN,
-        "BooleanValue": basic.BOOLEAN,
         "Byte": basic.BYTE,
-        "ByteValue": basic.BYTE,
         "Short": basic.SHORT,
-        "ShortValue": basic.SHORT,
         "Int": basic.INT,
-        "IntValue": basic.INT,
         "Long": basic.LONG,
-        "LongValue": basic.LONG,
         "Float": basic.FLOAT,
-        "FloatValue": basic.FLOAT,
         "Double": basic.DOUBLE,
-        "DoubleValue": basic.DOUBLE,
         "Char": basic.CHAR,
-        "CharValue": basic.CHAR,
+    }
+    base = {
+        **primitives,
+        **{f"{name}Value": kind for name, kind in primitives.items()},
         "String": basic.STRING,
         "StringValue": basic.STRING_VALUE,
         "NullValue": basic.NULL_VALUE,
@@ -85,14 +81,8 @@ def _simple() -> dict[str, Serializer]:
         "Void": basic.VOID,
     }
     arrays = {
-        "BooleanPrimitive": basic.array_of(basic.BOOLEAN),
+        **{f"{name}Primitive": basic.array_of(kind) for name, kind in primitives.items()},
         "BytePrimitive": basic.BYTES,
-        "ShortPrimitive": basic.array_of(basic.SHORT),
-        "IntPrimitive": basic.array_of(basic.INT),
-        "LongPrimitive": basic.array_of(basic.LONG),
-        "FloatPrimitive": basic.array_of(basic.FLOAT),
-        "DoublePrimitive": basic.array_of(basic.DOUBLE),
-        "CharPrimitive": basic.array_of(basic.CHAR),
         "String": basic.array_of(basic.STRING),
     }
     windows = f"{_STREAMING}api.windowing.windows."
@@ -130,12 +120,7 @@ _SIMPLE = _simple()
 
 
 def read_snapshot(source: DataInput, depth: int = 0) -> Serializer:
-    """Read a snapshot.
-
-    Raises:
-        CheckpointCorruptedError: It is corrupted.
-        UnknownSnapshotError: Its class, or the version of its class, is unknown.
-    """
+    """Read a snapshot. Raises `UnknownSnapshotError` and `CheckpointCorruptedError`."""
     if depth > MAX_NESTING:
         raise corrupted_error("serializers are nested too deeply")
     java_class, version = source.utf(), source.read_int()
@@ -148,6 +133,11 @@ def read_snapshot(source: DataInput, depth: int = 0) -> Serializer:
     if (read_other := _OTHERS.get(java_class)) is None:
         raise UnknownSnapshotError(java_class)
     return read_other(source, java_class, version, depth)
+
+
+def _check_version(java_class: str, version: int, *known: int) -> None:
+    if version not in known:
+        raise UnknownSnapshotError(java_class)
 
 
 _ReadSnapshot = Callable[[DataInput, str, int, int], Serializer]
@@ -167,8 +157,7 @@ def _composite(
     """
 
     def read(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
-        if not 1 <= version <= 3:
-            raise UnknownSnapshotError(java_class)
+        _check_version(java_class, version, 1, 2, 3)
         if version == 3:
             source.expect(_COMPOSITE_MAGIC, "a composite serializer")
             version = source.read_int()
@@ -212,8 +201,7 @@ def _padding(source: DataInput, _version: int) -> dict[str, object]:
 
 
 def _pojo(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
-    if version != 2:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 2)
     name = source.utf()
     fields = _read_framed(source, depth)
     registered = [
@@ -227,13 +215,8 @@ def _pojo(source: DataInput, java_class: str, version: int, depth: int) -> Seria
 
 def _read_framed(source: DataInput, depth: int) -> dict[str, Serializer]:
     """Read a map of names to snapshots with stored lengths, which allow skipping unknown ones."""
-    if source.read_long() != _MAP_MAGIC:
-        raise corrupted_error("a map of serializers has an unexpected start")
-    serializers = {}
-    for _ in range(source.count(4)):
-        name = source.utf()
-        if source.byte():
-            source.take(source.count())
+    serializers: dict[str, Serializer] = {}
+    for name in _map_keys(source):
         serializers[name] = unreadable(f"the class of {name}")
         if source.byte():
             length = source.count()
@@ -243,12 +226,19 @@ def _read_framed(source: DataInput, depth: int) -> dict[str, Serializer]:
     return serializers
 
 
-def snapshot_in(source: DataInput, depth: int = 0) -> Serializer:
-    """Read a snapshot whose end is known, so that it may be unreadable.
+def _map_keys(source: DataInput) -> Iterator[str]:
+    """Read a map with optional lengths of its keys; the source is at the value of each key."""
+    if source.read_long() != _MAP_MAGIC:
+        raise corrupted_error("a map of serializers has an unexpected start")
+    for _ in range(source.count(4)):
+        key = source.utf()
+        if source.byte():
+            source.take(source.count())
+        yield key
 
-    Raises:
-        CheckpointCorruptedError: It is corrupted.
-    """
+
+def snapshot_in(source: DataInput, depth: int = 0) -> Serializer:
+    """Read a snapshot whose end is known, so that it may be unreadable. Raises `CheckpointCorruptedError`."""
     try:
         return read_snapshot(source, depth)
     except UnknownSnapshotError as unknown:
@@ -256,18 +246,12 @@ def snapshot_in(source: DataInput, depth: int = 0) -> Serializer:
 
 
 def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
-    if version != 2:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 2)
     name = source.utf()
     registered: list[str] = []
     foreign: set[str] = set()
     for part in range(3):  # classes registered with Kryo, and serializers of others
-        if source.read_long() != _MAP_MAGIC:
-            raise corrupted_error("a map of serializers has an unexpected start")
-        for _ in range(source.count(4)):
-            known = source.utf()
-            if source.byte():
-                source.take(source.count())
+        for known in _map_keys(source):
             has_own = part > 0
             if source.byte():
                 registration = source.take(source.count())
@@ -281,15 +265,13 @@ def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
 
 
 def _enum(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
-    if version not in {2, 3}:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 2, 3)
     source.utf()
     return composite.enum_of([source.utf() for _ in range(source.count(2))])
 
 
 def _scala_enum(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     source.utf()
     pairs = [(source.utf(), source.read_int()) for _ in range(source.count(6))]
     return flink_classes.numbered_enum({number: name for name, number in pairs})
@@ -298,8 +280,7 @@ def _scala_enum(source: DataInput, java_class: str, version: int, _depth: int) -
 def _perhaps_with_time_to_live(
     source: DataInput, java_class: str, version: int, depth: int
 ) -> Serializer:
-    if version != 1:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 1)
     source.byte()
     return read_snapshot(source, depth + 1)
 
@@ -310,8 +291,7 @@ def _avro(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
         return avro_of("a record", schema)
     if version == 2:
         return avro_of(source.utf(), source.utf())
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     texts = []
     for _ in range(2):
         with reading("an Avro schema"):
@@ -321,8 +301,7 @@ def _avro(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
 
 
 def _sql_row(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     count = source.count()
     start = source.position
     try:
@@ -349,8 +328,7 @@ def _sql_map(source: DataInput, java_class: str, version: int, _depth: int) -> S
 
 def _objects(source: DataInput, java_class: str, version: int, count: int) -> list[Any]:
     """Read the types of parts and their serializers as Java objects."""
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     try:
         return [read_java_object(source) for _ in range(count)]
     except (
@@ -361,8 +339,7 @@ def _objects(source: DataInput, java_class: str, version: int, count: int) -> li
 
 def _sql_external(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
     """Read the snapshot of external values stored in the table's internal format, such as those of COUNT(DISTINCT)."""
-    if version != 3:
-        raise UnknownSnapshotError(java_class)
+    _check_version(java_class, version, 3)
     source.expect(_COMPOSITE_MAGIC, "a composite serializer")
     source.read_int()
     _pass_objects(source, java_class, 1)  # their type
