@@ -7,7 +7,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from contracts.checkpoint_bucket import PREFIX, CheckpointBucketContract, Deployed, deploy
-from servers.aws import Account, Policy, assumed, ministack_account
+from servers.aws import Account, Policy, ministack_account, with_role_credentials
 from servers.s3 import S3Bucket, S3Server, settings_of
 
 from holdfast.locations import S3Settings
@@ -34,7 +34,7 @@ def on_minio(in_ministack: Deployed, minio: S3Server) -> Iterator[Deployed]:
         in_ministack.policies,
         in_ministack.outputs,
         lambda policy: session(minio, policy),
-        lambda settings: minio.client(who=settings),
+        lambda settings: minio.client(user=settings),
     )
     bucket.delete()
 
@@ -114,7 +114,7 @@ def session(server: S3Server, policy: Policy) -> S3Settings:
     answer = sts.assume_role(
         RoleArn="arn:minio:iam:::role/none", RoleSessionName="test", Policy=json.dumps(policy)
     )
-    return assumed(answer, settings_of(server))
+    return with_role_credentials(answer, settings_of(server))
 
 
 def is_refused(

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from jobs.connect import ConnectJob, Gate, Marks
-from jobs.operators import CountsLongs, FailsOnce, Groups
+from jobs.operators import FailsOnce, Groups, RowNumbers, TimesReporter
+from jobs.processors import InitializedTotals
 from jobs.session import ROCKSDB, session_with
-from jobs.timed import TellsTimes
 from jobs.totals_by_key import ROWS, check_totals, run, totals
-from jobs.transforming import TotalsFromThere
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from servers.connect import ConnectServer
@@ -65,7 +64,7 @@ def test_rows_are_written_once_and_a_repeated_batch_is_skipped(job: ConnectJob) 
     job.run(job.operator(Groups(70)))
     assert {file: file.stat().st_ino for file in job.output.glob("batch=2/*.parquet")} == seen
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140  # 200 rows a subtask
-    assert job.completed() == [4]
+    assert job.checkpoint_ids() == [4]
     progress = progress_in(job)
     assert progress.batch_id == 3
     assert progress.checkpoint_location == f"file://{job.spark_checkpoint}"
@@ -97,7 +96,7 @@ def test_two_queries_of_a_session_are_distinguished(
     connect: ConnectServer, job: ConnectJob, tmp_path: Path
 ) -> None:
     job.location = f"{tmp_path}/url, a=b, {{c}} d%20"  # characters that need quoting
-    gate = Gate.closed(tmp_path)
+    gate = Gate.create(tmp_path)
 
     def waits(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
@@ -135,7 +134,7 @@ def test_chain_of_keyed_and_broadcast_operators_is_read_repeatedly(
 
     def query() -> StatefulQuery:
         counts = stateful(
-            CountsLongs(),
+            RowNumbers(),
             uid="counts",
             parallelism=2,
             key="name",
@@ -178,7 +177,7 @@ def test_retried_task_counts_once(job: ConnectJob, tmp_path: Path) -> None:
     job.run(job.operator(FailsOnce(7, tmp_path / "failed")))
     assert (tmp_path / "failed").exists()
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 98
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
 def test_failing_sink_leaves_no_checkpoint_and_next_run_resumes(job: ConnectJob) -> None:
@@ -190,16 +189,16 @@ def test_failing_sink_leaves_no_checkpoint_and_next_run_resumes(job: ConnectJob)
     job.feed(files=3)
     with pytest.raises(PySparkException, match="as planned"):
         job.run(job.operator(Groups(70), sink=fails))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
 def test_killed_batch_process_loses_and_duplicates_nothing(
     connect: ConnectServer, job: ConnectJob, tmp_path: Path
 ) -> None:
-    gate = Gate.closed(tmp_path)
+    gate = Gate.create(tmp_path)
 
     def is_killed(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
@@ -214,16 +213,16 @@ def test_killed_batch_process_loses_and_duplicates_nothing(
     process.kill()
     with pytest.raises(PySparkException):
         query.awaitTermination()
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
 def test_query_stopped_in_mid_batch_repeats_its_batch(
     connect: ConnectServer, job: ConnectJob, tmp_path: Path
 ) -> None:
-    gate = Gate.closed(tmp_path)
+    gate = Gate.create(tmp_path)
 
     def never_returns(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
@@ -239,9 +238,9 @@ def test_query_stopped_in_mid_batch_repeats_its_batch(
     logged = connect.log.read_bytes()[before:].decode()
     alarming = ("StackOverflowError", "Traceback", "terminated with error")
     assert [word for word in alarming if word in logged] == []
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
     job.run(job.operator(Groups(70)))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
 
 
 def test_unsupported_requests_are_refused_with_a_way_out(job: ConnectJob) -> None:
@@ -270,7 +269,7 @@ def test_state_is_read_and_written_as_frames(job: ConnectJob, tmp_path: Path) ->
     assert sorted(row.value for row in frame.collect()) == list(range(5))
     job.settings["spark.holdfast.savepoint.path"] = written
     job.feed(files=1, rows=10)
-    job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+    job.run(job.operator(RowNumbers(), schema="id long, nth long, subtask int"))
     (newest,) = job.job_directory.glob("chk-*")
     held = scan_state(job.spark, f"file://{newest}", "operator")
     assert sorted(row.value for row in held.collect()) == sorted([*range(5), *range(10)])
@@ -286,9 +285,9 @@ def test_event_time_uses_spark_watermark_and_timers_need_no_rows(job: ConnectJob
     def run() -> None:
         idle_ticks = IdleTicks()
         rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
-        function = TellsTimes()
+        function = TimesReporter()
         operator = job.operator(
-            function, sink=write, schema=TellsTimes.schema, key="name", idle_ticks=idle_ticks
+            function, sink=write, schema=TimesReporter.schema, key="name", idle_ticks=idle_ticks
         )
         job.start(operator, rows=rows, availableNow=True).awaitTermination()
 
@@ -303,7 +302,7 @@ def test_event_time_uses_spark_watermark_and_timers_need_no_rows(job: ConnectJob
     run()
     assert sorted(filter(None, batch(2)["id"].to_pylist())) == [2]
     assert set(batch(2)["late_watermark"].to_pylist()) == {90_000}
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
 def test_processor_with_ddl_schemas_moves_from_and_to_spark(
@@ -316,7 +315,7 @@ def test_processor_with_ddl_schemas_moves_from_and_to_spark(
         there = [(0, 1000, 1), (7, 5, 1), (None, 6, 2)]
         states = job.spark.createDataFrame(there, "key long, amount long, n long")
         output = keyed(rows, "key", uid="totals", parallelism=2).transformWithState(
-            TotalsFromThere(),
+            InitializedTotals(),
             schema,
             "Update",
             "ProcessingTime",
@@ -340,7 +339,7 @@ def test_processor_with_ddl_schemas_moves_from_and_to_spark(
     assert rows_of(1) == {(0, 1009, 4)}
 
     (newest,) = job.job_directory.glob("chk-*")
-    back = spark_initial_state(job.spark, f"file://{newest}", TotalsFromThere())
+    back = spark_initial_state(job.spark, f"file://{newest}", InitializedTotals())
     rows = job.spark.createDataFrame([(0, 1), (8, 1), (None, 1)], "key long, value long")
     totals = job.spark.createDataFrame([], schema).schema  # Spark's own takes no text here
     with session_with(job.spark, ROCKSDB):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.flink_archives import extracted
+from contracts.flink_archives import extract
 from servers.flink import FlinkJob
 
 from holdfast import StateRows, flink, read_state, write_savepoint
@@ -147,7 +147,7 @@ def pairs(rows: pa.Table) -> dict[Any, Any]:
 def test_job_of_the_guide_has_equal_results_in_flink_and_pyspark(
     flink_job: FlinkJob, tmp_path: Path
 ) -> None:
-    extracted(tmp_path, "orders")
+    extract(tmp_path, "orders")
     later = tmp_path / "later"
     later.mkdir()
     (later / "orders.csv").write_text("ann,tea,10\neve,milk,2\nmax,tea,9\n")

@@ -16,7 +16,7 @@ from contracts.hdfs_faults import (
     Use,
     content,
     directory,
-    lost,
+    each_lost_call,
     proxy,
     small_blocks,
     stream_of,
@@ -58,7 +58,7 @@ class Change:
 class TestLostAnswers:
     """One call of the NameNode, or its answer, is lost on the way."""
 
-    @lost("create", "addBlock", "getFileInfo", "fsync", "complete")
+    @each_lost_call("create", "addBlock", "getFileInfo", "fsync", "complete")
     def test_stream_is_complete(
         self,
         call: Lost,
@@ -75,7 +75,7 @@ class TestLostAnswers:
         assert hdfs_directory.files() == ["x"]
         assert hdfs_directory.read("x") == data
 
-    @lost("create", "addBlock", "fsync", "complete", "rename2")
+    @each_lost_call("create", "addBlock", "fsync", "complete", "rename2")
     def test_file_is_published_once(
         self,
         call: Lost,
@@ -91,7 +91,7 @@ class TestLostAnswers:
         assert hdfs_directory.files() == ["x"]
         assert hdfs_directory.read("x") == b"ours"
 
-    @lost("create", "addBlock", "fsync", "complete", "rename2")
+    @each_lost_call("create", "addBlock", "fsync", "complete", "rename2")
     def test_file_is_published_once_if_a_deletion_is_lost_too(
         self,
         call: Lost,
@@ -111,7 +111,7 @@ class TestLostAnswers:
         self, directory: str, proxy: NameNodeProxy, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
         use(PATIENT)
-        proxy.lose("rename2", is_done=False, meanwhile=lambda: hdfs_directory.write("x", b"theirs"))
+        proxy.lose("rename2", is_done=False, action=lambda: hdfs_directory.write("x", b"theirs"))
         with pytest.raises(CheckpointConflictError):
             publish(f"{directory}/x", b"ours", single_writer=False)
         assert hdfs_directory.files() == ["x"]
@@ -130,7 +130,7 @@ class TestLostAnswers:
         self, directory: str, proxy: NameNodeProxy, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
         use(SOON)
-        proxy.lose("rename2", is_done=True, meanwhile=proxy.stop)
+        proxy.lose("rename2", is_done=True, action=proxy.stop)
         with pytest.raises(OutcomeUnknownError):
             publish(f"{directory}/x", b"ours", single_writer=False)
         assert hdfs_directory.files() == ["x"]
@@ -193,7 +193,7 @@ class TestLostAnswers:
         assert proxy.pending() == set()
         assert listing() == after
 
-    @lost("getListing", "getBlockLocations")
+    @each_lost_call("getListing", "getBlockLocations")
     def test_reads_continue(
         self,
         call: Lost,
@@ -212,7 +212,7 @@ class TestLostAnswers:
             assert stream.read() == content(MIB)
         assert proxy.pending() == set()
 
-    @lost("addBlock", "fsync")
+    @each_lost_call("addBlock", "fsync")
     def test_lost_answer_between_blocks_fails_the_stream_or_is_retried(
         self,
         call: Lost,
@@ -275,14 +275,14 @@ class TestAbort:
             if moment == "before":
                 proxy.interrupt(method, abort)
             else:
-                proxy.lose(method, is_done=True, meanwhile=abort)
+                proxy.lose(method, is_done=True, action=abort)
             with pytest.raises(StreamClosedError):
                 stream.write(content(MIB + 77))
                 stream.commit()
         assert proxy.pending() == set()
         assert hdfs_directory.files() == []
 
-    @lost("complete")
+    @each_lost_call("complete")
     def test_file_being_closed_by_the_name_node_is_deleted(
         self,
         call: Lost,

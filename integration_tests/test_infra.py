@@ -21,7 +21,7 @@ def put(server: S3Server, endpoint: str, key: str) -> None:
 
 class TestFaults:
     def test_requests_fail_as_planned(self, moto: S3Server) -> None:
-        with infra.started("faults", moto.endpoint, "slow-down:PutObject:every-2") as known:
+        with infra.running("faults", moto.endpoint, "slow-down:PutObject:every-2") as known:
             endpoint = known["endpoint"]
             put(moto, endpoint, "1")
             with pytest.raises(ClientError, match="SlowDown"):

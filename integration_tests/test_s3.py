@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from contracts.s3_objects import put_many
-from jobs.until_killed import run_until_killed
+from jobs.processes import run_until_killed
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import (

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from contracts.run_that_ends import check_that_nothing_outlives
+from contracts.interrupted_runs import check_servers_end_with_run
 
 _FAULTS = """
 import pytest
@@ -40,4 +40,4 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.name)
 def test_no_server_outlives_an_interrupted_run(ending: signal.Signals, tmp_path: Path) -> None:
     servers = {name: SERVERS[name] for name in sorted(ENDINGS[ending])}
-    check_that_nothing_outlives(tmp_path, servers, ending)
+    check_servers_end_with_run(tmp_path, servers, ending)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs.numbered import Numbered, numbered
-from jobs.sums import feed
+from jobs.sums import NumberedSums, expected_numbers, feed
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,14 +27,14 @@ def holdfast(*words: str) -> str:
 
 
 @pytest.fixture
-def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, StreamingQuery]]:
+def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[NumberedSums, StreamingQuery]]:
     """A running query with operator state and keyed state, after two batches."""
     feed(tmp_path / "source", range(2))
     settings = {
         "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/checkpoints",
         "spark.holdfast.checkpoint.num-retained": "3",
     }
-    original = Numbered(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
+    original = NumberedSums(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
     query = original.start()
     query.processAllAvailable()
     yield original, query
@@ -43,7 +42,7 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, Str
 
 
 def test_commands_fork_a_running_query_and_both_continue(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     source = original.source
@@ -54,17 +53,17 @@ def test_commands_fork_a_running_query_and_both_continue(
     printed = holdfast("restore", pointer, f"file://{tmp_path}/fork", "--checkpoint-dir", forked)
     settings = dict(line.split(" ", 1) for line in printed.splitlines())
     assert settings["spark.holdfast.checkpoint.dir"] == forked
-    fork = Numbered(spark, source, f"file://{tmp_path}/fork", settings)
+    fork = NumberedSums(spark, source, f"file://{tmp_path}/fork", settings)
     fork.run()
-    assert fork.seen() == numbered(range(2, 3))
+    assert fork.totals_and_numbers() == expected_numbers(range(2, 3))
     feed(source, range(3, 4))
     query.processAllAvailable()
     assert query.isActive
-    assert original.seen() == numbered(range(4))
+    assert original.totals_and_numbers() == expected_numbers(range(4))
 
 
 def test_query_rolled_back_while_running_no_longer_commits(
-    running: tuple[Numbered, StreamingQuery],
+    running: tuple[NumberedSums, StreamingQuery],
 ) -> None:
     original, query = running
     holdfast("rollback", original.checkpoint, "--checkpoint", "1", "--yes")

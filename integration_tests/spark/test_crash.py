@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from jobs.cluster import Reference
 from jobs.killed import BATCH, FILES, GROUP, ROWS
-from jobs.on_cluster import Undisturbed
 from jobs.operators import Groups
+from jobs.processes import run_until_killed
 from jobs.steps import COMMITTED_FROM, STEPS, job_of
-from jobs.until_killed import run_until_killed
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.locations import sweep
@@ -30,11 +30,11 @@ def test_all_steps_of_a_batch_are_known(killed_jobs: Path) -> None:
 
 @pytest.mark.parametrize("number", range(len(STEPS)), ids=lambda number: f"before {STEPS[number]}")
 def test_driver_killed_at_any_step_loses_and_duplicates_nothing(
-    spark: SparkSession, killed_jobs: Path, undisturbed: Undisturbed, number: int
+    spark: SparkSession, killed_jobs: Path, reference: Reference, number: int
 ) -> None:
     job = job_of(spark, killed_jobs, str(number))
     is_committed = number >= COMMITTED_FROM
-    assert max(job.completed()) == (BATCH + 1 if is_committed else BATCH)
+    assert max(job.checkpoint_ids()) == (BATCH + 1 if is_committed else BATCH)
     sunk: list[int] = []
 
     def sink(rows: DataFrame, batch_id: int) -> None:
@@ -45,8 +45,8 @@ def test_driver_killed_at_any_step_loses_and_duplicates_nothing(
     job.run(job.operator(Groups(GROUP), sink=sink))
 
     assert sunk == list(range(BATCH + 1 if is_committed else BATCH, FILES))
-    assert job.ids_written() == undisturbed.written
-    assert job.ids_by_subtask() == undisturbed.held
+    assert job.ids_written() == reference.written
+    assert job.ids_by_subtask() == reference.held
     CLEANER.wait()
     sweep(f"file://{job.checkpoints}", job.job_directory.name, grace_s=0)
     left = [path for path in job.job_directory.rglob("*") if path.is_file()]

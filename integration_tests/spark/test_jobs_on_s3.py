@@ -7,7 +7,7 @@ import pytest
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
 from jobs.operators import Groups
-from jobs.until_killed import run_until_killed
+from jobs.processes import run_until_killed
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from servers.s3 import S3Bucket
@@ -74,7 +74,7 @@ class JobOnS3:
     def checkpoints(self) -> str:
         return f"s3://{self.bucket.name}/checkpoints"
 
-    def completed_ids(self) -> list[int]:
+    def checkpoint_ids(self) -> list[int]:
         """Return the ids of completed checkpoints, read without the library."""
         return sorted(
             int(key.split("/")[2].removeprefix("chk-"))
@@ -108,7 +108,7 @@ def test_killed_job_resumes_and_keeps_only_retained_checkpoints(
     job, bucket = job_on_s3.job, job_on_s3.bucket
     job.feed(files=FILES, rows=ROWS)
     output = job_on_s3.run_until_killed()
-    assert job_on_s3.completed_ids()[-1] == BATCH
+    assert job_on_s3.checkpoint_ids()[-1] == BATCH
 
     sunk: list[int] = []
 
@@ -131,7 +131,7 @@ def test_killed_job_resumes_and_keeps_only_retained_checkpoints(
     begin = "checkpoints/job"
     # Two subtasks have a state each.
     assert directories == [f"{begin}/_epoch", *[f"{begin}/chk-3"] * 3, *[f"{begin}/chk-4"] * 3]
-    assert job_on_s3.completed_ids() == [3, 4]
+    assert job_on_s3.checkpoint_ids() == [3, 4]
     for key in kept:
         assert bucket.uploads(key) == []  # MinIO lists those of one key only
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs.savepoint_crashes import check_restores, check_roll_backs, check_savepoints
-from jobs.sums import FORMATS, Sums, distinct_sums, expected, feed
+from jobs.savepoint_crashes import check_restores, check_rollbacks, check_savepoints
+from jobs.sums import FORMATS, Sums, distinct_sums, expected_sums, feed
 from pyspark.sql import SparkSession
 
 from holdfast import restore_savepoint, take_savepoint
@@ -35,7 +35,7 @@ def test_fork_of_a_running_query_yields_the_same_results(
         assert query.isActive
     finally:
         query.stop()
-    assert original.batches == expected(range(8))
+    assert original.batches == expected_sums(range(8))
     shutil.rmtree(tmp_path / "original")
     # The first was taken between batches, like that of a stopped query.
     pointers = {"first": first, "second": second} if kept == "in RocksDB" else {"second": second}
@@ -45,7 +45,7 @@ def test_fork_of_a_running_query_yields_the_same_results(
             spark, source, restored.checkpoint_location, restored.settings, plan=distinct_sums
         )
         fork.run()
-        assert fork.batches == expected(range(restored.batch_id + 1, 8))
+        assert fork.batches == expected_sums(range(restored.batch_id + 1, 8))
     assert min(fork.batches, default=8) >= 2
 
 
@@ -53,7 +53,7 @@ def test_a_fork_of_transform_with_state_needs_nothing_of_the_original(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     pytest.importorskip("google.protobuf", reason="transformWithState in Python needs protobuf")
-    from jobs.transforming import transformed_sums
+    from jobs.processors import transformed_sums
 
     source = tmp_path / "source"
     feed(source, range(2))
@@ -68,7 +68,7 @@ def test_a_fork_of_transform_with_state_needs_nothing_of_the_original(
         spark, source, restored.checkpoint_location, restored.settings, plan=transformed_sums
     )
     fork.run()
-    assert fork.batches == expected(range(2, 4))
+    assert fork.batches == expected_sums(range(2, 4))
 
 
 def test_state_in_rocksdb_is_spread_over_more_partitions(
@@ -84,7 +84,7 @@ def test_state_in_rocksdb_is_spread_over_more_partitions(
     feed(source, range(2, 3))
     fork = Sums(spark, source, restored.checkpoint_location, restored.settings)
     fork.run()
-    assert fork.batches == {3: expected(range(2, 3))[2]}
+    assert fork.batches == {3: expected_sums(range(2, 3))[2]}
     partitions = {path.name for path in (tmp_path / "fork" / "state" / "0").glob("[0-9]*")}
     assert partitions == {"0", "1", "2"}
 
@@ -105,4 +105,4 @@ def test_restore_interrupted_at_any_step_cannot_be_started(faults: Faults) -> No
 
 
 def test_rollback_interrupted_at_any_step_cannot_be_started(faults: Faults) -> None:
-    check_roll_backs(faults, stride=STRIDE)
+    check_rollbacks(faults, stride=STRIDE)

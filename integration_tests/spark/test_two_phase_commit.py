@@ -10,8 +10,8 @@ import pytest
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.operators import Groups
+from jobs.processes import run_until_killed
 from jobs.two_phases import COMMIT, GROUP, POINTS, SignedSink, job_of
-from jobs.until_killed import run_until_killed
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from servers.postgres import PostgresServer
@@ -38,7 +38,7 @@ KILLED = {
 
 
 @pytest.fixture(scope="module")
-def undisturbed_ids(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+def reference(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
     """Ids that the job writes without failures."""
     job = Job(spark, tmp_path_factory.mktemp("undisturbed"))
     job.feed(FILES)
@@ -90,18 +90,18 @@ def test_driver_killed_at_any_point_loses_and_duplicates_nothing(
     spark: SparkSession,
     postgres: PostgresServer,
     killed_jobs: Path,
-    undisturbed_ids: list[int],
+    reference: list[int],
     name: str,
 ) -> None:
     job = job_of(spark, killed_jobs, name)
     counts, can_be_in_doubt = KILLED[name]
-    assert job.completed()[-1] == (BATCH + 1 if counts else BATCH)
+    assert job.checkpoint_ids()[-1] == (BATCH + 1 if counts else BATCH)
     assert len(in_doubt(postgres, name)) in can_be_in_doubt
 
     sink = SignedSink(connecting(postgres), name, driver="restarted")
     job.run(job.operator(Groups(GROUP), sink=sink))
 
-    assert ids_in(postgres, name) == undisturbed_ids
+    assert ids_in(postgres, name) == reference
     assert in_doubt(postgres, name) == []
     signed = postgres.execute(f"SELECT count(*) FROM {name} WHERE driver = 'killed'")
     # Two subtasks emit 30, then 60 of their rows.
@@ -109,7 +109,7 @@ def test_driver_killed_at_any_point_loses_and_duplicates_nothing(
 
 
 def test_late_driver_completes_and_its_successor_is_rolled_back(
-    spark: SparkSession, postgres: PostgresServer, killed_jobs: Path, undisturbed_ids: list[int]
+    spark: SparkSession, postgres: PostgresServer, killed_jobs: Path, reference: list[int]
 ) -> None:
     table = "late"
     job = job_of(spark, killed_jobs, table)
@@ -132,7 +132,7 @@ def test_late_driver_completes_and_its_successor_is_rolled_back(
     sink = SignedSink(connecting(postgres), table, driver="restarted")
     job.run(job.operator(Groups(GROUP), sink=sink))
 
-    assert ids_in(postgres, table) == undisturbed_ids
+    assert ids_in(postgres, table) == reference
     assert in_doubt(postgres, table) == []
     assert len(ids_in(postgres, table, "driver = 'killed'")) == 180
     assert ids_in(postgres, table, "driver = 'successor'") == []
@@ -164,7 +164,7 @@ def test_failed_commit_is_repeated_later(
     job: Job,
     postgres: PostgresServer,
     table: str,
-    undisturbed_ids: list[int],
+    reference: list[int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job.feed(FILES - 1)
@@ -180,7 +180,7 @@ def test_failed_commit_is_repeated_later(
 
     job.repeat_last_batch()
     job.run(job.operator(Groups(GROUP), sink=CutOff(postgres, table, set())))
-    assert ids_in(postgres, table) == undisturbed_ids
+    assert ids_in(postgres, table) == reference
     assert in_doubt(postgres, table) == []
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jobs.cluster import SETTINGS
 from jobs.driver import driver
 from jobs.job import Job
-from jobs.keyed_operators import Totals
-from jobs.on_cluster import SETTINGS
+from jobs.operators import Totals
 from pyspark.sql import SparkSession
 from servers.spark import SparkCluster
 

@@ -12,8 +12,8 @@ import pyspark
 import pytest
 from contracts.patience import RUN_HANGS_S
 from jobs import submitted
+from jobs.cluster import EXECUTOR_OPTIONS
 from jobs.job import Job
-from jobs.on_cluster import EXECUTOR_OPTIONS
 from servers.spark import SparkCluster, package, python_without_holdfast
 
 FILES = 2
@@ -76,7 +76,7 @@ def submit(job: Job, cluster: SparkCluster, driver: Path, *options: str) -> list
         timeout=RUN_HANGS_S,
     )
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-5000:]  # Python errors are in stdout
-    assert job.completed() == [FILES]
+    assert job.checkpoint_ids() == [FILES]
     files = job.output.glob("batch=*/*.parquet")
     rows: list[dict[str, Any]] = [row for file in files for row in pq.read_table(file).to_pylist()]
     assert sorted(row["id"] for row in rows) == list(range(FILES * ROWS))
