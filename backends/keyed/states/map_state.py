@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -399,12 +398,11 @@ class MapPage:
                 map_keys = list(map(as_key, map_keys))
             hashable = columns.key_form.hashable
             names = map_keys if hashable is None else list(map(hashable, map_keys))
-            pairs = list(zip(map_keys, columns.rows.form.decode(entries.values), strict=True))
-            bounds = np.searchsorted(entries.indices, np.arange(len(indices) + 1)).tolist()
-            self._maps = {
-                index: dict(zip(names[first:end], pairs[first:end], strict=True))
-                for index, (first, end) in zip(indices, pairwise(bounds), strict=True)
-            }
+            pairs = zip(map_keys, columns.rows.form.decode(entries.values), strict=True)
+            maps: list[dict[Any, _Entry]] = [{} for _ in indices]
+            for at, name, pair in zip(entries.indices.tolist(), names, pairs, strict=True):
+                maps[at][name] = pair
+            self._maps = dict(zip(indices, maps, strict=True))
         for index in self._cleared.intersection(self._maps):
             self._maps[index] = {}
         for index in self._changes.keys() & self._maps.keys():
