@@ -34,11 +34,7 @@ _P1_PLUS_P2 = _U((int(_P1) + int(_P2)) % (1 << 64))
 def xxhash64(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
     """Compute Spark's `xxhash64` of the key in each row, as unsigned numbers; Spark's are signed.
 
-    Args:
-        columns: As for `key_hash`.
-
-    Raises:
-        InvalidRequestError: As for `key_hash`.
+    Takes the same columns as `key_hash`, and raises the same errors.
     """
     return hash_columns(columns, _XXHASH64, _U(_SEED))
 

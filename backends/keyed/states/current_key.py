@@ -147,10 +147,7 @@ class CurrentKeyView(Generic[_Page, _Columns]):
         self._select(None)
 
     def flush(self) -> None:
-        """Write back changes, and forget values that were read.
-
-        Raises `InvalidRequestError` if a value that was given to the state is of another type.
-        """
+        """Write back changes, and forget values that were read. Raises `InvalidRequestError` for a value of another type."""
         pages = list(self._pages.values())
         self.discard()
         for page in pages:
@@ -277,7 +274,7 @@ class MergeableView(CurrentKeyView[_Mergeable, _Columns]):
             sources: The namespaces that lose their values, in the order in which these are merged.
 
         Raises:
-            InvalidRequestError: No key is current, or a namespace is not valid for the state.
+            InvalidRequestError: A namespace is not valid for the state.
         """
         _, index = self._cursor.current()
         values = [self._page_in(tuple(source)).take(index) for source in sources]

@@ -20,13 +20,7 @@ from holdfast.errors import InvalidRequestError
 
 
 class ListColumns(StateColumns):
-    """A list state of many keys at once.
-
-    Args:
-        rows: The rows of the state, one for each key with elements.
-        form: The form of lists in the rows.
-        now_ms: The time of the batch.
-    """
+    """A list state of many keys at once."""
 
     def __init__(self, rows: ValueRows, form: ListForm, now_ms: Callable[[], int]) -> None:
         super().__init__(rows)

@@ -53,10 +53,6 @@ class MapColumns:
     An entry is named by the index of its key in `keys`, and by its map key: methods take the map key of each row, and
     the index of each row's key in `keys`, None for the rows of the batch. They raise `InvalidRequestError` as those of
     other states do, also for map keys of another type.
-
-    Args:
-        rows: The rows of the state, one for each entry.
-        key_form: The form of map keys in the rows.
     """
 
     def __init__(self, rows: ValueRows, key_form: ValueForm) -> None:

@@ -23,9 +23,7 @@ from holdfast.errors import InvalidRequestError
 class FoldingColumns(StateColumns):
     """A reducing state of many keys at once, with known functions: values are added without reading.
 
-    Args:
-        rows: The rows of the state, one for each key with a value.
-        functions: The function of each column of values.
+    Each column of values has a function.
     """
 
     def __init__(self, rows: ValueRows, functions: Sequence[KnownFunction]) -> None:
@@ -113,12 +111,7 @@ class FoldingColumns(StateColumns):
 
 
 class CombiningColumns(StateColumns):
-    """A reducing state of many keys at once, with a Python function that is called for each value.
-
-    Args:
-        rows: The rows of the state, one for each key with a value.
-        combine: Reduces two values to one.
-    """
+    """A reducing state of many keys at once, with a Python function of two values that is called for each value."""
 
     def __init__(self, rows: ValueRows, combine: Combine) -> None:
         super().__init__(rows)

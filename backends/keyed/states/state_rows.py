@@ -90,14 +90,8 @@ class CheckedRows:
 class ValueRows(CheckedRows):
     """Rows of a state with values.
 
-    Args:
-        table: The table of the rows.
-        form: How values are stored in the table.
-        key_groups: The key groups of the subtask.
-        hash_of: The function that hashes namespaces and sub keys.
-        ttl: The time to live of rows.
-
     Attributes:
+        form: How values are stored in the table.
         has_ttl: Whether rows have a time to live.
         is_refreshed_by_reading: Whether a read restarts the time to live.
         shows_expired: Whether reads return expired rows that are not deleted yet.
@@ -119,10 +113,7 @@ class ValueRows(CheckedRows):
         self.shows_expired = ttl is not None and ttl.shows_expired
 
     def get(self, identities: Keys) -> tuple[Flags, pa.Array]:
-        """Return flags of the identities that have a value, and the values; null for the others.
-
-        Restarts the time to live of the values if reads do so.
-        """
+        """Return flags of the identities with a value, and the values; null for others. May restart times to live."""
         present, values, living = self.peek(identities)
         if self.is_refreshed_by_reading:
             self.put(identities, values, living)
@@ -193,13 +184,7 @@ class StateColumns:
     def _fold(
         self, keys: Keys, values: Sequence[Any], fold: Callable[[Any | None, Any], Any]
     ) -> None:
-        """Fold the value of each row of the batch into that of its key, in the order of rows.
-
-        Args:
-            keys: The keys.
-            values: A value for each row.
-            fold: Returns a key's new value from its value before, None without one, and the value of a row.
-        """
+        """Fold the value of each row of the batch into that of its key, which is None before, in the order of rows."""
         self.rows.check_length(len(values), len(keys.codes), "rows")
         self.rows.flush()
         form, table = self.rows.form, self.rows.table

@@ -22,10 +22,7 @@ from holdfast.errors import InvalidRequestError
 class ValueForm:
     """Values of a type: the fields of a struct are columns, any other value is a single column.
 
-    Args:
-        name: The state's name, for errors.
-        serializer: Makes columns of values.
-        subject: The noun for the values in errors.
+    Errors name the state, and its values by the noun `subject`.
 
     Attributes:
         native: The immutable Python type whose objects are values as they are; None if there is no such type. A few of its
@@ -160,13 +157,7 @@ _TIME = pa.field("ts", pa.int64(), nullable=False)
 
 
 class ListForm(ValueForm):
-    """Lists of elements. With a time to live each element has the time at which it was added, in milliseconds.
-
-    Args:
-        name: The state's name, for errors.
-        serializer: Makes columns of elements.
-        has_times: Whether elements have times.
-    """
+    """Lists of elements. With a time to live each element has the time at which it was added, in milliseconds."""
 
     def __init__(self, name: str, serializer: Serializer, *, has_times: bool) -> None:
         super().__init__(name, serializer)
