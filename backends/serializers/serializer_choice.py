@@ -19,8 +19,12 @@ from holdfast.backends.arrow import (
 )
 from holdfast.backends.serializers.arrow_migration import Default, Rules
 from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
-from holdfast.backends.serializers.bytes_serializers import Pickled, PickleSerializer
-from holdfast.backends.serializers.object_serializer import ObjectSerializer, serializer_of_objects
+from holdfast.backends.serializers.object_serializers import (
+    ObjectSerializer,
+    Pickled,
+    PickleSerializer,
+    serializer_of_objects,
+)
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.errors import InvalidRequestError
 

@@ -5,7 +5,6 @@
                    key, by Python objects: a layer over …Columns that reads and writes many keys in one call
     current_key    the current key, and pages: values of the keys of a batch as Python objects
     state_rows     the rows of a state in its table; value_form converts values to columns and back
-    scalar_folds   known functions such as `sum`, for two Python objects
 
 Start with `value_state`.
 """

@@ -184,7 +184,7 @@ class StateColumns:
     def _fold(
         self, keys: Keys, values: Sequence[Any], fold: Callable[[Any | None, Any], Any]
     ) -> None:
-        """Fold the value of each row of the batch into that of its key, which is None before, in the order of rows."""
+        """Fold the value of each row of the batch into that of its key, None without one, in the order of rows."""
         self.rows.check_length(len(values), len(keys.codes), "rows")
         self.rows.flush()
         form, table = self.rows.form, self.rows.table
