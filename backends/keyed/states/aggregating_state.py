@@ -118,8 +118,6 @@ class Average(AggregateFunction):
 class AccumulatorPage(ValuePage):
     """The accumulators of the keys of a batch."""
 
-    __slots__ = ("_function",)
-
     def __init__(self, rows: ValueRows, function: AggregateFunction, keys: Keys) -> None:
         super().__init__(rows, keys)
         self._function = function

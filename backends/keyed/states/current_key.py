@@ -295,8 +295,6 @@ class ValuePage:
         refreshed: 1 for the keys whose time to live restarts when they are read; None if it never does.
     """
 
-    __slots__ = ("_column", "changed", "keys", "refreshed", "rows", "values")
-
     def __init__(self, rows: ValueRows, keys: Keys) -> None:
         self.rows = rows
         self.keys = keys

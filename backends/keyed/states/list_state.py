@@ -180,8 +180,6 @@ class KeyedListState(MergeableView["ListPage", ListColumns]):
 class ListPage:
     """The lists of the keys of a batch."""
 
-    __slots__ = ("_added", "_columns", "_keys", "_living", "_read", "_replaced", "_stored")
-
     def __init__(self, columns: ListColumns, cursor: KeyCursor, keys: Keys) -> None:
         self._columns = columns
         self._keys = keys

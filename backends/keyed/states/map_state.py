@@ -297,18 +297,6 @@ class MapPage:
     reading its map.
     """
 
-    __slots__ = (
-        "_changes",
-        "_cleared",
-        "_columns",
-        "_is_refreshed",
-        "_keys",
-        "_looked_up",
-        "_looked_up_index",
-        "_maps",
-        "_read",
-    )
-
     def __init__(self, columns: MapColumns, cursor: KeyCursor, keys: Keys) -> None:
         self._columns = columns
         self._is_refreshed = columns.rows.is_refreshed_by_reading

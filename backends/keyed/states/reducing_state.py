@@ -339,8 +339,6 @@ class ReducingState(MergeableView["FoldPage", FoldingColumns | CombiningColumns]
 class FoldPage(ValuePage):
     """The values of the keys of a batch, and values that were added to keys that were not read."""
 
-    __slots__ = ("_added", "_columns", "_combine")
-
     def __init__(
         self, columns: FoldingColumns | CombiningColumns, combine: Combine, keys: Keys
     ) -> None:

@@ -281,8 +281,6 @@ class TimerPage:
     A change is the last operation on a timer; None if it takes back the timer's earlier operations.
     """
 
-    __slots__ = ("_by_key", "_changes", "_columns", "_keys", "_stored")
-
     def __init__(self, columns: Timers, keys: Keys) -> None:
         self._changes: dict[tuple[int, int], Operation | None] = {}
         self._by_key: dict[int, dict[int, Operation | None]] | None = None  # if they are read

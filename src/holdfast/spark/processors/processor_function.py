@@ -151,10 +151,7 @@ class ProcessorRun:
 
 
 def open_state(backend: KeyedStateBackend, declared: Declaration) -> StoredState:
-    """Return the backend's state for a variable. Values are structs, so their fields are columns.
-
-    Raises `StateMigrationError` if stored state can't be converted to the declared type.
-    """
+    """Return the backend's state for a variable, whose fields are columns. Raises `StateMigrationError`."""
     name, ttl = declared.name, None
     if declared.ttl_ms is not None:
         ttl = StateTtlConfig(timedelta(milliseconds=min(declared.ttl_ms, _MAX_MS)))
@@ -229,20 +226,8 @@ class ProcessorFunction(StatefulFunction):
     The processor's `init` and `close` run once on the driver, on a copy of it: its state is known then, and invalid
     declarations are refused early. Each subtask has a new copy in each batch.
 
-    Rows of initial state are among the rows of a batch, with only the key and the column `INITIAL_STATE`.
-
-    Args:
-        processor: The processor; only copies of it are used.
-        output_schema: The schema of its output, as a Spark type or a DDL string.
-        output_mode: Append or Update; without effect, as in Spark.
-        time_mode: None, ProcessingTime or EventTime.
-        flavour: Whether the processor reads and returns rows of Spark or frames of pandas.
-        settings: Settings of the conversion between rows and Python objects; None for those of the session.
-        session: The session that parses schemas, also one of Spark Connect; None for the active session.
-
-    Attributes:
-        output_schema: The schema of the processor's output.
-        arrow_schema: The same in Arrow.
+    Rows of initial state are among the rows of a batch, with only the key and the column `INITIAL_STATE`. The output mode
+    has no effect, as in Spark. Settings, and the session that parses schemas, are those of the active session if None.
 
     Raises:
         StatefulProcessorError: Spark refuses a declaration of the processor, too.

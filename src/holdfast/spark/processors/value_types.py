@@ -254,10 +254,7 @@ _SIMPLE: dict[type[spark.DataType], tuple[type[ValueType], pa.DataType]] = {
 
 
 def value_type(kind: spark.DataType) -> ValueType:
-    """Return the class that converts values of a Spark type.
-
-    Raises `InvalidRequestError` if state and output can't have the type, or a struct has two fields of the same name.
-    """
+    """Return the class that converts values of a Spark type. Raises `InvalidRequestError` if state can't have the type."""
     if isinstance(kind, spark.StructType):
         return struct_type(kind)
     if isinstance(kind, spark.ArrayType):
@@ -312,11 +309,7 @@ def row_maker(names: Sequence[str]) -> Callable[[Iterable[Any]], Row]:
 class RowSerializer(ArrowSerializer):
     """Stores the values of a state variable: structs in columns, plain tuples in Python.
 
-    Tuples must have converted values (`Structs.values`): they are stored without another check.
-
-    Args:
-        rows: The type of values.
-        dropped: Paths of stored fields whose values may be lost; None for keys of a map.
+    Tuples must have converted values (`Structs.values`): they are stored without another check. `dropped` is as in `Rules`.
     """
 
     def __init__(self, rows: Structs, dropped: Collection[str] | None) -> None:
