@@ -70,10 +70,6 @@ def _ttl(ttl: timedelta | None) -> StateTtlConfig | None:
     return None if ttl is None else StateTtlConfig(ttl)
 
 
-def _no_partitions() -> Iterator[Any]:
-    return iter(())
-
-
 @dataclass(frozen=True, slots=True)
 class FunctionInitializationContext:
     """Given to `CheckpointedFunction.initialize_state`.
@@ -102,10 +98,10 @@ class FunctionInitializationContext:
     parallelism: int
     input_schema: pa.Schema
     raw_operator_state_inputs: Iterator[StatePartitionStream] = field(
-        default_factory=_no_partitions
+        default_factory=lambda: iter(())
     )
     raw_keyed_state_inputs: Iterator[KeyGroupStatePartitionStream] = field(
-        default_factory=_no_partitions
+        default_factory=lambda: iter(())
     )
     key_groups: KeyGroupRange | None = None
     broadcast_schema: pa.Schema | None = None
