@@ -11,8 +11,7 @@ from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import KeyCursor, MergeableView, ValuePage
 from holdfast.backends.keyed.states.reducing_state import FoldingColumns
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
-from holdfast.backends.keyed.states.value_form import combine_chunks
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, combine_chunks
 from holdfast.backends.serializers import serializer_of
 from holdfast.errors import InvalidRequestError
 

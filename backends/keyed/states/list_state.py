@@ -13,8 +13,7 @@ from holdfast.backends.arrow import Elements, is_list, offsets_of
 from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import KeyCursor, MergeableView, ReadAhead
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
-from holdfast.backends.keyed.states.value_form import ListForm, plain_lists
+from holdfast.backends.keyed.states.state_rows import ListForm, StateColumns, ValueRows, plain_lists
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 

@@ -14,8 +14,7 @@ from holdfast.backends.keyed.columns import same_rows, take_arrow
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import SUB_BITS, Keys
 from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor, ReadAhead
-from holdfast.backends.keyed.states.state_rows import ValueRows
-from holdfast.backends.keyed.states.value_form import ValueForm
+from holdfast.backends.keyed.states.state_rows import ValueForm, ValueRows
 from holdfast.backends.keyed.table import Identities, Operation, TableRows
 from holdfast.common import gc_paused
 from holdfast.errors import InvalidRequestError

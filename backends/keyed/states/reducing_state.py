@@ -23,8 +23,7 @@ from holdfast.backends.keyed.columns import from_arrow, take, to_arrow
 from holdfast.backends.keyed.folding import fold_column, fold_into
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import UNREAD, KeyCursor, MergeableView, ValuePage
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
-from holdfast.backends.keyed.states.value_form import combine_chunks
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, combine_chunks
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 
