@@ -130,10 +130,6 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _concatenate(value: Any, other: Any) -> Any:
-    return [*value, *other]
-
-
 def _union(value: bytes, other: bytes) -> bytes:
     try:
         return union_of_sketches([value, other])
@@ -147,7 +143,7 @@ _COMBINATIONS: dict[KnownFunction, Combine] = {
     "max": _max,
     "any": operator.or_,
     "all": operator.and_,
-    "concatenate": _concatenate,
+    "concatenate": lambda value, other: [*value, *other],
     "hll_union": _union,
 }
 
@@ -212,17 +208,17 @@ class FoldingColumns(StateColumns):
     def _columns_of(self, values: Elements | Mapping[str, Elements] | None) -> list[pa.Array]:
         """Return the columns of values, and placeholders for counted columns."""
         if values is None or isinstance(values, Mapping):
-            given = values or {}
+            given, names = values or {}, [field.name for field in self._fields]
             counted = {
-                field.name
-                for field, function in zip(self._fields, self.functions, strict=True)
+                name
+                for name, function in zip(names, self.functions, strict=True)
                 if function == "count"
             }
-            missing = [field.name for field in self._fields if field.name not in {*given, *counted}]
-            unknown = [name for name in given if name not in {field.name for field in self._fields}]
+            missing = [name for name in names if name not in {*given, *counted}]
+            unknown = [name for name in given if name not in names]
             if missing or unknown:
                 raise InvalidRequestError(
-                    f"state {self.rows.name!r} adds columns {[field.name for field in self._fields]}; "
+                    f"state {self.rows.name!r} adds columns {names}; "
                     f"{missing or unknown} {'are missing' if missing else 'are unknown'}"
                 )
             return [
