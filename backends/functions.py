@@ -210,7 +210,7 @@ class FunctionSnapshotContext:
     """Given to `CheckpointedFunction.snapshot_state`.
 
     Args:
-        checkpoint_id: The checkpoint that is being taken.
+        checkpoint_id: The checkpoint that is being taken; also an attribute.
         factory: Creates the streams of raw state.
         key_groups: The subtask's key groups; None if the operator has no key.
     """
@@ -221,16 +221,11 @@ class FunctionSnapshotContext:
         factory: CheckpointStreamFactory,
         key_groups: KeyGroupRange | None = None,
     ) -> None:
-        self._checkpoint_id = checkpoint_id
+        self.checkpoint_id = checkpoint_id
         self._key_groups = key_groups
         self._operator: OperatorStateCheckpointOutputStream | None = None
         self._keyed: KeyedStateCheckpointOutputStream | None = None
         self._streams = SnapshotStreams(factory)
-
-    @property
-    def checkpoint_id(self) -> int:
-        """The checkpoint that is being taken."""
-        return self._checkpoint_id
 
     def raw_operator_state_output(self) -> OperatorStateCheckpointOutputStream:
         """Return the output stream of operator state in a custom format; the same stream each time.
