@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.backends.snapshot.section import Compression, SectionStream, write_section
+from holdfast.locations.checksums import ChecksumBuilder
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import (
-    ChecksumBuilder,
     FileStateHandle,
     OperatorStateHandle,
     OperatorStateMode,

@@ -1,7 +1,7 @@
 """The life of checkpoints: they are completed, retained, found, copied, verified, claimed and swept.
 
-`commit` completes a checkpoint, `checkpoints` reads and finds them, `completed_store` retains the newest ones, `sweeping`
-deletes files that crashes have left. `shared_streams` resolves placeholders of streams that tasks did not write again.
+`commit` completes a checkpoint, `checkpoints` reads and finds them, `checkpoint_files` copies and verifies them,
+`completed_store` retains the newest ones, `sweeping` deletes files that crashes have left. `shared_streams` resolves placeholders of streams that tasks did not write again.
 With `claims` a job takes over a checkpoint of another job, and deletes it once it is no longer needed. All of them use
 storages, and the handles of a checkpoint. Start with `commit`.
 """
@@ -10,9 +10,11 @@ from holdfast.locations.coordination.checkpoint_files import (
     CheckpointSize,
     VerifiedFile,
     checkpoint_size,
-    files_of,
+    copy_checkpoint,
+    copy_files,
+    copy_stream,
+    dispose_on_error,
     verify_files,
-    without_place,
 )
 from holdfast.locations.coordination.checkpoints import (
     FoundCheckpoint,
@@ -40,13 +42,6 @@ from holdfast.locations.coordination.completed_store import (
     CompletedCheckpointStore,
     SharedStateRegistry,
 )
-from holdfast.locations.coordination.copying import (
-    chunks,
-    copy_checkpoint,
-    copy_files,
-    copy_stream,
-    dispose_on_error,
-)
 from holdfast.locations.coordination.job_history import (
     IncompleteCheckpoint,
     JobHistory,
@@ -54,8 +49,7 @@ from holdfast.locations.coordination.job_history import (
     job_histories,
 )
 from holdfast.locations.coordination.shared_streams import (
-    outlives_checkpoint,
-    owns_shared_files,
+    has_only_job_files,
     without_placeholders,
 )
 from holdfast.locations.coordination.sweeping import (
@@ -86,16 +80,15 @@ __all__ = [
     "check_not_claimed",
     "check_not_revoked",
     "checkpoint_size",
-    "chunks",
     "claim_checkpoint",
     "complete_checkpoint",
     "copy_checkpoint",
     "copy_files",
     "copy_stream",
     "dispose_on_error",
-    "files_of",
     "find_checkpoint",
     "find_checkpoints",
+    "has_only_job_files",
     "is_gone",
     "is_savepoint",
     "job_histories",
@@ -103,14 +96,11 @@ __all__ = [
     "latest_checkpoint",
     "load_checkpoints",
     "load_latest_checkpoint",
-    "outlives_checkpoint",
-    "owns_shared_files",
     "read_claim",
     "revoke_late_checkpoint",
     "sweep",
     "sweep_savepoints",
     "verify_files",
     "withdraw_claim",
-    "without_place",
     "without_placeholders",
 ]

@@ -32,10 +32,9 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations.coordination.checkpoint_files import files_of
 from holdfast.locations.coordination.checkpoints import load_checkpoints
 from holdfast.locations.file_systems import check_exclusive, file_system_for, publish
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle, files_of
 from holdfast.locations.metadata import ClaimedCheckpoint
 from holdfast.locations.storages import (
     METADATA_FILE,

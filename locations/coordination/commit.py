@@ -14,9 +14,9 @@ from holdfast.errors import (
     InvalidRequestError,
     OutcomeUnknownError,
 )
-from holdfast.locations.coordination.checkpoint_files import files_of
 from holdfast.locations.coordination.claims import ClaimRecord, claim_uri, withdraw_claim
 from holdfast.locations.file_systems import file_system_for, publish
+from holdfast.locations.handles import files_of
 from holdfast.locations.metadata import CheckpointMetadata, encode_metadata
 from holdfast.locations.storages import (
     METADATA_FILE,

@@ -7,53 +7,32 @@ import msgspec
 from holdfast.common import uripath
 from holdfast.errors import CheckpointDeclinedError
 from holdfast.locations.handles import (
-    FileStateHandle,
     PlaceholderStreamStateHandle,
     StreamStateHandle,
+    files_of,
 )
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import SHARED, is_file_of
 
 
-def owns_shared_files(
-    restored: Iterable[StoredSubtask],
+def has_only_job_files(
+    streams: Iterable[StreamStateHandle],
     job_directory: str,
     *,
     claimed: Container[str] = frozenset(),
 ) -> bool:
-    """Return whether all shared files of a state belong to the job, so that it decides when they are deleted.
+    """Return whether all files among streams are shared files of a job, so that it decides when they are deleted.
 
-    If not, the state is from another job or a savepoint, whose files may be deleted at any time, or from
-    files that are deleted with a checkpoint: the next checkpoint must not refer to them.
+    If not, some are of another job or a savepoint, and may be deleted at any time, or are deleted with their
+    checkpoint: the next checkpoint must not refer to them.
 
     Args:
-        restored: The state.
+        streams: Streams of the state.
         job_directory: The job's directory.
         claimed: URIs of files in other directories that the job has claimed.
     """
-    return all(
-        _is_job_file(stream.uri, job_directory, claimed)
-        for subtask in restored
-        for stream in subtask.shared_streams().values()
-        if isinstance(stream, FileStateHandle)
-    )
-
-
-def outlives_checkpoint(
-    state: StoredOperator, job_directory: str, *, claimed: Container[str] = frozenset()
-) -> bool:
-    """Return whether all state is inline or in the job's shared files, so that a later checkpoint may reuse it.
-
-    Args:
-        state: The state.
-        job_directory: The job's directory.
-        claimed: URIs of files in other directories that the job has claimed.
-    """
-    return all(
-        _is_job_file(stream.uri, job_directory, claimed)
-        for stream in state.streams()
-        if isinstance(stream, FileStateHandle)
-    )
+    shared = uripath.join(job_directory, SHARED)
+    return all(file.uri in claimed or is_file_of(file.uri, shared) for file in files_of(streams))
 
 
 def without_placeholders(
@@ -82,15 +61,9 @@ def without_placeholders(
     operator = msgspec.structs.replace(reported, subtasks=subtasks)
     inconsistency = operator.find_inconsistency()
     if inconsistency is not None:
-        raise CheckpointDeclinedError(
-            f"state that operator {uid!r} reported can't be right: {inconsistency}"
-        )
+        message = f"state that operator {uid!r} reported can't be right: {inconsistency}"
+        raise CheckpointDeclinedError(message)
     return operator
-
-
-def _is_job_file(uri: str, job_directory: str, claimed: Container[str]) -> bool:
-    """Return whether a file belongs to a job and not to one of its checkpoints."""
-    return uri in claimed or is_file_of(uri, uripath.join(job_directory, SHARED))
 
 
 def _resolve(

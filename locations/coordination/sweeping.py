@@ -31,7 +31,7 @@ from holdfast.locations.file_systems import (
     file_system_for,
     pending_uploads,
 )
-from holdfast.locations.handles import FileStateHandle
+from holdfast.locations.handles import files_of
 from holdfast.locations.storages import (
     CHECKPOINT,
     EPOCHS,
@@ -208,10 +208,9 @@ def sweep(
     checkpoints = _all_checkpoints(job, epoch)
     highest = max((checkpoint.checkpoint_id for checkpoint in checkpoints), default=-1)
     names = {
-        uripath.name(stream.uri)
+        uripath.name(file.uri)
         for checkpoint in checkpoints
-        for stream in checkpoint.metadata.streams()
-        if isinstance(stream, FileStateHandle)
+        for file in files_of(checkpoint.metadata.streams())
     }
     reports = [place.report(names, highest, grace_s, dry_run=dry_run) for place in places]
     if newest_epoch(job.uri) != epoch:

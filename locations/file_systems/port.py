@@ -6,11 +6,12 @@ without copying it.
 """
 
 import io
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, runtime_checkable
 
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import InvalidRequestError, StreamClosedError
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -179,7 +180,10 @@ class LinkingFileSystem(FileSystem, Protocol):
 
 
 class PositionedInputStream(io.RawIOBase):
-    """A stream with a known size, whose `seek` only sets the position of the next read."""
+    """A stream with a known size, whose `seek` only sets the position of the next read.
+
+    A subclass sets `_uri` and `_size`, and implements `_fill`.
+    """
 
     _uri: str
     _size: int
@@ -200,3 +204,15 @@ class PositionedInputStream(io.RawIOBase):
             raise InvalidRequestError(f"position {base + offset} is negative", self._uri)
         self._position = base + offset
         return self._position
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
+        if self.closed:
+            raise StreamClosedError("stream is closed", self._uri)
+        view = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
+        count = self._fill(view) if view else 0
+        self._position += count
+        return count
+
+    @abstractmethod
+    def _fill(self, view: memoryview) -> int:
+        """Read bytes from the position on into a buffer that ends within the file; returns their number, at least 1."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from holdfast.common import ProcessLock, uripath
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems.fsspec import S3fsFileSystem, fsspec_file_system
-from holdfast.locations.file_systems.hdfs import HdfsFileSystem
+from holdfast.locations.file_systems.fsspec_file_system import fsspec_file_system
+from holdfast.locations.file_systems.hdfs_file_system import HdfsFileSystem
 from holdfast.locations.file_systems.local import LocalFileSystem
 from holdfast.locations.file_systems.memory import MemoryFileSystem
 from holdfast.locations.file_systems.port import (
@@ -20,7 +20,9 @@ from holdfast.locations.file_systems.retrying import (
     RetryingFileSystem,
     RetryPolicy,
 )
-from holdfast.locations.file_systems.s3 import S3FileSystem, S3Settings
+from holdfast.locations.file_systems.s3_client import S3Settings
+from holdfast.locations.file_systems.s3_file_system import S3FileSystem
+from holdfast.locations.file_systems.s3fs import S3fsFileSystem
 from holdfast.redaction import redact
 
 _DEFAULT_POLICY = RetryPolicy()

@@ -15,6 +15,7 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StreamClosedError,
 )
+from holdfast.locations.checksums import Checksum, ChecksumBuilder, checksum_of
 from holdfast.locations.file_systems import (
     BytesLike,
     FileOutputStream,
@@ -22,14 +23,7 @@ from holdfast.locations.file_systems import (
     file_system_for,
     publish,
 )
-from holdfast.locations.handles import (
-    ByteStreamStateHandle,
-    Checksum,
-    ChecksumBuilder,
-    FileStateHandle,
-    StreamStateHandle,
-    checksum_of,
-)
+from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from holdfast.locations.storages.completed import FileSystemCompletedCheckpointStorageLocation
 from holdfast.locations.storages.contract import (
     CheckpointMetadataOutputStream,

@@ -38,7 +38,7 @@ import re
 
 from holdfast.common import uripath
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.handles import FileStateHandle, is_inside
+from holdfast.locations.handles import files_of, is_inside
 from holdfast.locations.metadata import CheckpointMetadata
 
 METADATA_FILE = "_metadata"
@@ -211,14 +211,13 @@ def find_stray_file(metadata: CheckpointMetadata, directory: str) -> str | None:
             if not belongs_to(uri, claim.pointer):
                 return uri
         claimed.update(claim.files)
-    for stream in metadata.streams():
+    for file in files_of(metadata.streams()):
         if (
-            isinstance(stream, FileStateHandle)
-            and not is_inside(stream, directory)
-            and stream.uri not in claimed
-            and not (is_state_file(stream.uri) and _is_of_job(stream.uri, metadata, directory))
+            not is_inside(file, directory)
+            and file.uri not in claimed
+            and not (is_state_file(file.uri) and _is_of_job(file.uri, metadata, directory))
         ):
-            return stream.uri
+            return file.uri
     return None
 
 

@@ -18,7 +18,8 @@ from holdfast.common import parallel
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import copy_checkpoint, load_checkpoint
 from holdfast.locations.adapters import file_system_for
-from holdfast.locations.coordination import copying, files_of
+from holdfast.locations.coordination import copying
+from holdfast.locations.handles import files_of
 from holdfast.locations.storages import resolve_pointer
 from holdfast.testing import ANY_CALL, Faults
 

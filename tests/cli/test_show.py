@@ -10,7 +10,7 @@ from jobs.stopped import remove
 
 from holdfast import take_savepoint
 from holdfast.cli.command_line import main
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 
 
 def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:

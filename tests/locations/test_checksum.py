@@ -14,7 +14,7 @@ from holdfast.errors import (
     UnsupportedFormatError,
 )
 from holdfast.locations.adapters import Checksum, ChecksumBuilder
-from holdfast.locations.handles import BLOCK_BYTES, VerifyingInputStream, checksum_of
+from holdfast.locations.checksums import BLOCK_BYTES, VerifyingInputStream, checksum_of
 
 CONTENT = bytes(range(25))
 BLOCK = 10

@@ -22,7 +22,7 @@ from holdfast.locations.adapters import (
     FileStateHandle,
     file_system_for,
 )
-from holdfast.locations.handles import checksum_of
+from holdfast.locations.checksums import checksum_of
 from holdfast.testing import Faults
 
 BROKEN = StorageUnavailableError("out of reach")

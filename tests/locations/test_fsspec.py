@@ -45,8 +45,9 @@ from holdfast.locations.adapters import (
     FileSystem,
     file_system_for,
 )
-from holdfast.locations.file_systems import fsspec_file_system, milliseconds
-from holdfast.locations.file_systems.fsspec.fsspec_files import FsspecFileSystem
+from holdfast.locations.file_systems import fsspec_file_system
+from holdfast.locations.file_systems.fsspec_file_system import FsspecFileSystem
+from holdfast.locations.file_systems.fsspec_stores import milliseconds
 from holdfast.testing import FileSystemContract, ManualClock
 
 __all__ = ["known_hosts", "module_server", "opened", "server", "sftp_directory"]

@@ -28,7 +28,7 @@ from holdfast.locations.adapters import (
     RetryPolicy,
 )
 from holdfast.locations.file_systems import RetryingFileSystem, fsspec_file_system
-from holdfast.locations.file_systems.fsspec.sftp import Sftp
+from holdfast.locations.file_systems.sftp import Sftp
 from holdfast.testing import ManualClock
 
 __all__ = ["known_hosts", "module_server", "opened", "server", "sftp_directory"]

@@ -21,8 +21,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations.adapters import RetryPolicy
-from holdfast.locations.file_systems import HdfsFileSystem
-from holdfast.locations.file_systems.hdfs import hdfs_client, hdfs_errors
+from holdfast.locations.file_systems import HdfsFileSystem, hdfs_client
 
 URI = "hdfs://cluster/dir/x"
 
@@ -116,8 +115,8 @@ class TestErrors:
     def test_who_may_not_do_something_is_told_apart_from_who_asks_wrongly(
         self, error: Exception
     ) -> None:
-        assert hdfs_errors.error_for(error, "hdfs://host/x").kind == "refused"
-        assert hdfs_errors.error_for(ValueError("invalid path"), "hdfs://host/x").kind == ""
+        assert hdfs_client.error_for(error, "hdfs://host/x").kind == "refused"
+        assert hdfs_client.error_for(ValueError("invalid path"), "hdfs://host/x").kind == ""
 
     @pytest.mark.parametrize(
         ("error", "kind"),
@@ -175,7 +174,7 @@ class TestErrors:
     def test_each_means_one_thing_that_the_caller_can_do(
         self, error: Exception, kind: type[CheckpointError]
     ) -> None:
-        ours = hdfs_errors.error_for(error, URI)
+        ours = hdfs_client.error_for(error, URI)
         assert type(ours) is kind
         assert ours.location == URI
 
@@ -183,7 +182,7 @@ class TestErrors:
         error = answer(
             f"{HDFS}.server.namenode.SafeModeException", 'Cannot create \\"/dir/x\\". It is on.'
         )
-        assert str(hdfs_errors.error_for(error, URI)) == (
+        assert str(hdfs_client.error_for(error, URI)) == (
             'HDFS failed (SafeModeException: Cannot create "/dir/x". It is on.): '
             f"location='{URI}'"
         )
@@ -198,7 +197,7 @@ class TestErrors:
         ids=["answer", "other", "cut answer"],
     )
     def test_a_long_text_is_cut(self, error: Exception) -> None:
-        text = str(hdfs_errors.error_for(error, URI))
+        text = str(hdfs_client.error_for(error, URI))
         assert "long long" in text
         assert len(text) < 400
 
@@ -216,16 +215,16 @@ class TestErrors:
     def test_the_class_that_the_name_node_named_is_found(
         self, error: Exception | None, java_class: str
     ) -> None:
-        assert hdfs_errors.java_class(error) == java_class
+        assert hdfs_client.java_class(error) == java_class
 
     def test_ours_come_through_and_others_are_chained(self) -> None:
         ours = StorageFullError("full")
-        with pytest.raises(StorageFullError) as caught, hdfs_errors.map_errors(URI):
+        with pytest.raises(StorageFullError) as caught, hdfs_client.map_errors(URI):
             raise ours
         assert caught.value is ours
         theirs = OSError("gone")
         with pytest.raises(StorageUnavailableError, match="gone") as chained:
-            with hdfs_errors.map_errors(URI):
+            with hdfs_client.map_errors(URI):
                 raise theirs
         assert chained.value.__cause__ is theirs
 

@@ -23,8 +23,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StatePartitions,
 )
-from holdfast.locations.metadata import ClaimedCheckpoint, decode_metadata, encode_metadata
-from holdfast.locations.metadata.format import READERS
+from holdfast.locations.metadata import READERS, ClaimedCheckpoint, decode_metadata, encode_metadata
 from holdfast.testing import metadata_of
 
 DIRECTORY = "file:///data/job/chk-7"

@@ -30,10 +30,9 @@ from servers.watched import SOON, Watched
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
 from holdfast.locations import S3Settings, checkpoint_storage
-from holdfast.locations.file_systems import Retrier, S3FileSystem, connection_for
-from holdfast.locations.file_systems.s3 import multipart_upload
-from holdfast.locations.file_systems.s3.multipart_upload import MultipartUpload
-from holdfast.locations.file_systems.s3.s3_object import S3Object
+from holdfast.locations.file_systems import Retrier, S3FileSystem, connection_for, s3_streams
+from holdfast.locations.file_systems.s3_object import S3Object
+from holdfast.locations.file_systems.s3_streams import MultipartUpload
 from holdfast.testing import s3_operation
 
 __all__ = ["directory", "s3", "small_parts"]
@@ -186,7 +185,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, waits = threading.Event(), threading.Event()
-    note = multipart_upload.recycle_part
+    note = s3_streams.recycle_part
 
     def slowly(room: Any, failures: Any, part: Any) -> None:
         note(room, failures, part)
@@ -194,7 +193,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
             waits.set()
             goes_on.wait(HANGS_S)
 
-    monkeypatch.setattr(multipart_upload, "recycle_part", slowly)
+    monkeypatch.setattr(s3_streams, "recycle_part", slowly)
     # Not before the writer has noted it, who would wait otherwise.
     noted = threading.Event()
     watched.faults.delay(noted, s3_operation("UploadPart"))

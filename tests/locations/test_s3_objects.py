@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.file_systems import S3FileSystem
-from holdfast.locations.file_systems.s3.s3_streams import SKIPPED_BYTES
+from holdfast.locations.file_systems.s3_streams import SKIPPED_BYTES
 from holdfast.testing import s3_operation, s3_operation_of
 
 __all__ = ["directory", "file_system", "s3", "small_parts"]

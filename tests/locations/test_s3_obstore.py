@@ -27,9 +27,8 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import S3Settings
-from holdfast.locations.file_systems import S3FileSystem, connection_for
-from holdfast.locations.file_systems.s3 import obstore_bucket
-from holdfast.locations.file_systems.s3.obstore_bucket import HEAD_BYTES
+from holdfast.locations.file_systems import S3FileSystem, connection_for, obstore_bucket
+from holdfast.locations.file_systems.obstore_bucket import HEAD_BYTES
 from holdfast.testing import s3_operation
 
 MIB = 1 << 20

@@ -19,7 +19,7 @@ from servers.s3 import S3Bucket, settings_of
 from servers.watched import Watched
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems.s3 import s3_client
+from holdfast.locations.file_systems import s3_client
 from holdfast.testing import s3_operation
 
 __all__ = ["directory"]

@@ -27,9 +27,8 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations.file_systems import S3FileSystem, publish
-from holdfast.locations.file_systems.s3 import s3_client
-from holdfast.locations.file_systems.s3.obstore_bucket import HEAD_BYTES
+from holdfast.locations.file_systems import S3FileSystem, publish, s3_client
+from holdfast.locations.file_systems.obstore_bucket import HEAD_BYTES
 from holdfast.testing import s3_operation
 
 # Reading

@@ -17,8 +17,7 @@ from servers.buckets import forget_clients
 from holdfast.errors import OutcomeUnknownError, StorageFullError, StorageUnavailableError
 from holdfast.locations import S3Settings
 from holdfast.locations.adapters import file_system_for
-from holdfast.locations.file_systems import S3FileSystem
-from holdfast.locations.file_systems.s3 import s3_client
+from holdfast.locations.file_systems import S3FileSystem, s3_client
 from holdfast.testing import http_faults, s3_operation
 
 

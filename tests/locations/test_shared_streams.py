@@ -9,7 +9,7 @@ from contracts.metadata import sealed
 from holdfast.errors import CheckpointCorruptedError, CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
-from holdfast.locations.coordination import owns_shared_files, without_placeholders
+from holdfast.locations.coordination import has_only_job_files, without_placeholders
 from holdfast.locations.handles import PlaceholderStreamStateHandle, SegmentsStateHandle
 from holdfast.locations.metadata import decode_metadata, encode_metadata
 
@@ -86,12 +86,12 @@ def test_a_state_is_its_jobs_own_if_all_its_shared_files_are_those_of_the_job(
     *, streams: tuple[StreamStateHandle, ...], own: bool
 ) -> None:
     segments = {f"{number:032x}": stream for number, stream in enumerate(streams)}
-    assert owns_shared_files([StoredSubtask(), keyed(segments)], JOB) is own
+    assert has_only_job_files(keyed(segments).shared_streams().values(), JOB) is own
 
 
 def test_spread_files_are_the_jobs_own() -> None:
     spread = FileStateHandle("s3://bucket/.a3/job/shared/a3", 10)
-    assert owns_shared_files([keyed({A: spread})], "s3://bucket/job")
+    assert has_only_job_files([spread], "s3://bucket/job")
 
 
 def metadata(state: StoredSubtask) -> CheckpointMetadata:

@@ -32,8 +32,8 @@ from holdfast.locations.adapters import (
     FileStateHandle,
     file_system_for,
 )
+from holdfast.locations.checksums import checksum_of
 from holdfast.locations.coordination import GRACE_S
-from holdfast.locations.handles import checksum_of
 from holdfast.testing import Faults, ManualClock, metadata_of
 
 __all__ = ["access", "clock"]

@@ -5,6 +5,7 @@ import nothing else of Holdfast except its errors.
 """
 
 from holdfast.common.byte_streams import (
+    chunks,
     combine_crc32c,
     crc32c,
     fill,
@@ -53,6 +54,7 @@ __all__ = [
     "TimeMs",
     "check_crc32c",
     "checkpoint_directory",
+    "chunks",
     "collect_failures",
     "combine_crc32c",
     "crc32c",

@@ -1,8 +1,11 @@
 """CRC-32C checksums, and reads of an exact number of bytes."""
 
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from awscrt import checksums
+
+_CHUNK_BYTES = 1 << 20
 
 
 def crc32c(data: bytes | bytearray | memoryview, previous: int = 0) -> int:
@@ -20,6 +23,12 @@ def combine_crc32c(first: int, second: int, length: int) -> int:
         length: Length of the second byte string in bytes.
     """
     return int(checksums.combine_crc32c(first, second, length))
+
+
+def chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the rest of a stream, at most 1 MiB at a time."""
+    while chunk := stream.read(_CHUNK_BYTES):
+        yield chunk
 
 
 def fill(stream: BinaryIO, view: memoryview) -> int:

@@ -7,14 +7,8 @@ import msgspec
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.locations.coordination import (
-    VerifiedFile,
-    copy_checkpoint,
-    files_of,
-    is_gone,
-    verify_files,
-)
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.coordination import VerifiedFile, copy_checkpoint, is_gone, verify_files
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle, files_of
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress.spark_files import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
 

@@ -10,8 +10,7 @@ import msgspec
 
 from holdfast.common import message_pack_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.coordination import without_place
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle, is_inside
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle, is_inside, without_place
 from holdfast.locations.metadata import CheckpointMetadata, absolute_uri, relative_uri
 from holdfast.locations.storages import is_state_file
 from holdfast.redaction import redact

@@ -21,7 +21,7 @@ from holdfast.cli.output import (
     progress,
 )
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import all_streams, copy_savepoint
 

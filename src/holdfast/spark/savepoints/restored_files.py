@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from functools import partial
 
-from holdfast.common import map_in_parallel, uripath
+from holdfast.common import chunks, map_in_parallel, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
-from holdfast.locations.coordination import chunks
 from holdfast.locations.file_systems import file_system_for
 from holdfast.redaction import redact
 from holdfast.spark.checkpoint_location import (

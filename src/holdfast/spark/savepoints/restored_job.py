@@ -15,10 +15,9 @@ from holdfast.locations.coordination import (
     copy_files,
     copy_stream,
     dispose_on_error,
-    files_of,
     load_checkpoints,
 )
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle, files_of
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import (
     CheckpointedStateScope,

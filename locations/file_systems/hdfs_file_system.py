@@ -13,14 +13,16 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_client import (
+from holdfast.locations.file_systems.hdfs_client import (
     HdfsClient,
     HdfsPatience,
     client_for,
+    java_class,
+    map_errors,
     options_of,
+    was_refused,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_errors import java_class, map_errors, was_refused
-from holdfast.locations.file_systems.hdfs.hdfs_streams import HdfsInputStream, HdfsOutputStream
+from holdfast.locations.file_systems.hdfs_streams import HdfsInputStream, HdfsOutputStream
 from holdfast.locations.file_systems.port import FileOutputStream, FileStatus
 from holdfast.locations.file_systems.retrying import (
     ABORT_DEADLINE_S,

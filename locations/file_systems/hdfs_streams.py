@@ -17,8 +17,13 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_client import HdfsClient, call_with_timeout
-from holdfast.locations.file_systems.hdfs.hdfs_errors import lost_data, map_errors, was_refused
+from holdfast.locations.file_systems.hdfs_client import (
+    HdfsClient,
+    call_with_timeout,
+    lost_data,
+    map_errors,
+    was_refused,
+)
 from holdfast.locations.file_systems.port import BytesLike, PositionedInputStream
 from holdfast.locations.file_systems.retrying import ABORT_DEADLINE_S, Retrier, retry_deadline
 
@@ -39,10 +44,7 @@ class HdfsInputStream(PositionedInputStream):
             self._forget()
         return self._position
 
-    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
-        if self.closed:
-            raise StreamClosedError("stream is closed", self._uri)
-        view = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
+    def _fill(self, view: memoryview) -> int:
         filled = 0
         try:
             with map_errors(self._uri):
@@ -56,7 +58,6 @@ class HdfsInputStream(PositionedInputStream):
         except BaseException:
             self._forget()  # pieces are ahead of the position
             raise
-        self._position += filled
         return filled
 
     def _piece(self) -> memoryview:

@@ -19,8 +19,7 @@ from typing import Any
 from holdfast.common import SYSTEM_CLOCK, ProcessCache
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems.port import BytesLike
-from holdfast.locations.file_systems.s3.s3_client import Connection, connection_for
-from holdfast.locations.file_systems.s3.s3_settings import S3Settings
+from holdfast.locations.file_systems.s3_client import Connection, S3Settings, connection_for
 
 _log = logging.getLogger(__name__)
 
