@@ -7,7 +7,6 @@ storages, and the handles of a checkpoint. Start with `commit`.
 """
 
 from holdfast.locations.coordination.checkpoint_files import (
-    CheckpointSize,
     VerifiedFile,
     checkpoint_size,
     copy_checkpoint,
@@ -43,7 +42,6 @@ from holdfast.locations.coordination.completed_store import (
     SharedStateRegistry,
 )
 from holdfast.locations.coordination.job_history import (
-    IncompleteCheckpoint,
     JobHistory,
     UnreadableCheckpoint,
     job_histories,
@@ -60,47 +58,3 @@ from holdfast.locations.coordination.sweeping import (
     sweep,
     sweep_savepoints,
 )
-
-__all__ = [
-    "CLAIMED",
-    "GRACE_S",
-    "MIN_GRACE_S",
-    "CheckpointSize",
-    "CheckpointsCleaner",
-    "ClaimedCheckpoints",
-    "CompletedCheckpointStore",
-    "FoundCheckpoint",
-    "IncompleteCheckpoint",
-    "JobHistory",
-    "SharedStateRegistry",
-    "SweepReport",
-    "UnreadableCheckpoint",
-    "VerifiedFile",
-    "check_claimable",
-    "check_not_claimed",
-    "check_not_revoked",
-    "checkpoint_size",
-    "claim_checkpoint",
-    "complete_checkpoint",
-    "copy_checkpoint",
-    "copy_files",
-    "copy_stream",
-    "dispose_on_error",
-    "find_checkpoint",
-    "find_checkpoints",
-    "has_only_job_files",
-    "is_gone",
-    "is_savepoint",
-    "job_histories",
-    "jobs_with_savepoints",
-    "latest_checkpoint",
-    "load_checkpoints",
-    "load_latest_checkpoint",
-    "read_claim",
-    "revoke_late_checkpoint",
-    "sweep",
-    "sweep_savepoints",
-    "verify_files",
-    "withdraw_claim",
-    "without_placeholders",
-]

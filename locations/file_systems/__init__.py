@@ -41,38 +41,3 @@ from holdfast.locations.file_systems.retrying import (
 from holdfast.locations.file_systems.s3_client import S3Settings, connection_for
 from holdfast.locations.file_systems.s3_file_system import S3FileSystem
 from holdfast.locations.file_systems.s3fs import S3fsFileSystem
-
-__all__ = [
-    "PROBE_PREFIX",
-    "BytesLike",
-    "ExclusiveFileSystem",
-    "FileOutputStream",
-    "FileStatus",
-    "FileSystem",
-    "HdfsFileSystem",
-    "LinkingFileSystem",
-    "LocalFileSystem",
-    "MemoryFileSystem",
-    "PendingUpload",
-    "PositionedInputStream",
-    "Retrier",
-    "RetryPolicy",
-    "RetryingExclusiveFileSystem",
-    "RetryingFileSystem",
-    "S3FileSystem",
-    "S3Settings",
-    "S3fsFileSystem",
-    "UploadingFileSystem",
-    "abort_uploads",
-    "check_exclusive",
-    "connection_for",
-    "file_system_for",
-    "fsspec_file_system",
-    "pending_uploads",
-    "publish",
-    "register_file_system",
-    "retry_deadline",
-    "unregister_file_system",
-    "use_hdfs",
-    "use_s3",
-]
