@@ -28,8 +28,8 @@ Files near `_metadata` have relative URIs, so that directories can be moved:
 
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import msgspec
 
@@ -99,6 +99,10 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     backend_metrics: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
+_HANDLES = ("managed_operator", "raw_operator", "managed_keyed", "raw_keyed")
+"""The fields of `StoredSubtask` that have handles to state."""
+
+
 class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
     """All state that one subtask of an operator has in a checkpoint.
 
@@ -123,7 +127,7 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def handles(self) -> tuple[StateHandle, ...]:
         """Return every handle to state."""
-        return (*self.managed_operator, *self.raw_operator, *self.keyed_handles())
+        return tuple(handle for name in _HANDLES for handle in getattr(self, name))
 
     def streams(self) -> list[StreamStateHandle]:
         """Return every handle to bytes of state, in files and inline."""
@@ -143,15 +147,13 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
         """Length of the state, in files and inline; a file with several handles counts once."""
         return _total_size(self.streams())
 
-    def with_streams(self, change: StreamChange, /) -> "StoredSubtask":
+    def with_streams(self, change: StreamChange, /) -> Self:
         """Return a copy in which `change` replaced every handle to bytes of state."""
-        return StoredSubtask(
-            managed_operator=_with_streams(self.managed_operator, change),
-            statistics=self.statistics,
-            raw_operator=_with_streams(self.raw_operator, change),
-            managed_keyed=_with_streams(self.managed_keyed, change),
-            raw_keyed=_with_streams(self.raw_keyed, change),
-        )
+        changed = {
+            name: tuple(handle.with_streams(change) for handle in getattr(self, name))
+            for name in _HANDLES
+        }
+        return msgspec.structs.replace(self, **changed)
 
     def shared_streams(self) -> dict[str, StreamStateHandle]:
         """Return every stream that later checkpoints may refer to, by its name."""
@@ -161,15 +163,10 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
             for name, stream in handle.shared_streams().items()
         }
 
-    def together_with(self, other: "StoredSubtask") -> "StoredSubtask":
+    def together_with(self, other: "StoredSubtask") -> Self:
         """Return the union of both states, with the statistics of this one."""
-        return StoredSubtask(
-            managed_operator=self.managed_operator + other.managed_operator,
-            statistics=self.statistics,
-            raw_operator=self.raw_operator + other.raw_operator,
-            managed_keyed=self.managed_keyed + other.managed_keyed,
-            raw_keyed=self.raw_keyed + other.raw_keyed,
-        )
+        union = {name: getattr(self, name) + getattr(other, name) for name in _HANDLES}
+        return msgspec.structs.replace(self, **union)
 
 
 class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -195,7 +192,7 @@ class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return every handle to bytes of state, in files and inline."""
         return [stream for subtask in self.subtasks.values() for stream in subtask.streams()]
 
-    def with_streams(self, change: StreamChange, /) -> "StoredOperator":
+    def with_streams(self, change: StreamChange, /) -> Self:
         """Return a copy in which `change` replaced every handle to bytes of state."""
         subtasks = {index: state.with_streams(change) for index, state in self.subtasks.items()}
         return msgspec.structs.replace(self, subtasks=subtasks)
@@ -214,9 +211,8 @@ class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
             for keyed in subtask.keyed_handles():
                 first, last = keyed.key_groups
                 if last >= self.max_parallelism:
-                    return (
-                        f"key groups {first} to {last} and max parallelism {self.max_parallelism}"
-                    )
+                    groups = f"key groups {first} to {last}"
+                    return f"{groups} and max parallelism {self.max_parallelism}"
         return None
 
 
@@ -279,7 +275,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
             for stream in subtask.shared_streams().values()
         ]
 
-    def with_streams(self, change: StreamChange, /) -> "CheckpointMetadata":
+    def with_streams(self, change: StreamChange, /) -> Self:
         """Return a copy in which `change` replaced every handle to bytes of state."""
         operators = {uid: state.with_streams(change) for uid, state in self.operators.items()}
         return msgspec.structs.replace(self, operators=operators)
@@ -289,13 +285,6 @@ def _total_size(streams: Sequence[StreamStateHandle]) -> int:
     files = {file.uri: file.size for file in streams if isinstance(file, FileStateHandle)}
     inline = (stream.size for stream in streams if not isinstance(stream, FileStateHandle))
     return sum(files.values()) + sum(inline)
-
-
-_Handle = TypeVar("_Handle", bound=StateHandle)
-
-
-def _with_streams(handles: Iterable[_Handle], change: StreamChange) -> tuple[_Handle, ...]:
-    return tuple(handle.with_streams(change) for handle in handles)
 
 
 _FRAME = Frame(b"HOLDFAST", version=1, name="holdfast metadata file")
@@ -318,9 +307,9 @@ def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
                 f"metadata can't be stored with a placeholder, of shared stream {handle.name!r}"
             )
             raise InvalidRequestError(message, directory)
-        if not isinstance(handle, FileStateHandle):
-            return handle
-        return msgspec.structs.replace(handle, uri=relative_uri(handle.uri, directory))
+        if isinstance(handle, FileStateHandle):
+            return msgspec.structs.replace(handle, uri=relative_uri(handle.uri, directory))
+        return handle
 
     body = msgspec.msgpack.encode(metadata.with_streams(relative))
     return _FRAME.encode(_LENGTH.pack(len(body)) + body)

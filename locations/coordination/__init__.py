@@ -7,6 +7,7 @@ storages, and the handles of a checkpoint. Start with `commit`.
 """
 
 from holdfast.locations.coordination.checkpoint_files import (
+    CheckpointSize,
     VerifiedFile,
     checkpoint_size,
     copy_checkpoint,
@@ -42,6 +43,7 @@ from holdfast.locations.coordination.completed_store import (
     SharedStateRegistry,
 )
 from holdfast.locations.coordination.job_history import (
+    IncompleteCheckpoint,
     JobHistory,
     UnreadableCheckpoint,
     job_histories,

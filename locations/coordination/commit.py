@@ -1,8 +1,7 @@
 """The commit of a checkpoint: publish its metadata, and revoke it if its driver lost the job in the meantime."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import msgspec
 
@@ -84,15 +83,12 @@ def revoke_late_checkpoint(
 ) -> None:
     """Delete a checkpoint that was completed after its job had ended, unless the job resumes from it anyway.
 
-    Other late drivers may write into the same directory: only files of this checkpoint are deleted.
-
-    Args:
-        metadata: The checkpoint's metadata.
-        completed: The checkpoint.
-        has_ended: Returns whether the job has ended; called when a driver that starts would see the revocation.
+    Other late drivers may write into the same directory: only files of this checkpoint are deleted. `has_ended` is
+    called when a driver that starts would see the revocation.
     """
     pointer = completed.external_pointer
     job = uripath.parent(pointer)
+    file_system = file_system_for(pointer)
     record = ClaimRecord(job_id=uripath.name(job), directory=job, claimed_ms=metadata.created_ms)
     content = msgspec.json.encode(record)
     try:
@@ -103,12 +99,11 @@ def revoke_late_checkpoint(
         # The user's promise of a single writer was broken: to look first is the best that is possible.
         publish(claim_uri(pointer), content, single_writer=True)
     if has_ended():
-        file_system = file_system_for(pointer)
         file_system.delete([uripath.join(pointer, METADATA_FILE)])
         files = files_of(metadata.streams())
         file_system.delete(file.uri for file in files if is_file_of(file.uri, pointer))
     withdraw_claim(pointer, job)
-    file_system_for(pointer).delete_empty_directory(pointer)
+    file_system.delete_empty_directory(pointer)
 
 
 def _check_still_owned(
@@ -117,31 +112,22 @@ def _check_still_owned(
     completed: CompletedCheckpointStorageLocation,
 ) -> None:
     """Revoke a checkpoint that was committed too late, unless the job resumes from it."""
+    number, token = metadata.checkpoint_id, metadata.commit_token
     try:
+        ownership.check()
+    except CheckpointConflictError:
         try:
-            ownership.check()
-        except CheckpointConflictError:
             # The id may have been deleted long ago, so that the name was free again. No driver restores
             # an id that the job has passed; any other may be in use.
-            number, token = metadata.checkpoint_id, metadata.commit_token
-            with _logged_failure(completed):
-                if ownership.is_superseded(number, token):
-                    completed.dispose_storage_location()
-                elif ownership.ended_before(number, token):
-                    revoke_late_checkpoint(
-                        metadata, completed, lambda: ownership.ended_before(number, token)
-                    )
-            raise
-    except CheckpointConflictError:
+            if ownership.is_superseded(number, token):
+                completed.dispose_storage_location()
+            elif ownership.ended_before(number, token):
+                revoke_late_checkpoint(
+                    metadata, completed, lambda: ownership.ended_before(number, token)
+                )
+        except CheckpointError:  # no driver restores it; the conflict is the error to raise
+            _log.warning("could not revoke %s", completed.external_pointer, exc_info=True)
         raise
     except CheckpointError as error:
         message = f"checkpoint was written, but the owner of the job is unknown ({error})"
         raise OutcomeUnknownError(message, completed.external_pointer) from error
-
-
-@contextmanager
-def _logged_failure(completed: CompletedCheckpointStorageLocation) -> Iterator[None]:
-    try:
-        yield
-    except CheckpointError:  # no driver restores it; the conflict is the error to raise
-        _log.warning("could not revoke %s", completed.external_pointer, exc_info=True)

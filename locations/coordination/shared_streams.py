@@ -38,13 +38,13 @@ def has_only_job_files(
 def without_placeholders(
     uid: str, reported: StoredOperator, restored: Sequence[StoredSubtask], *, may_refer: bool
 ) -> StoredOperator:
-    """Resolve the placeholders in the state of an operator.
+    """Resolve the placeholders in the state that the subtasks of an operator have reported.
 
     Args:
         uid: The operator, for errors.
-        reported: The state that its subtasks have reported.
+        reported: The state.
         restored: The state that each subtask was restored from.
-        may_refer: Whether the checkpoint may refer to shared streams of the restored state.
+        may_refer: Whether the checkpoint may refer to shared streams of it.
 
     Raises:
         CheckpointDeclinedError: A subtask refers to a stream that it was not restored from or must not refer to, or

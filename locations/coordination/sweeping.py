@@ -148,14 +148,7 @@ class _Place:
     def report(
         self, names: set[str], highest: int, grace_s: float, *, dry_run: bool
     ) -> SweepReport:
-        """Select the files to delete.
-
-        Args:
-            names: The names of all needed files.
-            highest: The id of the newest checkpoint.
-            grace_s: As in `sweep`.
-            dry_run: As in `sweep`.
-        """
+        """Select the files to delete, given the names of all needed ones and the id of the newest checkpoint."""
         orphans = [file for file in self.files if uripath.name(file.uri) not in names]
         oldest_kept_ms = self.now_ms - grace_s * 1000
         old = tuple(file for file in orphans if file.modified_ms < oldest_kept_ms)
@@ -226,15 +219,9 @@ def sweep_savepoints(
     grace_s: float = GRACE_S,
     dry_run: bool = False,
 ) -> SweepReport:
-    """Delete unfinished savepoints of a job without a directory of checkpoints.
+    """Delete unfinished savepoints, as `sweep` does, of a job without a directory of checkpoints.
 
     Queries without operators have such jobs, named after the query.
-
-    Args:
-        directory: The directory of its savepoints.
-        job_id: The job.
-        grace_s: Minimum age of a deleted file in seconds, by the store's clock; longer than any savepoint takes.
-        dry_run: As in `sweep`.
 
     Raises:
         InvalidRequestError: The grace period is negative, or the directory is not valid.

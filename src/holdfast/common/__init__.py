@@ -1,17 +1,9 @@
 """Small utilities that every layer uses and that are independent of checkpoints.
 
-URIs as paths, clocks and durations, thread pools, checksums, decoders, frames of stored files, and values that a process makes once. They
-import nothing else of Holdfast except its errors.
+URIs as paths, clocks and durations, thread pools, checksums, decoders, frames of stored files, and values that a
+process makes once. They import nothing else of Holdfast except its errors.
 """
 
-from holdfast.common.byte_streams import (
-    chunks,
-    combine_crc32c,
-    crc32c,
-    fill,
-    read_exactly,
-    read_into,
-)
 from holdfast.common.clock import SYSTEM_CLOCK, Clock, parse_duration_s
 from holdfast.common.decoding import (
     MAX_INT64,
@@ -24,7 +16,17 @@ from holdfast.common.decoding import (
     json_decoder,
     message_pack_decoder,
 )
-from holdfast.common.framing import Frame, check_crc32c, replace_file
+from holdfast.common.framing import (
+    Frame,
+    check_crc32c,
+    chunks,
+    combine_crc32c,
+    crc32c,
+    fill,
+    read_exactly,
+    read_into,
+    replace_file,
+)
 from holdfast.common.parallel import (
     ContextPool,
     collect_failures,
