@@ -20,16 +20,22 @@ from holdfast.errors import (
 # Overrides fsspec's configuration: only `prepare_directory` creates directories.
 _OPTIONS = {protocol: {"auto_mkdir": False} for protocol in ("file", "local", "smb")}
 
+_REFUSED_ERRNOS = {errno.EROFS, errno.ENAMETOOLONG}
+
+# By name, because their libraries (paramiko, asyncssh) may not be installed.
+_UNAUTHORIZED = {
+    "AuthenticationException",
+    "BadHostKeyException",
+    "HostKeyNotVerifiable",
+    "PermissionDenied",
+}
+
 # All threads share fsspec's memory store, which is not thread-safe.
 _MEMORY_LOCK = threading.RLock()
 
 
 def implementation(protocol: str) -> Any:
-    """Return the class of fsspec for a protocol, or our replacement.
-
-    Raises:
-        InvalidRequestError: fsspec doesn't support it, or a library is missing.
-    """
+    """Return the class of fsspec for a protocol, or our replacement. Raises as `fsspec_file_system` does."""
     try:
         import fsspec  # noqa: PLC0415  # optional
     except ImportError as error:
@@ -246,17 +252,6 @@ def milliseconds(moment: object) -> int | None:
         # WebHDFS uses milliseconds; as seconds they would be after the year 5000.
         return int(moment if moment > 1e11 else moment * 1000)
     return None
-
-
-_REFUSED_ERRNOS = {errno.EROFS, errno.ENAMETOOLONG}
-
-# By name, because their libraries (paramiko, asyncssh) may not be installed.
-_UNAUTHORIZED = {
-    "AuthenticationException",
-    "BadHostKeyException",
-    "HostKeyNotVerifiable",
-    "PermissionDenied",
-}
 
 
 @contextmanager

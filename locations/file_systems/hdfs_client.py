@@ -43,8 +43,7 @@ def call_with_timeout(call: Callable[[], _Result], seconds: float) -> _Result:
     try:
         result, error = done.get(timeout=seconds)
     except Empty:
-        message = f"no answer in {seconds:g} s"
-        raise TimeoutError(message) from None
+        raise TimeoutError(f"no answer in {seconds:g} s") from None
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # the call has returned
@@ -110,28 +109,21 @@ class HdfsPatience:
     waits_in_streams: bool = True
 
 
+@dataclass(frozen=True, slots=True)
 class HdfsClient:
-    """A client whose calls have timeouts.
+    """hdfs-native's client `raw`, with timeouts; `forget` makes the next attempt get a new connection."""
 
-    Args:
-        raw: hdfs-native's client.
-        forget: Called after a timeout, so that the next attempt gets a new connection.
-        patience: Timeouts of calls.
-    """
-
-    def __init__(self, raw: Any, forget: Callable[[], object], patience: HdfsPatience) -> None:
-        self.raw = raw
-        self.patience = patience
-        self._forget = forget
+    raw: Any
+    forget: Callable[[], object]
+    patience: HdfsPatience
 
     def run(self, call: Callable[[Any], _Result], seconds: float | None = None) -> _Result:
         """Return the result of one call to the NameNode. Also raises `TimeoutError`."""
+        seconds = self.patience.call_s if seconds is None else seconds
         try:
-            return call_with_timeout(
-                lambda: call(self.raw), self.patience.call_s if seconds is None else seconds
-            )
+            return call_with_timeout(lambda: call(self.raw), seconds)
         except TimeoutError:
-            self._forget()
+            self.forget()
             raise
 
 
@@ -149,13 +141,8 @@ def client_for(
     """Return a client of the URI's cluster, or of the default cluster if the URI names none.
 
     Its settings come from the same places as those of Hadoop's clients: `HADOOP_CONF_DIR`,
-    `HADOOP_USER_NAME`, `HADOOP_TOKEN_FILE_LOCATION`, Kerberos' ticket cache.
-
-    Args:
-        uri: Normalized URI of a file or directory.
-        options: Hadoop options that override its configuration files.
-        patience: Timeouts of calls.
-        for_streams: Whether the client waits for a NameNode that is down.
+    `HADOOP_USER_NAME`, `HADOOP_TOKEN_FILE_LOCATION`, Kerberos' ticket cache; `options` override them.
+    A client `for_streams` waits for a NameNode that is down.
 
     Raises:
         InvalidRequestError: hdfs-native is missing, can't be used here, or rejects the settings.

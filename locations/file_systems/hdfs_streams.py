@@ -99,7 +99,7 @@ class HdfsOutputStream:
     ended its lease.
 
     Args:
-        uri: The file's normalized URI, for errors.
+        uri: The URI in errors; that of the future file, if the path is a temporary one.
         path: The file's path.
         calls: The client for single calls.
         stream: The client that writes, with its timeouts.
@@ -168,9 +168,8 @@ class HdfsOutputStream:
                 self._sync_all()
                 self._run_with_timeout(self._writer.close, self._patience.end_s)
             except StorageUnavailableError as error:
-                if self._head is not None or isinstance(error, StorageFullError):
-                    raise
-                if lost_data(error):
+                is_full = isinstance(error, StorageFullError)
+                if self._head is not None or is_full or lost_data(error):
                     raise
                 self._recover(error)
             self._writer = None
@@ -266,9 +265,7 @@ class HdfsOutputStream:
         if not self._can_sync or self._length == self._synced_length:
             return
         try:
-            self._run_with_timeout(
-                self._writer.hsync, self._patience.end_s if seconds is None else seconds
-            )
+            self._run_with_timeout(self._writer.hsync, seconds or self._patience.end_s)
         except CheckpointError as error:
             if "not supported for erasure-coded" not in str(error.__cause__):
                 raise
@@ -289,10 +286,8 @@ class HdfsOutputStream:
         except StorageUnavailableError:
             raise error from error.__cause__
         if length != self._length:
-            message = (
-                f"HDFS has closed the file with {length} of {self._length} bytes, "
-                f"after {error.args[0]}"
-            )
+            lengths = f"{length} of {self._length} bytes"
+            message = f"HDFS has closed the file with {lengths}, after {error.args[0]}"
             raise StorageUnavailableError(message, self._uri) from error
 
     def _read_closed_length(self) -> int:

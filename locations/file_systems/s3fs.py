@@ -43,20 +43,17 @@ class _LookingStream(S3OutputStream):
 
     def commit(self, *, durable_name: bool = True) -> None:
         self._check_unfinished()
-        if self._is_taken():
-            self.abort()
-            raise CheckpointConflictError.exists(self._target.uri)
-        super().commit(durable_name=durable_name)
-
-    def _is_taken(self) -> bool:
         try:
             self._target.request_with_retries("head_object")
         except CheckpointNotFoundError:
-            return False
+            pass
         except BaseException:
             self.abort()
             raise
-        return True
+        else:
+            self.abort()
+            raise CheckpointConflictError.exists(self._target.uri)
+        super().commit(durable_name=durable_name)
 
 
 _READ_BYTES = 1 << 20
@@ -166,11 +163,7 @@ def _uri(parameters: dict[str, Any]) -> str:
 
 
 def _options(settings: S3Settings) -> dict[str, Any]:
-    """Convert settings to options of s3fs.
-
-    Raises:
-        InvalidRequestError: s3fs does not support the settings.
-    """
+    """Convert settings to options of s3fs. Raises `InvalidRequestError` if it does not support them."""
     if settings.assumed_role is not None:
         message = (
             "s3fs can't assume a role; set AWS_PROFILE to a profile of ~/.aws/config with a role, or "

@@ -142,25 +142,20 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
 
 
 def list_all(directories: Sequence[str]) -> list[FileStatus]:
-    """Return the entries of many directories of one store.
+    """Return the entries of many directories of one store. Raises as `list_each` does."""
+    return [entry for entries in list_each(directories).values() for entry in entries]
+
+
+def list_each(directories: Sequence[str]) -> dict[str, list[FileStatus]]:
+    """Return the entries of each of many directories of one store.
 
     Raises:
         StorageUnavailableError: The store does not answer, or Python is exiting.
     """
     if not directories:
-        return []
-    listing = file_system_for(directories[0]).list
-    if len(directories) == 1:
-        return list(listing(directories[0]))
-    listings = map_in_parallel(
-        lambda uri: list(listing(uri)), directories, max_threads=_MAX_LISTINGS_AT_A_TIME
+        return {}
+    file_system = file_system_for(directories[0])
+    inside = map_in_parallel(
+        lambda uri: list(file_system.list(uri)), directories, max_threads=_MAX_LISTINGS_AT_A_TIME
     )
-    return [entry for entries in listings for entry in entries]
-
-
-def list_each(directories: Sequence[str]) -> dict[str, list[FileStatus]]:
-    """Return the entries of each of many directories of one store. Raises as `list_all` does."""
-    inside: dict[str, list[FileStatus]] = {uri: [] for uri in directories}
-    for entry in list_all(directories):
-        inside[uripath.parent(entry.uri)].append(entry)
-    return inside
+    return dict(zip(directories, inside, strict=True))

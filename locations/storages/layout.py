@@ -164,18 +164,10 @@ def is_state_file(uri: str) -> bool:
 
 
 def belongs_to(uri: str, pointer: str) -> bool:
-    """Return whether a job that claims a checkpoint or savepoint gets a state file with it.
-
-    Args:
-        uri: The file.
-        pointer: The directory of the checkpoint or savepoint.
-    """
+    """Return whether a job that claims the checkpoint or savepoint in a directory gets a state file with it."""
+    shared = uripath.join(uripath.parent(pointer), SHARED)
     return is_state_file(uri) and (
-        is_file_of(uri, pointer)
-        or (
-            is_checkpoint(pointer)
-            and is_file_of(uri, uripath.join(uripath.parent(pointer), SHARED))
-        )
+        is_file_of(uri, pointer) or (is_checkpoint(pointer) and is_file_of(uri, shared))
     )
 
 
@@ -197,12 +189,7 @@ def location_mismatch(metadata: CheckpointMetadata, directory: str) -> str | Non
 
 
 def find_stray_file(metadata: CheckpointMetadata, directory: str) -> str | None:
-    """Return the first URI in metadata that can't be that of a file of its checkpoint, or None.
-
-    Args:
-        metadata: The metadata, with absolute URIs.
-        directory: The present or future directory of the metadata.
-    """
+    """Return the first URI in metadata that can't be that of a file of the checkpoint in its directory, or None."""
     claimed: set[str] = set()
     for claim in metadata.claimed:
         if not uripath.is_normalized(claim.pointer) or uripath.local_path(claim.pointer) == "/":

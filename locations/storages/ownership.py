@@ -67,12 +67,7 @@ _DECODER = json_decoder(EpochRecord)
 
 
 class DirectoryOwnership:
-    """A driver's claim to the job in a directory.
-
-    Attributes:
-        epoch: Number of the epoch.
-        completed: The job's completed checkpoints when it was claimed, by id, oldest first.
-    """
+    """A driver's claim to the job in a directory."""
 
     def __init__(
         self,
@@ -173,9 +168,8 @@ class DirectoryOwnership:
             except msgspec.MsgspecError as error:
                 message = f"claim to the job can't be read ({error})"
                 raise CheckpointCorruptedError(message, uri) from error
-        raise CheckpointNotFoundError(
-            "claims to this job are deleted as soon as they are listed", self._directory
-        )
+        message = "claims to this job are deleted as soon as they are listed"
+        raise CheckpointNotFoundError(message, self._directory)
 
 
 def newest_epoch(directory: str) -> int:
