@@ -250,8 +250,7 @@ class OperatorStateMode(IntEnum):
 class StatePartitions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Position of a named state in its stream, and the range of its elements that belong to a subtask.
 
-    Elements are counted, not listed by offset: a range of rows can be cut at any element
-    without an entry for each.
+    Elements are counted, not listed by offset: a range of rows can be cut at any element without an entry for each.
 
     Attributes:
         mode: Distribution of the elements when restored.

@@ -22,8 +22,7 @@ class CheckpointsCleaner:
 
     Args:
         threads: Maximum number of deletions at a time; one deletes a whole directory, in bulk requests.
-        deadline_s: Seconds after which a failing deletion is not retried. The process waits for
-            deletions when it ends.
+        deadline_s: Seconds after which a failing deletion is not retried. The process waits for deletions when it ends.
 
     Source:
         Flink, CheckpointsCleaner.
@@ -133,8 +132,7 @@ class CompletedCheckpointStore:
         InvalidRequestError: `num_retained` is less than 1.
 
     Source:
-        Flink, DefaultCompletedCheckpointStore; its checkpoints are those that Flink retains on
-        cancellation.
+        Flink, DefaultCompletedCheckpointStore; its checkpoints are those that Flink retains on cancellation.
     """
 
     def __init__(

@@ -184,8 +184,7 @@ def sweep(
             the store's time.
 
     Raises:
-        CheckpointCorruptedError: A `_metadata` can't be read, or is of another checkpoint or job;
-            nothing was deleted.
+        CheckpointCorruptedError: A `_metadata` can't be read, or is of another checkpoint or job; nothing was deleted.
         UnsupportedFormatError: A newer version wrote one; nothing was deleted.
         CheckpointConflictError: A driver started in the meantime; nothing was deleted.
         CheckpointNotFoundError: The job has no directory.

@@ -30,8 +30,7 @@ def call_with_timeout(call: Callable[[], _Result], seconds: float) -> _Result:
     """Return the result of a call that completes within a number of seconds.
 
     Raises:
-        TimeoutError: The call took longer. It continues in a daemon thread, which does not keep the
-            process alive.
+        TimeoutError: The call took longer. It continues in a daemon thread, which does not keep the process alive.
     """
     try:
         worker = _idle.pop()

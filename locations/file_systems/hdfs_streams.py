@@ -95,8 +95,7 @@ def _is_refused(error: BaseException) -> bool:
 class HdfsOutputStream:
     """A file that is written in place, under a random name that is not passed on before it is closed.
 
-    A writer fails if its directory is deleted: it does not create parents, and the NameNode has
-    ended its lease.
+    A writer fails if its directory is deleted: it does not create parents, and the NameNode has ended its lease.
 
     Args:
         uri: The URI in errors; that of the future file, if the path is a temporary one.

@@ -1,8 +1,7 @@
 """Requests through obstore before boto3, if obstore is installed: they take a fifth of the CPU time.
 
-obstore gets one attempt at writes of small objects and reads of heads. It hides status codes, and its errors quote
-the store's answer including secrets. So boto3 repeats every failed request, and obstore's errors are not
-passed on.
+obstore gets one attempt at writes of small objects and reads of heads. It hides status codes, and its errors quote the
+store's answer including secrets. So boto3 repeats every failed request, and obstore's errors are not passed on.
 """
 
 import logging

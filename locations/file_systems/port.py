@@ -40,10 +40,9 @@ class FileStatus:
 class FileOutputStream(Protocol):
     """A file in progress. No one may rely on it until `commit` has returned.
 
-    In a store that can publish, an unfinished file may already be visible under its name: such files
-    have random names, which are passed on after the commit. In any other store it must not be
-    visible, because `_metadata` is written this way there. One thread writes; `abort` may be called from
-    another one.
+    In a store that can publish, an unfinished file may already be visible under its name: such files have random names,
+    which are passed on after the commit. In any other store it must not be visible, because `_metadata` is written this
+    way there. One thread writes; `abort` may be called from another one.
     """
 
     def write(self, data: BytesLike, /) -> None:
@@ -158,8 +157,7 @@ class ExclusiveFileSystem(FileSystem, Protocol):
 
         The names of all files committed in the same directory before become durable first.
 
-        Raises `CheckpointConflictError` if the name is taken, `OutcomeUnknownError` if the store
-        did not answer.
+        Raises `CheckpointConflictError` if the name is taken, `OutcomeUnknownError` if the store did not answer.
         """
         ...
 
@@ -171,10 +169,9 @@ class LinkingFileSystem(FileSystem, Protocol):
     def link(self, path: str, uri: str, /) -> FileOutputStream:
         """Start a file that shares the bytes of an immutable one instead of copying them.
 
-        Both names count as modified now, so that a sweep does not take the new file for an old one.
-        The file can't be written to. Raises `InvalidRequestError` if the two are on different disks or the
-        disk does not support links, `CheckpointNotFoundError` if the file does not exist, and the errors of
-        `create`.
+        Both names count as modified now, so that a sweep does not take the new file for an old one. The file can't be
+        written to. Raises `InvalidRequestError` if the two are on different disks or the disk does not support links,
+        `CheckpointNotFoundError` if the file does not exist, and the errors of `create`.
         """
         ...
 

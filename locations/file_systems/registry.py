@@ -125,9 +125,8 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
     A scheme with a registered custom adapter is left unchanged.
 
     Args:
-        options: Hadoop options such as `dfs.nameservices`; they override the files in
-            `HADOOP_CONF_DIR`. Failover between NameNodes (`dfs.client.failover.*`) is controlled
-            by `retries` instead.
+        options: Hadoop options such as `dfs.nameservices`; they override the files in `HADOOP_CONF_DIR`. Failover
+            between NameNodes (`dfs.client.failover.*`) is controlled by `retries` instead.
         retries: How long failing calls, and the start and end of streams, are retried.
     """
     with LOCK.current:
@@ -168,8 +167,7 @@ def file_system_for(uri: str) -> RetryingFileSystem:
     Unregistered schemes, and those with the prefix `fsspec+`, are looked up in fsspec.
 
     Raises:
-        InvalidRequestError: The scheme is unknown, a library that it needs is missing, or the URI
-            contains a password.
+        InvalidRequestError: The scheme is unknown, a library that it needs is missing, or the URI contains a password.
     """
     if "@" in uri:  # called for every file, so the cheap test comes first
         uripath.refuse_password(uri)

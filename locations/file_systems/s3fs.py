@@ -20,10 +20,9 @@ from holdfast.locations.file_systems.s3_streams import S3OutputStream
 class S3fsFileSystem(S3Objects):
     """A store with S3's protocol, reached through s3fs instead of boto3.
 
-    Like `S3FileSystem` it commits a file in one step and deletes an aborted one. But it sends no
-    conditions, which some stores reject: it checks that a name is free before it writes, and does
-    not offer `publish`. s3fs's own files and listings are not used, because s3fs leaves a truncated
-    file after a failed write and caches listings.
+    Like `S3FileSystem` it commits a file in one step and deletes an aborted one. But it sends no conditions, which some
+    stores reject: it checks that a name is free before it writes, and does not offer `publish`. s3fs's own files and
+    listings are not used, because s3fs leaves a truncated file after a failed write and caches listings.
     """
 
     def __init__(self, settings: S3Settings, *, retries: RetryPolicy | None = None) -> None:
@@ -191,8 +190,7 @@ def _options(settings: S3Settings) -> dict[str, Any]:
 def map_errors(uri: str) -> Iterator[None]:
     """Translate errors of s3fs by their botocore errors.
 
-    s3fs uses the same classes for a missing bucket and a missing object, and for a limit and a
-    wrong argument.
+    s3fs uses the same classes for a missing bucket and a missing object, and for a limit and a wrong argument.
     """
     with map_fsspec_errors(uri):
         try:

@@ -114,9 +114,8 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
     """Read and verify the metadata of a completed checkpoint.
 
     Raises:
-        CheckpointCorruptedError: Damaged, cut off, another type of file, or the metadata of another
-            checkpoint or job than its directory is named after; or it names a file in a place where the
-            checkpoint can't have one.
+        CheckpointCorruptedError: Damaged, cut off, another type of file, or the metadata of another checkpoint or job
+            than its directory is named after; or it names a file in a place where the checkpoint can't have one.
         UnsupportedFormatError: Written by a newer version.
         CheckpointNotFoundError: The checkpoint was deleted.
         StorageUnavailableError: The metadata can't be read.

@@ -226,10 +226,9 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
     def dispose_on_failure(self) -> None:
         """Delete the exclusive files that the driver and tasks have written through this location.
 
-        The directory of a checkpoint stays, because another driver may be about to write into it. Shared
-        state stays if the checkpoint may have existed for a moment, because another driver may have resumed from
-        it. Nothing is deleted if publishing the metadata was interrupted, or its outcome is unknown:
-        the store may still complete it.
+        The directory of a checkpoint stays, because another driver may be about to write into it. Shared state stays if
+        the checkpoint may have existed for a moment, because another driver may have resumed from it. Nothing is
+        deleted if publishing the metadata was interrupted, or its outcome is unknown: the store may still complete it.
         """
         ...
 

@@ -21,9 +21,8 @@ anything but a state file is damage, even if all checksums are right:
 
 - a file in the directory of `_metadata` is part of the checkpoint;
 - any other one has the random name of a state file;
-- a checkpoint `<job>/chk-<N>` has it in `<job>/shared` or in a `<job>/chk-<M>`, or it came with a checkpoint that
-  the job has claimed. The path before `<job>` may differ, because a store can be reached under several schemes and
-  paths;
+- a checkpoint `<job>/chk-<N>` has it in `<job>/shared` or in a `<job>/chk-<M>`, or it came with a checkpoint that the
+  job has claimed. The path before `<job>` may differ, because a store can be reached under several schemes and paths;
 - files that came with a claimed checkpoint are in its directory, or in the `shared` next to it.
 
 Files are deleted only by stricter rules: of a checkpoint in its own job's directory, spelled as the job spells
