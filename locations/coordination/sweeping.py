@@ -47,7 +47,6 @@ from holdfast.locations.storages import (
     is_checkpoint,
     list_all,
     list_each,
-    newest_epoch,
     savepoint_base,
     savepoints_in,
 )
@@ -193,7 +192,7 @@ def sweep(
     _check_grace(grace_s)
     job = JobDirectory.below(uripath.checkpoint_directory(directory), job_id, single_writer=False)
     savepoints = None if savepoint_directory is None else savepoint_base(savepoint_directory)
-    epoch = newest_epoch(job.uri)
+    epoch = job.newest_epoch()
     places = [_scan_job(job)]
     if savepoints is not None:
         places.append(_scan_savepoints(savepoints, job_id))
@@ -205,7 +204,7 @@ def sweep(
         for file in files_of(checkpoint.metadata.streams())
     }
     reports = [place.report(names, highest, grace_s, dry_run=dry_run) for place in places]
-    if newest_epoch(job.uri) != epoch:
+    if job.newest_epoch() != epoch:
         message = "a driver took over the job during the sweep; sweep again"
         raise CheckpointConflictError(message, job.uri, kind="contended")
     return _apply(reports, dry_run=dry_run)

@@ -2,7 +2,7 @@
 
 `contract` draws the protocol; `file_system_storage` implements it over any file system, `memory_storage` with all state
 inside `_metadata`. `layout` names the files. The commit is the success call of the metadata stream in
-`file_system_streams`; `ownership` decides between two drivers of a job. Start with `contract`.
+`file_system_streams`; `job_directory` decides between two drivers of a job. Start with `contract`.
 """
 
 from holdfast.locations.storages.completed import (
@@ -65,4 +65,3 @@ from holdfast.locations.storages.memory_storage import (
     NonPersistentMetadataCheckpointStorageLocation,
     PersistentMetadataCheckpointStorageLocation,
 )
-from holdfast.locations.storages.ownership import newest_epoch

@@ -22,6 +22,7 @@ from holdfast.locations.storages.file_system_streams import (
     Publication,
 )
 from holdfast.locations.storages.job_directory import (
+    DirectoryOwnership,
     JobDirectory,
     new_savepoint_directory,
     savepoint_base,
@@ -35,7 +36,6 @@ from holdfast.locations.storages.layout import (
     entropy_root,
     without_marker,
 )
-from holdfast.locations.storages.ownership import DirectoryOwnership
 
 _log = logging.getLogger(__name__)
 
