@@ -1,9 +1,9 @@
 """The life of checkpoints: they are completed, retained, found, copied, verified, claimed and swept.
 
 `commit` completes a checkpoint, `checkpoints` reads and finds them, `checkpoint_files` copies and verifies them,
-`completed_store` retains the newest ones, `sweeping` deletes files that crashes have left. `shared_streams` resolves placeholders of streams that tasks did not write again.
-With `claims` a job takes over a checkpoint of another job, and deletes it once it is no longer needed. All of them use
-storages, and the handles of a checkpoint. Start with `commit`.
+`completed_store` retains the newest ones, `sweeping` deletes files that crashes have left. With `claims` a job takes over
+a checkpoint of another job, and deletes it once it is no longer needed. All of them use storages, and the handles of a
+checkpoint. Start with `commit`.
 """
 
 from holdfast.locations.coordination.checkpoint_files import (
@@ -36,7 +36,12 @@ from holdfast.locations.coordination.claims import (
     read_claim,
     withdraw_claim,
 )
-from holdfast.locations.coordination.commit import complete_checkpoint, revoke_late_checkpoint
+from holdfast.locations.coordination.commit import (
+    complete_checkpoint,
+    has_only_job_files,
+    revoke_late_checkpoint,
+    without_placeholders,
+)
 from holdfast.locations.coordination.completed_store import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
@@ -47,10 +52,6 @@ from holdfast.locations.coordination.job_history import (
     JobHistory,
     UnreadableCheckpoint,
     job_histories,
-)
-from holdfast.locations.coordination.shared_streams import (
-    has_only_job_files,
-    without_placeholders,
 )
 from holdfast.locations.coordination.sweeping import (
     GRACE_S,
