@@ -42,7 +42,7 @@ def test_crc32c_is_castagnoli() -> None:
 
 
 @given(first=st.binary(max_size=50), second=st.binary(max_size=50))
-def test_the_checksums_of_two_parts_make_that_of_both(first: bytes, second: bytes) -> None:
+def test_checksums_of_two_parts_combine_to_that_of_both(first: bytes, second: bytes) -> None:
     both = combine_crc32c(crc32c(first), crc32c(second), len(second))
     assert both == crc32c(first + second)
 
@@ -67,7 +67,7 @@ def test_checksums_of_small_blocks_make_those_of_larger_ones(
     block_bytes=st.integers(1, 64),
     cuts=st.lists(st.integers(0, 200), max_size=5),
 )
-def test_a_checksum_does_not_depend_on_how_the_bytes_came(
+def test_checksum_is_the_same_for_any_split_of_the_bytes(
     content: bytes, block_bytes: int, cuts: list[int]
 ) -> None:
     parts = tuple(min(cut, len(content)) for cut in cuts)
@@ -135,7 +135,7 @@ def test_another_length_is_found_on_opening_and_the_file_is_closed(stored: bytes
     assert raw.closed
 
 
-def test_a_file_that_shrinks_meanwhile_is_found() -> None:
+def test_file_that_shrinks_during_the_read_is_corrupt() -> None:
     raw = io.BytesIO(CONTENT)
     stream = VerifyingInputStream(raw, uri="", size=25, checksum=checksum(CONTENT, BLOCK))
     raw.truncate(15)
@@ -145,7 +145,7 @@ def test_a_file_that_shrinks_meanwhile_is_found() -> None:
         stream.read(1)
 
 
-def test_a_handle_without_enough_checksums_is_corrupt() -> None:
+def test_handle_with_too_few_checksums_is_corrupt() -> None:
     short = Checksum("crc32c", BLOCK, checksum(CONTENT, BLOCK).blocks[:-4])
     with pytest.raises(CheckpointCorruptedError):
         opened(CONTENT, short, len(CONTENT))
@@ -180,7 +180,7 @@ class Unreachable(io.BytesIO):
         raise StorageUnavailableError("store is away")
 
 
-def test_file_whose_length_is_not_known_is_closed() -> None:
+def test_file_of_unknown_length_is_closed() -> None:
     raw = Unreachable(CONTENT)
     with pytest.raises(StorageUnavailableError):
         VerifyingInputStream(raw, uri="file:///x", size=25, checksum=checksum(CONTENT, BLOCK))

@@ -42,7 +42,7 @@ def test_deletions_run_two_at_a_time_in_other_threads() -> None:
     "error",
     [StorageUnavailableError("as planned"), ValueError("as planned"), OSError(5, "planned")],
 )
-def test_a_deletion_that_fails_is_logged_and_fails_nobody(
+def test_failed_deletion_is_logged_and_not_raised(
     caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     cleaner = CheckpointsCleaner()
@@ -63,7 +63,7 @@ def test_a_deletion_that_fails_is_logged_and_fails_nobody(
     assert record.exc_info[1] is error
 
 
-def test_closing_waits_for_what_is_asked_for_already() -> None:
+def test_close_waits_for_requested_deletions() -> None:
     cleaner = CheckpointsCleaner(1)
     done = []
     for number in range(20):
@@ -73,7 +73,7 @@ def test_closing_waits_for_what_is_asked_for_already() -> None:
     cleaner.close()
 
 
-def test_what_is_asked_for_after_closing_is_done_at_once() -> None:
+def test_deletion_after_close_runs_at_once() -> None:
     cleaner = CheckpointsCleaner()
     cleaner.close()
     done = []
@@ -81,7 +81,7 @@ def test_what_is_asked_for_after_closing_is_done_at_once() -> None:
     assert done == [threading.current_thread()]
 
 
-def test_what_fails_after_closing_fails_nobody_either() -> None:
+def test_failure_after_close_is_not_raised() -> None:
     cleaner = CheckpointsCleaner()
     cleaner.close()
 

@@ -97,7 +97,7 @@ class TestPointers:
         assert load_checkpoint(resolved).metadata == done.metadata
 
     @pytest.mark.parametrize("name", ["none", "job/chk-2", "job/chk-1/x", "job/chk-1/_metadata/x"])
-    def test_what_is_missing_is_not_found(
+    def test_missing_checkpoint_is_not_found(
         self, done: CompletedCheckpoint, local_directory: str, name: str
     ) -> None:
         with pytest.raises(CheckpointNotFoundError) as caught:
@@ -114,7 +114,7 @@ class TestPointers:
             resolve_pointer(f"{local_directory}/job")
 
     @pytest.mark.parametrize("pointer", ["", "/tmp/x", "file:///", "nothing:///x/y"])
-    def test_what_is_no_uri_is_refused(self, pointer: str) -> None:
+    def test_pointer_that_is_not_a_uri_is_refused(self, pointer: str) -> None:
         with pytest.raises(InvalidRequestError):
             resolve_pointer(pointer)
 
@@ -142,7 +142,9 @@ class TestPointers:
 
 
 class TestLayout:
-    def test_files_lie_where_the_module_says(self, local_directory: str, tmp_path: Path) -> None:
+    def test_files_are_where_the_module_documents(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
         access = job_in(local_directory)
         location = access.initialize_location_for_checkpoint(3)
         for scope in CheckpointedStateScope:
@@ -156,7 +158,7 @@ class TestLayout:
         assert METADATA_FILE in os.listdir(job / "chk-3")
         assert len(os.listdir(job / "chk-3")) == 2
 
-    def test_what_is_no_completed_checkpoint_is_passed_over(
+    def test_directories_without_metadata_are_skipped(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         access = job_in(local_directory)
@@ -181,7 +183,7 @@ class TestLayout:
             load_latest_checkpoint(access)
         assert caught.value.location == f"{local_directory}/job/chk-2/{METADATA_FILE}"
 
-    def test_a_failed_attempt_leaves_an_empty_directory_and_what_others_share(
+    def test_failed_attempt_leaves_its_directory_and_files_of_others(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         access = job_in(local_directory)
@@ -195,9 +197,7 @@ class TestLayout:
         assert os.listdir(tmp_path / "job" / "chk-2") == []
         assert len(os.listdir(tmp_path / "job" / "shared")) == 1
 
-    def test_shared_state_stays_where_another_driver_may_have_gone_on_from_it(
-        self, faults: Faults
-    ) -> None:
+    def test_shared_state_stays_if_another_driver_may_have_resumed(self, faults: Faults) -> None:
         """The checkpoint was there, though the store says otherwise, and has been cleaned up since."""
         access = job_in(faults.directory)
         location = access.initialize_location_for_checkpoint(1)
@@ -210,7 +210,7 @@ class TestLayout:
         location.dispose_on_failure()
         assert read(handle) == bytes(100_000)
 
-    def test_shared_state_goes_with_a_checkpoint_that_was_surely_not_published(
+    def test_shared_state_of_a_checkpoint_surely_unpublished_is_deleted(
         self, faults: Faults
     ) -> None:
         location = job_in(faults.directory).initialize_location_for_checkpoint(1)
@@ -234,7 +234,7 @@ class TestLayout:
     @pytest.mark.parametrize(
         "job_id", ["", ".", "..", ".hidden", "a/b", "a b", "a\n", "ä", "x" * 129, "a%2Fb", "a\0"]
     )
-    def test_a_job_id_that_can_not_name_a_directory_is_refused(
+    def test_job_id_that_can_not_name_a_directory_is_refused(
         self, local_directory: str, job_id: str
     ) -> None:
         with pytest.raises(InvalidRequestError):
@@ -262,7 +262,7 @@ class TestInterruptedPublishing:
 
     @pytest.mark.parametrize("savepoint", [False, True])
     @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
-    def test_nothing_is_deleted_of_what_the_store_may_complete_later(
+    def test_files_stay_if_the_store_may_complete_it_later(
         self, faults: Faults, error: BaseException, *, savepoint: bool
     ) -> None:
         location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
@@ -274,7 +274,7 @@ class TestInterruptedPublishing:
         assert read(handle) == bytes(100_000)
 
     @pytest.mark.parametrize("savepoint", [False, True])
-    def test_what_the_store_has_refused_is_deleted(
+    def test_files_of_a_refused_checkpoint_are_deleted(
         self, faults: Faults, *, savepoint: bool
     ) -> None:
         location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
@@ -302,9 +302,7 @@ def pending_in(
 
 
 class TestDiscard:
-    def test_a_checkpoint_of_elsewhere_that_is_linked_here_stays(
-        self, local_directory: str, tmp_path: Path
-    ) -> None:
+    def test_checkpoint_behind_a_link_stays(self, local_directory: str, tmp_path: Path) -> None:
         theirs = completed_in(job_in(local_directory))
         trial = job_in(f"{local_directory}/trial")
         (tmp_path / "trial" / "job" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")
@@ -315,7 +313,7 @@ class TestDiscard:
         for stream in load_checkpoint(theirs.location).metadata.streams():
             assert read(stream) == bytes(100_000)
 
-    def test_what_was_copied_to_a_directory_of_another_name_goes_alone(
+    def test_copy_under_another_name_is_deleted_without_its_neighbours(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         done = completed_in(job_in(local_directory))

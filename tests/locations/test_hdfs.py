@@ -112,9 +112,7 @@ class TestErrors:
             RuntimeError('SASLError("no ticket")'),
         ],
     )
-    def test_who_may_not_do_something_is_told_apart_from_who_asks_wrongly(
-        self, error: Exception
-    ) -> None:
+    def test_missing_permission_differs_from_a_wrong_argument(self, error: Exception) -> None:
         assert hdfs_client.error_for(error, "hdfs://host/x").kind == "refused"
         assert hdfs_client.error_for(ValueError("invalid path"), "hdfs://host/x").kind == ""
 
@@ -171,7 +169,7 @@ class TestErrors:
         ],
         ids=lambda value: repr(value)[-120:] if isinstance(value, Exception) else value.__name__,
     )
-    def test_each_means_one_thing_that_the_caller_can_do(
+    def test_each_error_is_one_class_of_ours(
         self, error: Exception, kind: type[CheckpointError]
     ) -> None:
         ours = hdfs_client.error_for(error, URI)
@@ -212,7 +210,7 @@ class TestErrors:
             (None, ""),
         ],
     )
-    def test_the_class_that_the_name_node_named_is_found(
+    def test_java_class_of_the_name_node_is_found(
         self, error: Exception | None, java_class: str
     ) -> None:
         assert hdfs_client.java_class(error) == java_class
@@ -249,7 +247,7 @@ class TestRename:
         ],
         ids=["taken", "directory", "safe mode", "standby", "lost", "garbled"],
     )
-    def test_it_is_unknown_only_if_nobody_has_answered(
+    def test_rename_is_unknown_only_without_an_answer(
         self, error: Exception, kind: type[CheckpointError], made: list[FakeClient]
     ) -> None:
         file_system = HdfsFileSystem(retries=ONCE)
@@ -284,7 +282,7 @@ class TestClients:
         list(HdfsFileSystem().list("hdfs:///dir"))
         assert [client.url for client in made] == [None]
 
-    def test_what_it_refuses_is_a_wrong_setting(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_settings_that_it_refuses_are_invalid(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(url: str | None, config: dict[str, str]) -> None:
             raise ValueError("No NameNode hosts found")
 
@@ -293,7 +291,7 @@ class TestClients:
             list(HdfsFileSystem().list("hdfs://cluster/dir"))
         assert caught.value.location == "hdfs://cluster/dir"
 
-    def test_without_the_package_it_says_what_to_install(
+    def test_missing_package_is_reported_with_the_command(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         real = builtins.__import__
@@ -314,9 +312,7 @@ class TestClients:
             with pytest.raises(InvalidRequestError, match=r"pip install 'holdfast\[hdfs\]'"):
                 attempt()
 
-    def test_a_process_that_was_forked_after_its_use_is_refused(
-        self, made: list[FakeClient]
-    ) -> None:
+    def test_process_forked_after_its_use_is_refused(self, made: list[FakeClient]) -> None:
         list(HdfsFileSystem().list("hdfs://cluster/dir"))
         child = os.fork()
         if not child:
@@ -333,7 +329,7 @@ class TestClients:
 
 
 class TestStreams:
-    def test_one_that_is_collected_as_garbage_is_deleted_before_anything_closes_it(
+    def test_garbage_collected_file_is_deleted_before_it_is_closed(
         self, made: list[FakeClient], events: list[str]
     ) -> None:
         """Closing makes a file whole, unless there is none any more."""
@@ -356,7 +352,7 @@ class TestStreams:
         gc.collect()
         assert events == ["write 1", "hsync", "close"]
 
-    def test_one_that_could_not_be_begun_deletes_nothing(
+    def test_file_that_can_not_be_created_deletes_nothing(
         self, made: list[FakeClient], events: list[str]
     ) -> None:
         """What stands there is somebody else's."""

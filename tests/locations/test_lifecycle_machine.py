@@ -413,7 +413,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.owner in self.drivers)
     @rule(fault=faulty, meanwhile=happenings, moment=moments)
-    def the_owner_runs_a_batch_in_which_much_happens(
+    def the_owner_runs_an_eventful_batch(
         self, fault: Fault, meanwhile: Happening, moment: Moment
     ) -> None:
         owner = self.owner
@@ -480,7 +480,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not any(driver.pending for driver in self.drivers))
     @rule()
-    def sweep_all_while_nobody_writes(self) -> None:
+    def sweep_all_without_writers(self) -> None:
         sweep(self.faults.directory, "job", grace_s=0)
 
     @rule(number=st.integers(1, 25), meanwhile=happenings)
@@ -511,14 +511,14 @@ class LifecycleMachine(RuleBasedStateMachine):
     # What always holds
 
     @invariant()
-    def what_the_owner_retains_is_whole(self) -> None:
+    def retained_checkpoints_are_complete(self) -> None:
         if self.owner is None:
             return
         for checkpoint in self.owner.store.checkpoints:
             self.verify(checkpoint)
 
     @invariant()
-    def the_latest_is_the_last_that_succeeded_or_one_that_nobody_knows_of(self) -> None:
+    def latest_is_the_last_success_or_an_unknown_one(self) -> None:
         if self.owner is None or not self.succeeded:
             return
         latest = load_latest_checkpoint(self.owner.access)

@@ -302,7 +302,7 @@ metadatas = st.builds(
 
 
 @given(metadatas)
-def test_what_is_encoded_is_decoded(metadata: CheckpointMetadata) -> None:
+def test_encoded_metadata_is_decoded(metadata: CheckpointMetadata) -> None:
     content = encode_metadata(metadata, DIRECTORY)
     assert decode_metadata(content, DIRECTORY, uri=URI) == metadata
     assert encode_metadata(metadata, DIRECTORY) == content
@@ -360,7 +360,7 @@ class TestDamage:
             ([1, 2], 0, "written in format version 0; this Holdfast reads versions 1 to 2"),
         ],
     )
-    def test_the_error_says_which_versions_can_be_read_and_what_to_do(
+    def test_error_names_the_readable_versions_and_the_way_out(
         self, readable: list[int], version: int, message: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in readable:
@@ -383,7 +383,7 @@ class TestDamage:
             b"\x81\xa9operators\xdf\xff\xff\xff\xff",
         ],
     )
-    def test_a_body_that_makes_no_sense_is_corrupt(self, body: bytes) -> None:
+    def test_meaningless_body_is_corrupt(self, body: bytes) -> None:
         with pytest.raises(CheckpointCorruptedError):
             decode_metadata(sealed(body), DIRECTORY, uri=URI)
 
@@ -431,7 +431,7 @@ def test_the_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetada
         assert body["operators"][uid]["subtasks"].keys() == operator.subtasks.keys()
 
 
-def test_a_subtask_names_the_kinds_of_state_that_it_has_and_always_managed_operator() -> None:
+def test_subtask_stores_its_types_of_state_and_always_managed_operator() -> None:
     assert msgspec.to_builtins(StoredSubtask()) == {"managed_operator": (), "statistics": None}
     body = msgspec.msgpack.decode(GOLDEN_OF_ALL_KINDS.read_bytes()[20:-4])
     subtasks = body["operators"]["join"]["subtasks"]

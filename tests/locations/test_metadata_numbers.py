@@ -211,14 +211,14 @@ def little_memory() -> Iterator[None]:
         pa.set_memory_pool(USUAL_MEMORY)
 
 
-def test_what_was_written_is_read_in_every_way(file: Path, body: Any) -> None:
+def test_written_checkpoint_is_read_by_every_command(file: Path, body: Any) -> None:
     assert read(file, body) == []
     assert len(list(numbers_in(body))) > 40
 
 
 @settings(max_examples=settings().max_examples // 2)  # each is read in twelve ways
 @given(data=st.data())
-def test_a_number_that_can_not_be_ends_in_an_error_of_ours(
+def test_impossible_number_is_an_error_of_holdfast(
     data: st.DataObject, file: Path, body: Any
 ) -> None:
     paths = list(numbers_in(body))
@@ -230,7 +230,7 @@ def test_a_number_that_can_not_be_ends_in_an_error_of_ours(
         read(file, body)
 
 
-def test_numbers_that_are_too_large_together_are_an_error_of_ours(file: Path, body: Any) -> None:
+def test_numbers_too_large_together_are_an_error_of_holdfast(file: Path, body: Any) -> None:
     path = ("operators", "op", "subtasks", 0, "managed_operator", 0, "states", "s", "count")
     file.write_bytes(encoded(changed(body, path, 2**63 - 1)))
     with pytest.raises(CheckpointCorruptedError, match="add up to more than 64 bits"):

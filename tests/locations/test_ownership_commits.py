@@ -32,7 +32,7 @@ class TestCommits:
         assert latest is not None
         assert latest.checkpoint_id == 1
 
-    def test_a_driver_that_was_fenced_before_writes_nothing(self, faults: Faults) -> None:
+    def test_driver_fenced_before_the_commit_writes_nothing(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         older = access.claim_job()
         access.claim_job()
@@ -44,9 +44,7 @@ class TestCommits:
         assert set(faults.calls) == {"list"}
         assert files_in_checkpoint(faults.inner_directory, 1) == set()
 
-    def test_a_driver_that_cannot_see_whether_it_is_fenced_writes_nothing(
-        self, faults: Faults
-    ) -> None:
+    def test_driver_that_can_not_check_its_claim_writes_nothing(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
         location = begun(access, 1)
@@ -55,9 +53,7 @@ class TestCommits:
             complete_checkpoint(location, metadata_of(checkpoint_id=1), owner)
         assert files_in_checkpoint(faults.inner_directory, 1) == set()
 
-    def test_a_late_commit_of_an_id_that_the_job_has_left_behind_is_taken_back(
-        self, faults: Faults
-    ) -> None:
+    def test_late_commit_of_a_superseded_id_is_revoked(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie, location = access.claim_job(), begun(access, 1)
 
@@ -73,9 +69,7 @@ class TestCommits:
         assert sorted(other.completed_checkpoints()) == [2, 3]
         assert METADATA_FILE not in files_in_checkpoint(faults.inner_directory, 1)
 
-    def test_a_late_commit_of_an_id_that_was_found_and_then_cleaned_up_is_taken_back(
-        self, faults: Faults
-    ) -> None:
+    def test_late_commit_of_a_cleaned_up_id_is_revoked(self, faults: Faults) -> None:
         """The owner found another one's checkpoint of that id, so this one is nobody's."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie, location = access.claim_job(), begun(access, 1)
@@ -92,7 +86,7 @@ class TestCommits:
         assert sorted(other.completed_checkpoints()) == [2, 3]
 
     @pytest.mark.parametrize("checkpoints", [(), (1,), (1, 2)])
-    def test_a_late_commit_that_the_job_goes_on_from_is_left(
+    def test_late_commit_that_the_job_resumes_from_stays(
         self, faults: Faults, checkpoints: tuple[int, ...]
     ) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
@@ -104,7 +98,7 @@ class TestCommits:
             commit(begun(access, checkpoint_id), zombie, checkpoint_id)
         assert sorted(other.completed_checkpoints()) == [*checkpoints, checkpoint_id]
 
-    def test_a_commit_that_a_younger_driver_has_found_is_left(self, faults: Faults) -> None:
+    def test_commit_that_a_newer_driver_found_stays(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
@@ -117,9 +111,7 @@ class TestCommits:
             commit(begun(access, 1), zombie, 1)
         assert sorted(other.completed_checkpoints()) == [1, 2, 3]
 
-    def test_a_store_that_fails_right_after_the_commit_leaves_its_outcome_unknown(
-        self, faults: Faults
-    ) -> None:
+    def test_store_that_fails_after_the_commit_leaves_it_unknown(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
         location = begun(access, 1)
@@ -133,9 +125,7 @@ class TestCommits:
         location.dispose_on_failure()
         assert len(files_in_checkpoint(faults.inner_directory, 1)) == 2
 
-    def test_permissions_that_vanish_right_after_the_commit_leave_its_outcome_unknown(
-        self, faults: Faults
-    ) -> None:
+    def test_permission_lost_after_the_commit_leaves_it_unknown(self, faults: Faults) -> None:
         """It says that nothing was done, and the checkpoint is there."""
         access = job_in(faults.directory)
         owner = access.claim_job()
@@ -146,7 +136,7 @@ class TestCommits:
 
     @pytest.mark.parametrize("call", ["list", "open", "delete", "delete_tree"])
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
-    def test_a_store_that_fails_a_fenced_driver_never_says_that_nothing_was_written(
+    def test_fenced_driver_never_reports_that_nothing_was_written(
         self, faults: Faults, call: str, *, lands: bool
     ) -> None:
         """Unavailable would mean that it never was there."""
@@ -166,7 +156,7 @@ class TestCommits:
         with pytest.raises((CheckpointConflictError, OutcomeUnknownError)):
             commit(location, zombie, 1)
 
-    def test_a_fenced_driver_learns_that_although_claims_are_forgotten_meanwhile(
+    def test_driver_is_fenced_although_claims_are_deleted_concurrently(
         self, faults: Faults
     ) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
@@ -180,9 +170,7 @@ class TestCommits:
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(begun(access, 1), zombie, 1)
 
-    def test_a_damaged_claim_does_not_hide_from_a_driver_that_it_is_fenced(
-        self, faults: Faults
-    ) -> None:
+    def test_driver_is_fenced_by_a_damaged_claim(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
@@ -198,9 +186,7 @@ class TestCommits:
         )
         assert sorted(other.completed_checkpoints()) == [1]  # not known to be past: left
 
-    def test_a_driver_that_fails_leaves_the_directory_in_which_another_one_begins(
-        self, local_directory: str
-    ) -> None:
+    def test_failing_driver_leaves_the_directory_of_another_one(self, local_directory: str) -> None:
         """Tasks make no directories: without this one all that they write fails."""
         access = job_in(local_directory)
         access.claim_job()
@@ -210,7 +196,7 @@ class TestCommits:
         failed.dispose_on_failure()
         commit(pending, owner, 1)
 
-    def test_the_latest_is_found_while_the_job_goes_on(self, faults: Faults) -> None:
+    def test_latest_is_found_while_the_job_runs(self, faults: Faults) -> None:
         """It was listed, then a newer one was completed, and the one that was listed deleted."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         owner = other.claim_job()
@@ -240,7 +226,7 @@ class _Overwriting(LocalFileSystem):
         os.replace(temporary, path)
 
 
-def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
+def test_single_writer_claims_and_commits_without_exclusive_creation(
     local_directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast.locations import FileSystemCheckpointStorage
@@ -264,7 +250,7 @@ def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
         unregister_file_system("overwriting")
 
 
-def test_late_checkpoint_is_taken_back_where_a_single_writer_was_promised() -> None:
+def test_late_checkpoint_of_a_promised_single_writer_is_revoked() -> None:
     directory = f"fsspec+memory:///{uuid.uuid4().hex}"
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0, single_writer=True)
     access = storage.create_checkpoint_storage("job")

@@ -110,7 +110,7 @@ def commit(access: CheckpointStorageAccess, checkpoint_id: int, token: str) -> N
 
 
 @pytest.mark.parametrize("kind", [Overwriting, OverwritingAtFirst])
-def test_a_store_that_overwrites_is_refused_with_the_way_out(
+def test_store_that_overwrites_is_refused_with_the_way_out(
     behind: Register, kind: Callable[[], FileSystem]
 ) -> None:
     directory = behind(kind)
@@ -121,14 +121,14 @@ def test_a_store_that_overwrites_is_refused_with_the_way_out(
     assert probes_in(directory) == []
 
 
-def test_a_store_that_was_refused_is_refused_again(behind: Register) -> None:
+def test_refused_store_is_refused_again(behind: Register) -> None:
     access = job_in(behind(Overwriting))
     for _ in range(2):
         with pytest.raises(InvalidRequestError):
             access.initialize_base_locations_for_checkpoint()
 
 
-def test_a_store_that_offers_no_exclusive_creation_is_refused_with_the_way_out(
+def test_store_without_exclusive_creation_is_refused_with_the_way_out(
     behind: Register,
 ) -> None:
     directory = behind(OneWriter)
@@ -142,7 +142,7 @@ def test_a_store_that_offers_no_exclusive_creation_is_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize("kind", [Overwriting, OneWriter])
-def test_a_declared_single_writer_works_there_and_sees_what_it_has_written(
+def test_declared_single_writer_publishes_and_sees_its_files(
     behind: Register, kind: Callable[[], FileSystem]
 ) -> None:
     directory = behind(kind)
@@ -160,7 +160,7 @@ def test_a_declared_single_writer_works_there_and_sees_what_it_has_written(
     assert probes_in(directory) == []
 
 
-def test_a_store_that_keeps_writers_apart_is_tried_once_per_directory(faults: Faults) -> None:
+def test_exclusive_store_is_probed_once_per_directory(faults: Faults) -> None:
     access = job_in(faults.directory)
     access.initialize_base_locations_for_checkpoint()
     assert faults.calls.count("publish") > 1
@@ -181,7 +181,7 @@ def test_a_declared_single_writer_is_not_tried(faults: Faults) -> None:
 @pytest.mark.parametrize(
     ("call", "nth"), [("publish", 1), ("publish", 5), ("publish", 8), ("publish", 9), ("open", 1)]
 )
-def test_a_store_that_fails_in_the_middle_is_left_without_probes_and_tried_again(
+def test_store_that_fails_during_the_probe_is_probed_again(
     memory_directory: str, call: str, nth: int
 ) -> None:
     with faulty_file_system(memory_directory) as faults:
@@ -196,7 +196,7 @@ def test_a_store_that_fails_in_the_middle_is_left_without_probes_and_tried_again
         assert probes_in(faults.inner_directory) == []
 
 
-def test_an_answer_that_was_lost_does_not_make_a_store_look_worse_than_it_is(
+def test_lost_answer_does_not_make_a_store_look_unsafe(
     faults: Faults,
 ) -> None:
     # The store performed one, and repeated it because its answer got lost: nobody wins.
@@ -208,7 +208,7 @@ def test_an_answer_that_was_lost_does_not_make_a_store_look_worse_than_it_is(
 
 class TestSingleWriters:
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_what_fails_before_it_lands_leaves_nothing(self, faults: Faults, call: str) -> None:
+    def test_publication_that_fails_early_leaves_nothing(self, faults: Faults, call: str) -> None:
         register_file_system("plain", lambda: _WithoutPublish(faults))
         try:
             directory = faults.directory.replace(faults.directory.partition(":")[0], "plain")

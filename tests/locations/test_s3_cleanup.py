@@ -42,7 +42,7 @@ def begun_upload(bucket: S3Bucket, key: str) -> None:
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)
 
 
-def test_a_failed_attempt_leaves_nothing_of_its_own(
+def test_failed_attempt_leaves_none_of_its_files(
     s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_discarded_checkpoint_leaves_nothing_below_it(
     assert [key for key, _ in s3_bucket.uploads()] == [f"data/job/chk-10/01234567-{RANDOM}"]
 
 
-def test_a_sweep_gives_up_what_nobody_will_finish(
+def test_sweep_aborts_abandoned_uploads(
     s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
     directory: str,

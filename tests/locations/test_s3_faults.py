@@ -78,7 +78,7 @@ def cases(nth: str) -> list[Any]:
     cases("once"),
     indirect=["store"],
 )
-def test_what_goes_wrong_once_ends_in_success_or_in_a_clean_error(
+def test_single_failure_ends_in_success_or_a_clean_error(
     store: Store, name: str, asked: str, fault: str
 ) -> None:
     done, wrong = OPERATIONS[name], FAULTS[fault]
@@ -104,7 +104,7 @@ def test_what_goes_wrong_once_ends_in_success_or_in_a_clean_error(
     cases("always"),
     indirect=["store"],
 )
-def test_what_never_works_ends_in_a_clean_error(
+def test_permanent_failure_ends_in_a_clean_error(
     store: Store, name: str, asked: str, fault: str
 ) -> None:
     done, wrong = OPERATIONS[name], FAULTS[fault]

@@ -71,7 +71,7 @@ def test_a_fork_reaches_the_store_of_its_parent(memory_bucket: S3Bucket) -> None
     assert written != b"by %d" % os.getpid()
 
 
-def test_what_it_does_not_know_is_not_implemented(memory_bucket: S3Bucket) -> None:
+def test_unknown_operation_is_not_implemented(memory_bucket: S3Bucket) -> None:
     with pytest.raises(ClientError) as caught:
         memory_bucket.client.copy_object(
             Bucket=memory_bucket.name, Key="y", CopySource={"Bucket": "b", "Key": "x"}
@@ -92,7 +92,7 @@ def test_what_it_does_not_know_is_not_implemented(memory_bucket: S3Bucket) -> No
         ({"IfMatch": '"other"'}, "PreconditionFailed"),
     ],
 )
-def test_what_is_not_as_the_request_says_is_refused(
+def test_body_that_contradicts_its_request_is_refused(
     memory_bucket: S3Bucket, sent: dict[str, str], code: str
 ) -> None:
     memory_bucket.put("x", b"before")
@@ -102,7 +102,7 @@ def test_what_is_not_as_the_request_says_is_refused(
     assert memory_bucket.read("x") == b"before"
 
 
-def test_a_finalizer_that_sends_a_request_during_another_one_does_not_hang(
+def test_finalizer_that_sends_a_request_does_not_hang(
     memory_s3: MemoryS3Server, memory_bucket: S3Bucket
 ) -> None:
     class Forgotten:

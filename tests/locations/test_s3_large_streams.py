@@ -77,7 +77,7 @@ def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> N
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_parts_grow_so_that_a_stream_has_no_end(watched: Watched) -> None:
+def test_parts_grow_with_the_stream(watched: Watched) -> None:
     class FourOfASize(SettingsOfSmallParts):
         PARTS_PER_SIZE = 4
 
@@ -126,7 +126,7 @@ def no_collection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: S3Bucket) -> None:
+def test_committed_upload_is_freed_without_a_collection(bucket: S3Bucket) -> None:
     upload = begun(settings_of(bucket.server, part_size=100), f"s3://{bucket.name}/x")
     upload.write(memoryview(bytes(950)))
     forgotten = weakref.ref(upload)
@@ -138,7 +138,7 @@ def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: 
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_an_upload_whose_parts_are_refused_before_or_after_an_abort_is_forgotten(
+def test_upload_with_refused_parts_is_freed(
     watched: Watched, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
@@ -170,7 +170,7 @@ def is_refused(upload: MultipartUpload) -> bool:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Watched) -> None:
+def test_failed_writer_can_not_commit_a_file_without_a_piece(watched: Watched) -> None:
     watched.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
     stream = watched.file_system(part_size=100).create(f"{watched.directory}/x")
     with pytest.raises(InvalidRequestError):
@@ -181,7 +181,7 @@ def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Wa
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
+def test_commit_ends_when_another_thread_aborts_waiting_parts(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, waits = threading.Event(), threading.Event()
@@ -236,7 +236,7 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
         )
 
 
-def test_parts_reach_what_s3_can_hold() -> None:
+def test_parts_reach_the_largest_object_of_s3() -> None:
     part, total = S3Settings().part_size, 0
     for number in range(1, S3Settings.MAX_PARTS + 1):
         total += part
@@ -261,7 +261,7 @@ def test_too_many_parts_are_refused_and_leave_nothing(watched: Watched) -> None:
 
 @only_on_ministack
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
+def test_bytes_changed_in_transit_are_refused_if_the_store_checks(
     bucket: S3Bucket, directory: str, checksum: str
 ) -> None:
     file_system = S3FileSystem(settings_of(bucket.server, checksum=checksum), retries=SOON)
@@ -286,7 +286,7 @@ def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
 
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
 @on_each_server
-def test_what_is_written_at_once_is_checked_by_the_store(watched: Watched, checksum: str) -> None:
+def test_store_checks_a_file_of_one_request(watched: Watched, checksum: str) -> None:
     file_system = watched.file_system(checksum=checksum)
     file_system.publish(f"{watched.directory}/published", b"data")
     write(file_system, f"{watched.directory}/written", b"data")
@@ -300,7 +300,7 @@ def test_what_is_written_at_once_is_checked_by_the_store(watched: Watched, check
 
 @on_each_server
 @pytest.mark.parametrize("ending", ["close", "raise", "forget"])
-def test_a_state_stream_that_is_not_kept_leaves_no_upload(s3: S3Bucket, ending: str) -> None:
+def test_discarded_state_stream_leaves_no_upload(s3: S3Bucket, ending: str) -> None:
     access = checkpoint_storage(f"s3://{s3.name}/data").create_checkpoint_storage("job")
     location = access.initialize_location_for_checkpoint(1)
     stream = location.create_checkpoint_state_output_stream(EXCLUSIVE)
@@ -322,7 +322,7 @@ def test_a_state_stream_that_is_not_kept_leaves_no_upload(s3: S3Bucket, ending: 
 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
-def test_a_file_that_is_forgotten_leaves_no_upload(bucket: S3Bucket, directory: str) -> None:
+def test_garbage_collected_file_leaves_no_upload(bucket: S3Bucket, directory: str) -> None:
     file_system = S3FileSystem(settings_of(bucket.server, part_size=100), retries=SOON)
     stream = file_system.create(f"{directory}/x")
     stream.write(bytes(150))

@@ -69,7 +69,7 @@ def write_in_every_way(watched: Watched, **changes: Any) -> None:
         ({"storage_class": "INTELLIGENT_TIERING"}, {"x-amz-storage-class": "INTELLIGENT_TIERING"}),
     ],
 )
-def test_how_to_store_is_said_when_an_object_is_made(
+def test_storage_parameters_are_sent_when_an_object_is_created(
     watched: Watched, changes: dict[str, str], headers: dict[str, str]
 ) -> None:
     write_in_every_way(watched, **changes)
@@ -89,7 +89,7 @@ def test_how_to_store_is_said_when_an_object_is_made(
 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
-def test_who_pays_is_said_with_every_request(watched: Watched) -> None:
+def test_request_payer_is_sent_with_every_request(watched: Watched) -> None:
     write_in_every_way(watched, requester_pays=True)
     names = {*ALL, "ListObjectsV2", "GetObject", "DeleteObjects"}
     assert watched.counts().keys() >= names
@@ -97,7 +97,7 @@ def test_who_pays_is_said_with_every_request(watched: Watched) -> None:
         assert request.headers.get("x-amz-request-payer") == "requester", s3_operation_of(request)
 
 
-def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(watched: Watched) -> None:
+def test_request_payer_is_sent_when_a_late_abort_deletes_the_file(watched: Watched) -> None:
     reached, go_on = watched.faults.blocking(s3_operation("PutObject"), performed=True)
     stream = watched.file_system(requester_pays=True).create(f"{watched.directory}/x")
     stream.write(b"1")
@@ -160,7 +160,7 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> No
 
 
 @on_each_server
-def test_an_object_that_is_replaced_while_it_is_read_is_an_error_and_no_mix(
+def test_object_replaced_during_a_read_is_an_error(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="dir/x", Body=b"a" * MIB)
@@ -175,7 +175,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error_and_no_mix(
 
 
 @on_each_server
-def test_an_object_that_is_deleted_while_it_is_read_is_missing(
+def test_object_deleted_during_a_read_is_missing(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="dir/x", Body=b"a" * MIB)
@@ -186,7 +186,7 @@ def test_an_object_that_is_deleted_while_it_is_read_is_missing(
             stream.read(10)
 
 
-def test_a_stream_that_is_not_read_to_its_end_leaves_no_connection_behind(
+def test_half_read_stream_leaves_no_connection(
     watched: Watched,
 ) -> None:
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=bytes(4 * MIB))
@@ -244,13 +244,13 @@ def test_odd_names_are_taken_as_they_are(
 
 
 @on_each_server
-def test_names_that_lead_up_are_brought_into_their_one_form(s3: S3Bucket) -> None:
+def test_names_with_dots_are_normalized(s3: S3Bucket) -> None:
     storage = FileSystemCheckpointStorage(f"S3://{s3.name}//a/../b/./c/")
     assert storage.directory == f"s3://{s3.name}/b/c"
 
 
 @on_each_server
-def test_markers_of_directories_are_no_files(
+def test_directory_markers_are_not_listed(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     for key in ("dir/", "dir/inner/", "dir/x"):
@@ -263,7 +263,7 @@ def test_markers_of_directories_are_no_files(
 
 
 @on_each_server
-def test_doubled_slashes_lead_nobody_in_a_circle(
+def test_doubled_slashes_make_no_circle(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="dir//x", Body=b"1")
@@ -314,7 +314,7 @@ def test_files_of_two_buckets_are_deleted_by_one_call(
 
 
 @on_each_server
-def test_no_upload_that_a_killed_process_began_outlives_its_directory(
+def test_upload_of_a_killed_process_is_deleted_with_its_directory(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key="dir/x")
@@ -324,7 +324,7 @@ def test_no_upload_that_a_killed_process_began_outlives_its_directory(
 
 
 @on_each_server
-def test_a_bucket_with_versions_keeps_what_was_deleted_behind_a_marker(
+def test_versioned_bucket_keeps_deleted_objects_under_a_marker(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_bucket_versioning(

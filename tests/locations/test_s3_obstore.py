@@ -109,7 +109,7 @@ def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watc
 
 @on_each_server
 @pytest.mark.parametrize("size", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1])
-def test_sizes_around_that_of_the_beginning_are_whole(watched: Watched, size: int) -> None:
+def test_objects_about_as_long_as_the_head_are_complete(watched: Watched, size: int) -> None:
     data = os.urandom(size)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
     with by_obstore(watched).open(f"{watched.directory}/x") as stream:
@@ -118,7 +118,7 @@ def test_sizes_around_that_of_the_beginning_are_whole(watched: Watched, size: in
 
 
 @on_each_server
-def test_a_reader_that_jumps_meets_the_same_object(watched: Watched) -> None:
+def test_reader_that_seeks_reads_the_same_object(watched: Watched) -> None:
     beginning = HEAD_BYTES
     data = os.urandom(3 * beginning)
     write(by_obstore(watched), f"{watched.directory}/x", data)
@@ -189,7 +189,9 @@ def test_sixteen_threads_share_it(watched: Watched) -> None:
         ("bucket", {"endpoint": "http://127.0.0.1:9"}, "http://127.0.0.1:9/bucket/key"),
     ],
 )
-def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected: str) -> None:
+def test_obstore_uses_the_endpoint_of_boto3(
+    name: str, settings: dict[str, Any], expected: str
+) -> None:
     values: dict[str, Any] = {"region": "eu-central-1", "access_key": "a", "secret_key": "b"}
     reached = S3Settings(**{**values, **settings})
     client = connection_for(reached).client
@@ -212,13 +214,13 @@ def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected:
     "name",
     ["arn:aws:s3:eu-central-1:111122223333:accesspoint:name", "bucket--euc1-az1--x-s3"],
 )
-def test_what_is_no_ordinary_bucket_is_left_to_boto3(name: str) -> None:
+def test_unusual_bucket_is_left_to_boto3(name: str) -> None:
     settings = S3Settings(region="eu-central-1", access_key="a", secret_key="b")
     assert obstore_bucket.obstore_for(settings, name) is None
 
 
 @pytest.mark.parametrize("name", obstore_bucket.OVERRIDING_VARIABLES)
-def test_what_the_environment_would_tell_it_is_not_heeded(
+def test_variables_that_would_override_settings_disable_obstore(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "sse-c")
@@ -266,7 +268,7 @@ def test_credentials_are_asked_for_again_before_they_end() -> None:
     assert timedelta(minutes=6) < first["expires_at"] - datetime.now(UTC) <= timedelta(minutes=10)
 
 
-def test_credentials_that_fail_are_an_error_of_ours(
+def test_failed_credentials_are_an_error_of_holdfast(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_self: Any) -> Any:
@@ -281,7 +283,7 @@ def test_credentials_that_fail_are_an_error_of_ours(
 # What it leaves to boto3
 
 
-def test_boto3_writes_what_it_fails_at(watched: Watched) -> None:
+def test_boto3_repeats_failed_writes(watched: Watched) -> None:
     watched.faults.answer(503, s3_operation("PutObject"), 1, code="SlowDown")
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert agents(watched, "PutObject") == ["obstore", "boto3"]
@@ -314,7 +316,7 @@ def test_its_lost_answer_is_found_out_by_boto3(watched: Watched) -> None:
         ("JoinError", "", False),
     ],
 )
-def test_only_what_surely_changed_nothing_counts_as_such(
+def test_only_certain_failures_count_as_not_performed(
     kind: str, text: str, *, changed_nothing: bool
 ) -> None:
     error = type(kind, (Exception,), {})(text)
@@ -322,7 +324,7 @@ def test_only_what_surely_changed_nothing_counts_as_such(
 
 
 @on_each_server
-def test_a_name_that_is_taken_is_a_conflict(watched: Watched) -> None:
+def test_existing_name_is_a_conflict(watched: Watched) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/x", b"1")
     with pytest.raises(CheckpointConflictError):
@@ -330,7 +332,7 @@ def test_a_name_that_is_taken_is_a_conflict(watched: Watched) -> None:
     assert watched.bucket.read("dir/x") == b"1"
 
 
-def test_a_missing_file_is_asked_for_once_and_a_missing_bucket_is_told_from_it(
+def test_missing_file_takes_one_request_and_differs_from_a_missing_bucket(
     watched: Watched,
 ) -> None:
     with pytest.raises(CheckpointNotFoundError):
@@ -340,7 +342,7 @@ def test_a_missing_file_is_asked_for_once_and_a_missing_bucket_is_told_from_it(
         by_obstore(watched).open(f"s3://{watched.bucket.name}-missing/x")
 
 
-def test_a_store_that_is_not_there_has_done_nothing(watched: Watched) -> None:
+def test_missing_store_has_done_nothing(watched: Watched) -> None:
     url = "http://127.0.0.1:1"
     settings = settings_of(watched.bucket.server, endpoint=url, state_files="obstore")
     stream = S3FileSystem(settings, retries=SOON).create("s3://bucket/x")
@@ -349,7 +351,7 @@ def test_a_store_that_is_not_there_has_done_nothing(watched: Watched) -> None:
     assert type(raised.value) is StorageUnavailableError
 
 
-def test_nothing_that_the_store_said_to_it_is_passed_on(
+def test_answers_of_the_store_are_not_passed_on(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="holdfast")
@@ -390,7 +392,7 @@ def test_a_forked_process_uses_boto3_and_does_not_hang(watched: Watched) -> None
     assert watched.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
 
 
-def test_it_is_not_imported_where_boto3_was_asked_for(bucket: S3Bucket) -> None:
+def test_obstore_is_not_imported_if_boto3_is_required(bucket: S3Bucket) -> None:
     source = (
         "import sys; from holdfast.locations.file_systems import S3FileSystem, S3Settings;"
         "stream = S3FileSystem(S3Settings(endpoint=sys.argv[1], region='us-east-1',"
@@ -406,7 +408,7 @@ def test_it_is_not_imported_where_boto3_was_asked_for(bucket: S3Bucket) -> None:
 
 
 @pytest.mark.parametrize("state_files", ["auto", "obstore"])
-def test_where_it_is_missing_boto3_does_it_unless_it_was_asked_for(
+def test_boto3_replaces_missing_obstore_unless_it_is_required(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, state_files: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
@@ -419,7 +421,7 @@ def test_where_it_is_missing_boto3_does_it_unless_it_was_asked_for(
             write(file_system, f"{watched.directory}/x", b"1")
 
 
-def test_settings_that_it_refuses_are_left_to_boto3(
+def test_settings_that_obstore_refuses_are_left_to_boto3(
     watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", "/dev/null/missing")

@@ -61,7 +61,7 @@ def test_a_fork_does_not_give_up_its_parents_upload(watched: Watched) -> None:
     assert not watched.asked("AbortMultipartUpload")
 
 
-def test_an_upload_is_given_up_once(watched: Watched) -> None:
+def test_upload_is_aborted_once(watched: Watched) -> None:
     uri = f"{watched.directory}/x"
     stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))

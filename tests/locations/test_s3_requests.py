@@ -34,7 +34,7 @@ from holdfast.testing import s3_operation
 # Reading
 
 
-def test_reading_goes_on_behind_the_last_byte_that_arrived(store: Store) -> None:
+def test_read_resumes_after_the_last_byte_received(store: Store) -> None:
     store.use(PATIENT)
     store.put("x", LARGE)
     store.faults.truncate(1000, s3_operation("GetObject"), 1)
@@ -95,7 +95,7 @@ def _as_before(store: Store) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_as_before")
 @pytest.mark.parametrize("code", ["InternalError", "SlowDown", "ServiceUnavailable"])
-def test_keys_that_failed_are_deleted_again(store: Store, code: str) -> None:
+def test_failed_keys_are_deleted_again(store: Store, code: str) -> None:
     for name in "abc":
         store.put(name, SMALL)
     asked = some_fail(store, {"dir/b": code})
@@ -107,7 +107,7 @@ def test_keys_that_failed_are_deleted_again(store: Store, code: str) -> None:
 
 
 @pytest.mark.usefixtures("_as_before")
-def test_a_key_that_may_not_be_deleted_does_not_keep_the_others_from_it(store: Store) -> None:
+def test_protected_key_does_not_stop_the_other_deletions(store: Store) -> None:
     for name in "abc":
         store.put(name, SMALL)
     asked = some_fail(store, {"dir/a": "AccessDenied", "dir/c": "SlowDown"})
@@ -118,14 +118,14 @@ def test_a_key_that_may_not_be_deleted_does_not_keep_the_others_from_it(store: S
 
 
 @pytest.mark.usefixtures("_as_before")
-def test_a_key_that_is_missing_counts_as_deleted_where_the_store_calls_it_an_error(
+def test_missing_key_counts_as_deleted_if_the_store_reports_an_error(
     store: Store,
 ) -> None:
     some_fail(store, {"dir/a": "NoSuchKey"})
     store.use(SOON).delete([f"{store.directory}/a"])
 
 
-def test_a_batch_that_fails_does_not_keep_the_next_one_from_being_deleted(store: Store) -> None:
+def test_failed_batch_does_not_stop_the_next_one(store: Store) -> None:
     store.faults.answer(403, s3_operation("DeleteObjects"))
     store.put("last", SMALL)
     uris = [f"{store.directory}/{number}" for number in range(1000)] + [f"{store.directory}/last"]
@@ -163,7 +163,7 @@ def test_of_racing_commits_with_lost_answers_exactly_one_wins(store: Store) -> N
         assert store.contents()[str(race)] == b"%d" % won.index(True) * 100
 
 
-def test_of_racing_commits_whose_first_answers_are_all_lost_exactly_one_wins(store: Store) -> None:
+def test_one_racing_commit_wins_although_all_first_answers_are_lost(store: Store) -> None:
     store.use(PATIENT)
     store.faults.lose_answer(s3_operation("PutObject"), times=4)
     with ThreadPoolExecutor(4) as pool:
@@ -196,9 +196,7 @@ def test_of_racing_commits_whose_first_answers_are_all_lost_exactly_one_wins(sto
         ("delete tree", {"ListObjectsV2": 1, "DeleteObjects": 1, "ListMultipartUploads": 1}),
     ],
 )
-def test_nothing_is_asked_for_that_is_not_needed(
-    store: Store, name: str, requests: dict[str, int]
-) -> None:
+def test_only_needed_requests_are_sent(store: Store, name: str, requests: dict[str, int]) -> None:
     store.use(PATIENT)
     for file in OPERATIONS[name].before:
         store.put(file, LARGE)

@@ -62,7 +62,7 @@ class TestS3fsFileSystem(FileSystemContract):
         assert self.files(directory) == {"x": b"1"}
 
     @pytest.mark.parametrize("size", [5, 6 * MIB])
-    def test_a_name_that_is_taken_is_a_conflict_and_kept(
+    def test_existing_name_is_a_conflict_and_kept(
         self, file_system: FileSystem, directory: str, size: int
     ) -> None:
         self.put(f"{directory}/x", b"first")
@@ -71,7 +71,7 @@ class TestS3fsFileSystem(FileSystemContract):
         assert self.files(directory) == {"x": b"first"}
         assert self.bucket.uploads() == []
 
-    def test_what_others_wrote_meanwhile_is_listed(
+    def test_files_written_by_others_are_listed(
         self, file_system: FileSystem, directory: str
     ) -> None:
         assert list(file_system.list(directory)) == []
@@ -143,7 +143,7 @@ def test_a_thousand_files_are_deleted_by_one_request(watched: Watched) -> None:
 # Uploads that were never finished
 
 
-def test_the_upload_of_a_writer_that_died_is_found_and_given_up(watched: Watched) -> None:
+def test_upload_of_a_dead_writer_is_found_and_aborted(watched: Watched) -> None:
     watched.use()
     begun = watched.bucket.client.create_multipart_upload(
         Bucket=watched.bucket.name, Key="dir/deeper/x"
@@ -169,7 +169,7 @@ def test_a_tree_is_deleted_with_the_uploads_in_it(watched: Watched) -> None:
     "ignore:This process .* is multi-threaded:DeprecationWarning",
     "ignore:unclosed:ResourceWarning",
 )
-def test_a_forked_process_connects_anew(watched: Watched) -> None:
+def test_forked_process_makes_its_own_connection(watched: Watched) -> None:
     file_system = watched.use()
     write(file_system, f"{watched.directory}/parent", b"1")
     child = os.fork()

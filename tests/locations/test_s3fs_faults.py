@@ -57,9 +57,7 @@ def test_neither_s3fs_nor_botocore_repeats_anything(
 
 @pytest.mark.parametrize("name", [call for call in CALLS if call != "GetObject"])
 @pytest.mark.parametrize("fault", ["answer", "reset"])
-def test_what_fails_twice_is_done_at_the_third_time(
-    watched: Watched, name: str, fault: str
-) -> None:
+def test_third_attempt_succeeds(watched: Watched, name: str, fault: str) -> None:
     if fault == "answer":
         watched.faults.answer(503, s3_operation(name), times=2)
     else:
@@ -74,7 +72,7 @@ def test_what_fails_twice_is_done_at_the_third_time(
 
 
 @pytest.mark.parametrize(("name", "size"), [("PutObject", 1), ("CompleteMultipartUpload", 6 * MIB)])
-def test_a_commit_whose_answer_was_lost_is_one(watched: Watched, name: str, size: int) -> None:
+def test_commit_with_a_lost_answer_succeeds(watched: Watched, name: str, size: int) -> None:
     data = os.urandom(size)
     watched.faults.lose_answer(s3_operation(name))
     write(watched.use(part_size=5 * MIB), watched.uri, data)
@@ -82,7 +80,7 @@ def test_a_commit_whose_answer_was_lost_is_one(watched: Watched, name: str, size
     assert watched.bucket.uploads() == []
 
 
-def test_nobody_knows_the_outcome_of_a_commit_whose_answers_are_all_lost(
+def test_commit_without_any_answer_is_unknown(
     watched: Watched,
 ) -> None:
     watched.faults.lose_answer(s3_operation("PutObject"), "every")
@@ -90,7 +88,7 @@ def test_nobody_knows_the_outcome_of_a_commit_whose_answers_are_all_lost(
         write(watched.use(NEVER), watched.uri, b"1")
 
 
-def test_metadata_whose_answer_was_lost_is_published_once(watched: Watched) -> None:
+def test_metadata_with_a_lost_answer_is_published_once(watched: Watched) -> None:
     watched.faults.lose_answer(s3_operation("PutObject"))
     watched.use()
     publish(watched.uri, b"ours", single_writer=True)
@@ -99,7 +97,7 @@ def test_metadata_whose_answer_was_lost_is_published_once(watched: Watched) -> N
     assert watched.bucket.read("dir/x") == b"ours"
 
 
-def test_a_writer_that_fails_leaves_no_truncated_file(watched: Watched) -> None:
+def test_failed_writer_leaves_no_truncated_file(watched: Watched) -> None:
     stream = watched.use(part_size=5 * MIB).create(watched.uri)
     stream.write(bytes(6 * MIB))
     stream.abort()
@@ -110,7 +108,7 @@ def test_a_writer_that_fails_leaves_no_truncated_file(watched: Watched) -> None:
     assert watched.bucket.uploads() == []
 
 
-def test_a_part_that_is_refused_leaves_nothing(watched: Watched) -> None:
+def test_refused_part_leaves_nothing(watched: Watched) -> None:
     watched.faults.answer(403, s3_operation("UploadPart"))
     with pytest.raises(InvalidRequestError):
         write(watched.use(part_size=5 * MIB), watched.uri, bytes(12 * MIB))
@@ -118,7 +116,7 @@ def test_a_part_that_is_refused_leaves_nothing(watched: Watched) -> None:
     assert watched.bucket.uploads() == []
 
 
-def test_reading_goes_on_where_the_connection_was_lost(watched: Watched) -> None:
+def test_read_resumes_after_a_lost_connection(watched: Watched) -> None:
     data = os.urandom(3 * MIB)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
     watched.faults.truncate(MIB + 1, s3_operation("GetObject"))
@@ -126,7 +124,7 @@ def test_reading_goes_on_where_the_connection_was_lost(watched: Watched) -> None
         assert stream.read() == data
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_forever(watched: Watched) -> None:
+def test_silent_server_is_not_waited_for_forever(watched: Watched) -> None:
     _, go_on = watched.faults.blocking(s3_operation("ListObjectsV2"))
     with pytest.raises(StorageUnavailableError):
         watched.use(NEVER, read_timeout=0.2).list(watched.directory)
@@ -148,7 +146,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(watched: Watched) 
         (500, "InternalError", OutcomeUnknownError),
     ],
 )
-def test_an_error_says_what_to_do_and_tells_no_secret(
+def test_error_names_the_way_out_and_reveals_no_secret(
     watched: Watched,
     status: int,
     code: str,
@@ -169,18 +167,18 @@ def test_an_error_says_what_to_do_and_tells_no_secret(
     assert TOKEN not in told
 
 
-def test_a_bucket_that_is_missing_is_not_an_empty_directory(watched: Watched) -> None:
+def test_missing_bucket_is_not_an_empty_directory(watched: Watched) -> None:
     with pytest.raises(InvalidRequestError, check=of_kind("no-bucket")):
         watched.use().list("fsspec+s3://missing/dir")
 
 
-def test_a_server_that_is_not_there_is_unavailable(watched: Watched) -> None:
+def test_missing_server_is_unavailable(watched: Watched) -> None:
     file_system = watched.use(NEVER, endpoint="http://127.0.0.1:1")
     with pytest.raises(StorageUnavailableError):
         file_system.list(watched.directory)
 
 
-def test_what_is_sent_again_after_a_kept_connection_broke_is_whole(watched: Watched) -> None:
+def test_body_resent_after_a_broken_connection_is_complete(watched: Watched) -> None:
     file_system = watched.use(NEVER, part_size=5 * MIB, concurrency=1)
     data = os.urandom(12 * MIB)
     stream = file_system.create(watched.uri)

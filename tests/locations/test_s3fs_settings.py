@@ -28,7 +28,7 @@ def s3_bucket(memory_bucket: S3Bucket) -> S3Bucket:
     return memory_bucket
 
 
-def test_a_buckets_own_settings_are_for_it_alone(watched: Watched) -> None:
+def test_settings_of_a_bucket_apply_only_to_it(watched: Watched) -> None:
     watched.use(endpoint="http://127.0.0.1:1", retries=NEVER)
     use_s3(settings_of(watched.bucket.server), watched.bucket.name)
     assert list(file_system_for(watched.directory).list(watched.directory)) == []
@@ -61,9 +61,7 @@ def test_a_setting_reaches_the_requests(
     assert made.headers[header] == value
 
 
-def test_what_the_settings_leave_open_is_fsspecs_to_say(
-    bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unset_settings_come_from_fsspec(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     server = bucket.server
     said = {
         "endpoint_url": server.endpoint,
@@ -91,7 +89,7 @@ def test_a_role_is_refused_with_the_way_out() -> None:
         file_system.list("fsspec+s3://bucket/dir")
 
 
-def test_certificates_that_are_missing_are_not_a_missing_object(
+def test_missing_certificates_are_not_a_missing_object(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     missing = str(tmp_path / "missing")
@@ -102,7 +100,7 @@ def test_certificates_that_are_missing_are_not_a_missing_object(
         watched.use(endpoint="https://127.0.0.1:1").open(watched.uri)
 
 
-def test_who_has_no_credentials_is_told_so(
+def test_missing_credentials_are_reported(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -113,7 +111,7 @@ def test_who_has_no_credentials_is_told_so(
         watched.use(access_key=None, secret_key=None).list(watched.directory)
 
 
-def test_without_s3fs_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_s3fs_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(InvalidRequestError, match=r"pip install .* s3fs"):
         S3fsFileSystem(S3Settings(region="without-s3fs")).list("fsspec+s3://bucket/dir")

@@ -51,7 +51,7 @@ def test_a_file_is_deleted_once(
     assert deleted == [A]
 
 
-def test_an_older_checkpoint_that_registers_late_takes_nothing_back(
+def test_older_checkpoint_that_registers_late_changes_nothing(
     registry: SharedStateRegistry, deleted: list[FileStateHandle]
 ) -> None:
     registry.register(A, 5)
@@ -117,7 +117,7 @@ steps = st.one_of(
 
 
 @given(done=st.lists(steps, max_size=40))
-def test_what_is_reachable_stays_and_all_else_goes(done: list[tuple[str, ...]]) -> None:
+def test_reachable_files_stay_and_all_others_are_deleted(done: list[tuple[str, ...]]) -> None:
     deleted: list[str] = []
     registry = SharedStateRegistry(lambda handle: deleted.append(handle.uri))
     last_uses: dict[str, int] = {}

@@ -54,7 +54,7 @@ def test_subtasks_of_another_parallelism_share_a_stream() -> None:
         pytest.param([keyed({A: OLD}), StoredSubtask()], False, id="of another job"),
     ],
 )
-def test_a_stream_that_a_subtask_may_not_refer_to_is_declined(
+def test_stream_that_a_subtask_may_not_refer_to_is_declined(
     *, restored: list[StoredSubtask], may_refer: bool
 ) -> None:
     reported = operator(keyed({A: placeholder(A, OLD)}), StoredSubtask())
@@ -63,7 +63,7 @@ def test_a_stream_that_a_subtask_may_not_refer_to_is_declined(
         without_placeholders("counts", reported, restored, may_refer=may_refer)
 
 
-def test_a_report_whose_handles_contradict_themselves_is_declined() -> None:
+def test_report_with_inconsistent_handles_is_declined() -> None:
     """It would be stored, and be found damaged when it is needed."""
     with pytest.raises(CheckpointDeclinedError, match="in subtask 0: a segment of the name 'x'"):
         without_placeholders(
@@ -82,7 +82,7 @@ def test_a_report_whose_handles_contradict_themselves_is_declined() -> None:
         ((FileStateHandle(f"{JOB}/chk-3/01234567-x", 10),), False),
     ],
 )
-def test_a_state_is_its_jobs_own_if_all_its_shared_files_are_those_of_the_job(
+def test_only_shared_files_of_the_job_belong_to_it(
     *, streams: tuple[StreamStateHandle, ...], own: bool
 ) -> None:
     segments = {f"{number:032x}": stream for number, stream in enumerate(streams)}
@@ -116,12 +116,12 @@ def test_stored_metadata_with_a_placeholder_is_damaged() -> None:
         decode_metadata(sealed(body), f"{JOB}/chk-7", uri=f"{JOB}/chk-7/_metadata")
 
 
-def test_what_a_placeholder_stands_for_was_not_written_again() -> None:
+def test_stream_of_a_placeholder_does_not_count_as_written() -> None:
     reported = keyed({A: placeholder(A, OLD), B: NEW})
     assert reported.written_bytes == NEW.size + MANIFEST.size
 
 
-def test_bytes_that_subtasks_share_are_stored_once() -> None:
+def test_bytes_shared_by_subtasks_count_once() -> None:
     """As they are after a job was rescaled."""
     state = keyed({A: OLD, B: SMALL})
     shared = msgspec.structs.replace(metadata(state), operators={"counts": operator(state, state)})

@@ -22,9 +22,9 @@ from holdfast.testing import ANY_CALL, Faults, ManualClock, metadata_of
 __all__ = ["access", "clock"]
 
 
-class TestMeanwhile:
+class TestConcurrentChanges:
     @pytest.mark.parametrize("call", ["create", "open", "delete"])
-    def test_a_driver_that_claims_the_job_stops_it(
+    def test_driver_that_claims_the_job_stops_the_sweep(
         self, faults: Faults, clock: ManualClock, call: str
     ) -> None:
         access = job_in(faults.inner_directory)
@@ -43,7 +43,7 @@ class TestMeanwhile:
         assert before <= files_below(f"{faults.inner_directory}/job")
 
     @pytest.mark.parametrize("number", range(1, 12))
-    def test_a_checkpoint_that_is_completed_survives_it(
+    def test_completed_checkpoint_survives_the_sweep(
         self, faults: Faults, clock: ManualClock, number: int
     ) -> None:
         """Whenever it is completed; its files are as old as they may be."""
@@ -67,7 +67,7 @@ class TestMeanwhile:
         for checkpoint in made:
             assert_complete(checkpoint)
 
-    def test_a_checkpoint_that_takes_over_shared_files_from_one_that_is_deleted_survives_it(
+    def test_checkpoint_that_takes_over_shared_files_survives_the_sweep(
         self, memory_directory: str, clock: ManualClock
     ) -> None:
         """With one that is retained: the sweep lists the old one, which goes before it is read."""
@@ -101,7 +101,7 @@ class TestMeanwhile:
                     assert_complete(checkpoint)
         assert number > 10
 
-    def test_a_late_commit_in_the_place_of_a_checkpoint_that_is_deleted_hides_no_other(
+    def test_late_commit_in_the_place_of_a_deleted_one_hides_no_other(
         self, faults: Faults, clock: ManualClock
     ) -> None:
         """A driver that was thought dead commits it; the model in `proof` has found what it hid."""
@@ -127,7 +127,7 @@ class TestMeanwhile:
         assert_complete(newest)
 
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
-    def test_a_store_that_fails_anywhere_loses_nothing_that_matters(
+    def test_store_that_fails_anywhere_loses_no_needed_file(
         self, memory_directory: str, clock: ManualClock, *, lands: bool
     ) -> None:
         from holdfast.testing import faulty_file_system
@@ -163,7 +163,7 @@ class TestMeanwhile:
                 assert not any("_probe-" in name for name in left)
         assert number > 10
 
-    def test_a_checkpoint_whose_metadata_is_deleted_meanwhile_does_not_stop_it(
+    def test_checkpoint_deleted_concurrently_does_not_stop_the_sweep(
         self, faults: Faults, clock: ManualClock
     ) -> None:
         access = job_in(faults.directory)
