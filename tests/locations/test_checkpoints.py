@@ -93,7 +93,7 @@ class TestRunningJob:
 
     @pytest.mark.parametrize("call", ["list", "open"])
     @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-    def test_checkpoints_that_existed_together_are_all_found(
+    def test_checkpoints_existing_together_are_all_found(
         self, faults: Faults, call: str, nth: int
     ) -> None:
         job = job_in(faults.inner_directory)
@@ -154,7 +154,7 @@ class TestRunningJob:
         with pytest.raises(StorageUnavailableError, match="faster than they are listed"):
             looking.completed_checkpoints()
 
-    def test_store_that_lists_missing_files_is_an_error(self, faults: Faults) -> None:
+    def test_store_listing_missing_files_is_an_error(self, faults: Faults) -> None:
         completed(job_in(faults.inner_directory), 1)
         looking = job_in(faults.directory)
         faults.before("open", CheckpointNotFoundError("as planned"), nth="every")

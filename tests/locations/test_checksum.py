@@ -42,7 +42,7 @@ def test_crc32c_is_castagnoli() -> None:
 
 
 @given(first=st.binary(max_size=50), second=st.binary(max_size=50))
-def test_checksums_of_two_parts_combine_to_that_of_both(first: bytes, second: bytes) -> None:
+def test_checksums_of_two_parts_combine(first: bytes, second: bytes) -> None:
     both = combine_crc32c(crc32c(first), crc32c(second), len(second))
     assert both == crc32c(first + second)
 
@@ -135,7 +135,7 @@ def test_another_length_is_found_on_opening_and_the_file_is_closed(stored: bytes
     assert raw.closed
 
 
-def test_file_that_shrinks_during_the_read_is_corrupt() -> None:
+def test_file_shrinking_during_the_read_is_corrupt() -> None:
     raw = io.BytesIO(CONTENT)
     stream = VerifyingInputStream(raw, uri="", size=25, checksum=checksum(CONTENT, BLOCK))
     raw.truncate(15)

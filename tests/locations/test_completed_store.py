@@ -59,7 +59,7 @@ def test_the_newest_are_kept(
     assert [checkpoint.checkpoint_id for checkpoint in made if exists(checkpoint)] == kept
 
 
-def test_checkpoints_that_must_wait_are_subsumed_by_a_later_one(
+def test_postponed_deletions_follow_a_later_checkpoint(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
     store = CompletedCheckpointStore(1, cleaner)
@@ -80,7 +80,7 @@ def test_to_keep_none_is_refused(cleaner: CheckpointsCleaner, num_retained: int)
 
 
 @pytest.mark.parametrize("checkpoint_id", [1, 2])
-def test_checkpoint_that_is_not_newer_is_refused(
+def test_older_checkpoint_is_refused(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner, checkpoint_id: int
 ) -> None:
     store = CompletedCheckpointStore(1, cleaner)
@@ -136,7 +136,7 @@ class TestSharedFiles:
         store.add(completed(access, 3))
         assert not is_there(kept)
 
-    def test_checkpoint_that_can_not_be_deleted_keeps_its_shared_files(
+    def test_failed_deletion_keeps_the_shared_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
     ) -> None:
         """Else it would be found, and some of its files would be gone."""

@@ -135,7 +135,7 @@ class TestMarkerPlace:
                 use(f"{bucket}{path}")
 
     @pytest.mark.parametrize("path", ["/.a3", "/.a3/c", "/c/.00/d", "/c/.ff", "/.a3/_entropy_"])
-    def test_directory_that_looks_like_its_replacement_is_refused(
+    def test_directory_like_its_replacement_is_refused(
         self, bucket: str, local_directory: str, path: str
     ) -> None:
         for use in (

@@ -114,7 +114,7 @@ class TestPointers:
             resolve_pointer(f"{local_directory}/job")
 
     @pytest.mark.parametrize("pointer", ["", "/tmp/x", "file:///", "nothing:///x/y"])
-    def test_pointer_that_is_not_a_uri_is_refused(self, pointer: str) -> None:
+    def test_pointer_without_a_scheme_is_refused(self, pointer: str) -> None:
         with pytest.raises(InvalidRequestError):
             resolve_pointer(pointer)
 
@@ -142,9 +142,7 @@ class TestPointers:
 
 
 class TestLayout:
-    def test_files_are_where_the_module_documents(
-        self, local_directory: str, tmp_path: Path
-    ) -> None:
+    def test_files_are_in_the_documented_places(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
         location = access.initialize_location_for_checkpoint(3)
         for scope in CheckpointedStateScope:
@@ -234,7 +232,7 @@ class TestLayout:
     @pytest.mark.parametrize(
         "job_id", ["", ".", "..", ".hidden", "a/b", "a b", "a\n", "ä", "x" * 129, "a%2Fb", "a\0"]
     )
-    def test_job_id_that_can_not_name_a_directory_is_refused(
+    def test_job_id_unfit_for_a_directory_is_refused(
         self, local_directory: str, job_id: str
     ) -> None:
         with pytest.raises(InvalidRequestError):
@@ -302,7 +300,7 @@ def pending_in(
 
 
 class TestDiscard:
-    def test_checkpoint_behind_a_link_stays(self, local_directory: str, tmp_path: Path) -> None:
+    def test_linked_checkpoint_stays(self, local_directory: str, tmp_path: Path) -> None:
         theirs = completed_in(job_in(local_directory))
         trial = job_in(f"{local_directory}/trial")
         (tmp_path / "trial" / "job" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")

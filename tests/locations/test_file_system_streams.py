@@ -127,7 +127,7 @@ class TestThresholds:
 
 class TestFailures:
     @pytest.mark.parametrize("call", ["flush", "flush_to_file", "sync"])
-    def test_stream_that_can_not_flush_is_closed_and_leaves_nothing(
+    def test_failed_flush_closes_the_stream_and_leaves_nothing(
         self, faults: Faults, call: str
     ) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
@@ -290,7 +290,7 @@ class TestAdoption:
         assert list((tmp_path / "storage" / "job" / "chk-1").iterdir()) == []
         assert file.read_bytes() == self.CONTENT
 
-    def test_link_that_was_deleted_is_not_a_success(self, tmp_path: Path, file: Path) -> None:
+    def test_deleted_link_is_not_a_success(self, tmp_path: Path, file: Path) -> None:
         stream, _ = self.adopted(f"file://{tmp_path}/storage", file)
         (stored,) = (tmp_path / "storage" / "job" / "chk-1").iterdir()
         stored.unlink()

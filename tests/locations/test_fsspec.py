@@ -143,9 +143,7 @@ class FsspecContract(FileSystemContract):
             stream.commit()
         assert self.files(directory) == {}
 
-    def test_file_that_ends_early_is_an_error(
-        self, file_system: FileSystem, directory: str
-    ) -> None:
+    def test_early_end_of_a_file_is_an_error(self, file_system: FileSystem, directory: str) -> None:
         if not self.has_files_in_place:
             return
         self.put(f"{directory}/x", b"123")
@@ -348,7 +346,7 @@ def test_abort_does_not_wait_for_a_stuck_writer(tmp_path: Path, opened: list[Any
         writer.result()
 
 
-def test_open_that_fails_after_its_effect_leaves_nothing(
+def test_open_failing_after_its_effect_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def open_and_fail(_: object, path: str, *__: object, **___: object) -> None:

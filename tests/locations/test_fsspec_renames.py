@@ -46,14 +46,14 @@ class TestRenames:
 
         return commit
 
-    def test_rename_that_fails_after_its_effect_is_a_commit(self, renaming: Any) -> None:
+    def test_rename_failing_after_its_effect_is_a_commit(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:
             old.rename(new)
             raise OSError("lost")
 
         assert renaming(rename) == {"x": b"whole"}
 
-    def test_rename_that_fails_before_its_effect_leaves_nothing(self, renaming: Any) -> None:
+    def test_rename_failing_before_its_effect_leaves_nothing(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:
             raise OSError("lost")
 

@@ -216,7 +216,7 @@ class TestLostConnections:
         sock = connection.client.get_transport().sock
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
-    def test_connection_that_timed_out_is_not_reused(
+    def test_connection_is_not_reused_after_a_timeout(
         self,
         file_system: FileSystem,
         server: SftpServer,

@@ -69,7 +69,7 @@ class TestHostKeys:
             self.look(server)
         assert server.passwords == []
 
-    def test_server_whose_key_changes_later_does_not_get_it_again(self, server: SftpServer) -> None:
+    def test_server_does_not_get_it_again_after_its_key_changes(self, server: SftpServer) -> None:
         self.look(server)
         server.change_key()
         with pytest.raises(StorageUnavailableError):  # the old connection

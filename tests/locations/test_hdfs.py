@@ -169,9 +169,7 @@ class TestErrors:
         ],
         ids=lambda value: repr(value)[-120:] if isinstance(value, Exception) else value.__name__,
     )
-    def test_each_error_is_one_class_of_ours(
-        self, error: Exception, kind: type[CheckpointError]
-    ) -> None:
+    def test_each_error_has_one_class(self, error: Exception, kind: type[CheckpointError]) -> None:
         ours = hdfs_client.error_for(error, URI)
         assert type(ours) is kind
         assert ours.location == URI
@@ -282,7 +280,9 @@ class TestClients:
         list(HdfsFileSystem().list("hdfs:///dir"))
         assert [client.url for client in made] == [None]
 
-    def test_settings_that_it_refuses_are_invalid(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_settings_refused_by_hdfs_native_are_invalid(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def refuse(url: str | None, config: dict[str, str]) -> None:
             raise ValueError("No NameNode hosts found")
 
@@ -352,7 +352,7 @@ class TestStreams:
         gc.collect()
         assert events == ["write 1", "hsync", "close"]
 
-    def test_file_that_can_not_be_created_deletes_nothing(
+    def test_failed_creation_deletes_nothing(
         self, made: list[FakeClient], events: list[str]
     ) -> None:
         """What stands there is somebody else's."""

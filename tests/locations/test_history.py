@@ -75,7 +75,7 @@ def test_savepoints_are_found_with_their_jobs(tmp_path: Path, *, is_beside_jobs:
     assert job.unreadable_savepoints == ()
 
 
-def test_directory_that_is_not_a_job_is_skipped_and_kept(tmp_path: Path) -> None:
+def test_directory_of_no_job_is_skipped_and_kept(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     before = (tmp_path / "offsets").stat().st_mtime_ns
     assert job_histories(tmp_path) == []

@@ -287,7 +287,7 @@ else:
             else:
                 file_system.prepare_directory(f"{directory}/a")
 
-    def test_name_that_was_taken_during_the_publication_is_a_conflict(
+    def test_name_taken_during_the_publication_is_a_conflict(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,

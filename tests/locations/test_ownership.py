@@ -204,7 +204,7 @@ else:
         assert owns(owner)
         assert not owns(others[0])
 
-    def test_claim_that_meets_a_deleted_one_is_tried_again(self, faults: Faults) -> None:
+    def test_claim_meeting_a_deleted_one_is_tried_again(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         faults.calls.clear()
 
@@ -231,7 +231,7 @@ else:
         assert owner.epoch == 3
         assert [owns(candidate) for candidate in (*others, owner)] == [False, False, True]
 
-    def test_claim_that_never_wins_fails(self, faults: Faults) -> None:
+    def test_claim_without_a_win_fails(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         other = job_in(faults.inner_directory)
         faults.before("publish", other.claim_job, nth="every")
@@ -296,14 +296,12 @@ class TestSuperseded:
         owner = access.claim_job()
         assert not any(owner.is_superseded(number, "token") for number in range(4))
 
-    def test_id_that_the_owner_found_is_not_superseded(
-        self, access: CheckpointStorageAccess
-    ) -> None:
+    def test_id_found_by_the_owner_is_not_superseded(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2, 3)
         owner = access.claim_job()
         assert not any(owner.is_superseded(number, "token") for number in (1, 2, 3))
 
-    def test_id_below_one_that_the_owner_found_is_superseded(
+    def test_id_below_one_found_by_the_owner_is_superseded(
         self, access: CheckpointStorageAccess
     ) -> None:
         run(access, access.claim_job(), 1, 3)
@@ -316,7 +314,7 @@ class TestSuperseded:
             False,
         ]
 
-    def test_id_below_one_that_the_owner_made_is_superseded(
+    def test_id_below_one_made_by_the_owner_is_superseded(
         self, access: CheckpointStorageAccess
     ) -> None:
         owner = access.claim_job()
@@ -332,7 +330,7 @@ class TestSuperseded:
         run(access, access.claim_job(), 1, 2)
         assert not access.claim_job().is_superseded(3, "token")
 
-    def test_id_that_was_cleaned_up_is_superseded(self, access: CheckpointStorageAccess) -> None:
+    def test_cleaned_up_id_is_superseded(self, access: CheckpointStorageAccess) -> None:
         owner = access.claim_job()
         run(access, owner, 1, 2, 3)
         discard(access, 1)

@@ -44,7 +44,7 @@ class TestCommits:
         assert set(faults.calls) == {"list"}
         assert files_in_checkpoint(faults.inner_directory, 1) == set()
 
-    def test_driver_that_can_not_check_its_claim_writes_nothing(self, faults: Faults) -> None:
+    def test_driver_with_an_unknown_claim_writes_nothing(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
         location = begun(access, 1)
@@ -86,7 +86,7 @@ class TestCommits:
         assert sorted(other.completed_checkpoints()) == [2, 3]
 
     @pytest.mark.parametrize("checkpoints", [(), (1,), (1, 2)])
-    def test_late_commit_that_the_job_resumes_from_stays(
+    def test_late_commit_the_job_resumes_from_stays(
         self, faults: Faults, checkpoints: tuple[int, ...]
     ) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
@@ -98,7 +98,7 @@ class TestCommits:
             commit(begun(access, checkpoint_id), zombie, checkpoint_id)
         assert sorted(other.completed_checkpoints()) == [*checkpoints, checkpoint_id]
 
-    def test_commit_that_a_newer_driver_found_stays(self, faults: Faults) -> None:
+    def test_commit_found_by_a_newer_driver_stays(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
@@ -111,7 +111,7 @@ class TestCommits:
             commit(begun(access, 1), zombie, 1)
         assert sorted(other.completed_checkpoints()) == [1, 2, 3]
 
-    def test_store_that_fails_after_the_commit_leaves_it_unknown(self, faults: Faults) -> None:
+    def test_store_failing_after_the_commit_leaves_it_unknown(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
         location = begun(access, 1)
@@ -136,7 +136,7 @@ class TestCommits:
 
     @pytest.mark.parametrize("call", ["list", "open", "delete", "delete_tree"])
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
-    def test_fenced_driver_never_reports_that_nothing_was_written(
+    def test_fenced_driver_never_reports_a_clean_failure(
         self, faults: Faults, call: str, *, lands: bool
     ) -> None:
         """Unavailable would mean that it never was there."""

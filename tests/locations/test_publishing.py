@@ -110,7 +110,7 @@ def commit(access: CheckpointStorageAccess, checkpoint_id: int, token: str) -> N
 
 
 @pytest.mark.parametrize("kind", [Overwriting, OverwritingAtFirst])
-def test_store_that_overwrites_is_refused_with_the_way_out(
+def test_overwriting_store_is_refused_with_the_way_out(
     behind: Register, kind: Callable[[], FileSystem]
 ) -> None:
     directory = behind(kind)
@@ -181,7 +181,7 @@ def test_a_declared_single_writer_is_not_tried(faults: Faults) -> None:
 @pytest.mark.parametrize(
     ("call", "nth"), [("publish", 1), ("publish", 5), ("publish", 8), ("publish", 9), ("open", 1)]
 )
-def test_store_that_fails_during_the_probe_is_probed_again(
+def test_store_failing_during_the_probe_is_probed_again(
     memory_directory: str, call: str, nth: int
 ) -> None:
     with faulty_file_system(memory_directory) as faults:
@@ -208,7 +208,7 @@ def test_lost_answer_does_not_make_a_store_look_unsafe(
 
 class TestSingleWriters:
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_publication_that_fails_early_leaves_nothing(self, faults: Faults, call: str) -> None:
+    def test_publication_failing_early_leaves_nothing(self, faults: Faults, call: str) -> None:
         register_file_system("plain", lambda: _WithoutPublish(faults))
         try:
             directory = faults.directory.replace(faults.directory.partition(":")[0], "plain")

@@ -107,7 +107,7 @@ class TestRepeating:
         assert not retrying.retries
 
     @given(failures=st.integers(1, 9), takes_s=st.sampled_from([0, 0.5]))
-    def test_each_wait_is_below_a_bound_that_doubles(self, failures: int, takes_s: float) -> None:
+    def test_each_wait_is_below_a_doubling_bound(self, failures: int, takes_s: float) -> None:
         passing = ManualClock()
         retrying = over(
             MemoryFileSystem(),
@@ -395,7 +395,7 @@ class TestReading:
             over(flaky, passing).open(f"{uri}.missing")
         assert (flaky.opens, passing.sleeps) == (1, [])
 
-    def test_listing_that_fails_half_way_is_repeated(
+    def test_listing_failing_half_way_is_repeated(
         self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         directory = uri.rpartition("/")[0]
@@ -475,7 +475,7 @@ class TestPublishing:
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_write_that_may_have_landed_is_never_reported_as_failed(
+    def test_possible_write_is_never_reported_as_failed(
         self, faults: Faults, then: CheckpointError
     ) -> None:
         faults.lose_answer("publish", nth=1)
@@ -485,7 +485,7 @@ class TestPublishing:
             publish(f"{faults.directory}/x", b"mine", single_writer=False)
         assert self.content(faults) == b"mine"
 
-    def test_write_that_never_landed_is_unavailable(
+    def test_write_without_an_effect_is_unavailable(
         self, faults: Faults, passing: ManualClock
     ) -> None:
         faults.before("publish", StorageUnavailableError("as planned"), nth="every")

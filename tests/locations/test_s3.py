@@ -169,9 +169,7 @@ def test_a_role_is_assumed(watched: Watched, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @on_moto
-def test_role_that_can_not_be_assumed_is_one_clear_error(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_denied_role_is_one_clear_error(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     with http_faults(watched.bucket.server.endpoint) as sts:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
         sts.answer(403, nth="every")

@@ -42,7 +42,7 @@ def begun_upload(bucket: S3Bucket, key: str) -> None:
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)
 
 
-def test_failed_attempt_leaves_none_of_its_files(
+def test_failed_attempt_leaves_no_file(
     s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
 ) -> None:

@@ -92,7 +92,7 @@ def test_unknown_operation_is_not_implemented(memory_bucket: S3Bucket) -> None:
         ({"IfMatch": '"other"'}, "PreconditionFailed"),
     ],
 )
-def test_body_that_contradicts_its_request_is_refused(
+def test_body_contradicting_its_request_is_refused(
     memory_bucket: S3Bucket, sent: dict[str, str], code: str
 ) -> None:
     memory_bucket.put("x", b"before")
@@ -102,7 +102,7 @@ def test_body_that_contradicts_its_request_is_refused(
     assert memory_bucket.read("x") == b"before"
 
 
-def test_finalizer_that_sends_a_request_does_not_hang(
+def test_request_of_a_finalizer_does_not_hang(
     memory_s3: MemoryS3Server, memory_bucket: S3Bucket
 ) -> None:
     class Forgotten:

@@ -118,7 +118,7 @@ def test_objects_about_as_long_as_the_head_are_complete(watched: Watched, size: 
 
 
 @on_each_server
-def test_reader_that_seeks_reads_the_same_object(watched: Watched) -> None:
+def test_reader_reads_the_same_object_after_a_seek(watched: Watched) -> None:
     beginning = HEAD_BYTES
     data = os.urandom(3 * beginning)
     write(by_obstore(watched), f"{watched.directory}/x", data)
@@ -220,7 +220,7 @@ def test_unusual_bucket_is_left_to_boto3(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", obstore_bucket.OVERRIDING_VARIABLES)
-def test_variables_that_would_override_settings_disable_obstore(
+def test_overriding_variables_disable_obstore(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "sse-c")
@@ -421,7 +421,7 @@ def test_boto3_replaces_missing_obstore_unless_it_is_required(
             write(file_system, f"{watched.directory}/x", b"1")
 
 
-def test_settings_that_obstore_refuses_are_left_to_boto3(
+def test_settings_refused_by_obstore_are_left_to_boto3(
     watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", "/dev/null/missing")

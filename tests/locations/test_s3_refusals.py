@@ -144,7 +144,7 @@ def test_invalid_timeouts_are_refused_at_the_first_request(
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "ftp//x", "http://"])
-def test_endpoint_that_is_not_a_url_is_refused(endpoint: str) -> None:
+def test_endpoint_without_a_scheme_is_refused(endpoint: str) -> None:
     settings = S3Settings(endpoint=endpoint, region="x", access_key="a", secret_key=SECRET)
     with pytest.raises(InvalidRequestError) as caught:
         S3FileSystem(settings).publish("s3://bucket/x", b"1")

@@ -51,7 +51,7 @@ def test_a_file_is_deleted_once(
     assert deleted == [A]
 
 
-def test_older_checkpoint_that_registers_late_changes_nothing(
+def test_late_registration_of_an_older_checkpoint_changes_nothing(
     registry: SharedStateRegistry, deleted: list[FileStateHandle]
 ) -> None:
     registry.register(A, 5)

@@ -54,7 +54,7 @@ def test_subtasks_of_another_parallelism_share_a_stream() -> None:
         pytest.param([keyed({A: OLD}), StoredSubtask()], False, id="of another job"),
     ],
 )
-def test_stream_that_a_subtask_may_not_refer_to_is_declined(
+def test_reference_to_an_unknown_stream_is_declined(
     *, restored: list[StoredSubtask], may_refer: bool
 ) -> None:
     reported = operator(keyed({A: placeholder(A, OLD)}), StoredSubtask())

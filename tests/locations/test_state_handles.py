@@ -41,7 +41,7 @@ def test_handle_returns_its_stream_and_accepts_another_one(
 
 
 @each
-def test_handle_that_exceeds_its_stream_is_inconsistent(
+def test_handle_exceeding_its_stream_is_inconsistent(
     handle_to: Callable[[StreamStateHandle], StateHandle],
 ) -> None:
     assert handle_to(FILE).find_inconsistency() is None
@@ -113,7 +113,7 @@ class TestSegments:
     ) -> None:
         assert SegmentsStateHandle((4, 6), segments, MANIFEST).find_inconsistency() == flaw
 
-    def test_range_that_ends_before_it_begins_is_inconsistent(self) -> None:
+    def test_range_ending_before_it_begins_is_inconsistent(self) -> None:
         assert SegmentsStateHandle((4, 3), {}, MANIFEST).find_inconsistency() == "key groups 4 to 3"
 
     def test_a_part_of_the_range_leads_to_the_same_streams(self) -> None:

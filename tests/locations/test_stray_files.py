@@ -119,7 +119,7 @@ def complete_two_more(directory: Path, checkpoint: CompletedCheckpoint) -> None:
         "file:///",
     ],
 )
-def test_metadata_that_names_a_stray_file_is_corrupt(directory: Path, uri: str) -> None:
+def test_metadata_naming_a_stray_file_is_corrupt(directory: Path, uri: str) -> None:
     pointer = publish_metadata(directory, uri.format(directory=directory, name=NAME))
     with pytest.raises(CheckpointCorruptedError, match="metadata names"):
         load_checkpoint(resolve_pointer(pointer))

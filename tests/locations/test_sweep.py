@@ -187,7 +187,7 @@ sys.stdin.readline()
 
 
 class TestReports:
-    def test_dry_run_deletes_nothing_and_reports_what_a_run_deletes(
+    def test_dry_run_reports_the_files_and_deletes_nothing(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         completed(access, 3)

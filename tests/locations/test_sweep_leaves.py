@@ -110,7 +110,7 @@ class TestKeptFiles:
         assert report.within_grace == 2
         assert young <= files_below(memory_directory)
 
-    def test_old_file_that_was_just_linked_is_young(self, tmp_path: Path) -> None:
+    def test_old_file_is_young_after_it_was_linked(self, tmp_path: Path) -> None:
         """A segment that a failing query has kept for two days is stored at last, by a second name."""
         segment = tmp_path / "segment"
         segment.write_bytes(b"x" * 100)
@@ -255,7 +255,7 @@ def content_of(uri: str) -> bytes:
         return stream.read()
 
 
-def test_metadata_that_the_sweep_reads_keeps_files(
+def test_metadata_read_by_the_sweep_keeps_its_files(
     access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
 ) -> None:
     """Take it away, and the same files go: the tests above would pass on a sweep that is blind."""

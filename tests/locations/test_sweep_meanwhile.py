@@ -24,9 +24,7 @@ __all__ = ["access", "clock"]
 
 class TestConcurrentChanges:
     @pytest.mark.parametrize("call", ["create", "open", "delete"])
-    def test_driver_that_claims_the_job_stops_the_sweep(
-        self, faults: Faults, clock: ManualClock, call: str
-    ) -> None:
+    def test_new_claim_stops_the_sweep(self, faults: Faults, clock: ManualClock, call: str) -> None:
         access = job_in(faults.inner_directory)
         access.claim_job()
         completed(access, 1)
@@ -67,7 +65,7 @@ class TestConcurrentChanges:
         for checkpoint in made:
             assert_complete(checkpoint)
 
-    def test_checkpoint_that_takes_over_shared_files_survives_the_sweep(
+    def test_checkpoint_with_older_shared_files_survives_the_sweep(
         self, memory_directory: str, clock: ManualClock
     ) -> None:
         """With one that is retained: the sweep lists the old one, which goes before it is read."""
@@ -127,7 +125,7 @@ class TestConcurrentChanges:
         assert_complete(newest)
 
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
-    def test_store_that_fails_anywhere_loses_no_needed_file(
+    def test_store_failing_anywhere_loses_no_needed_file(
         self, memory_directory: str, clock: ManualClock, *, lands: bool
     ) -> None:
         from holdfast.testing import faulty_file_system
