@@ -33,7 +33,6 @@ PENDING = (
     "tests/dealing.py",
     "tests/examples/",
     "tests/jobs/",
-    "tests/locations/",
     "tests/pages/",
     "tests/servers/",
     "tests/spark/",

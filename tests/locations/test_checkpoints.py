@@ -70,7 +70,7 @@ class TestLatest:
 
 
 class TestRunningJob:
-    """The job completes a checkpoint and deletes the one before, while somebody looks."""
+    """The job completes a checkpoint and deletes the one before, while another process reads."""
 
     @pytest.mark.parametrize("call", ["list", "open"])
     @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -78,13 +78,13 @@ class TestRunningJob:
         job = job_in(faults.inner_directory)
         old = completed(job, 1)
 
-        def go_on() -> None:
+        def commit_next() -> None:
             completed(job, 2)
             old.discard()
 
         looking = job_in(faults.directory)
         faults.calls.clear()
-        faults.before(call, go_on, nth=nth)
+        faults.before(call, commit_next, nth=nth)
         latest = load_latest_checkpoint(looking)
         assert latest is not None
         assert latest.checkpoint_id in (1, 2)
@@ -99,13 +99,13 @@ class TestRunningJob:
         job = job_in(faults.inner_directory)
         kept = [completed(job, 1), completed(job, 2)]
 
-        def go_on() -> None:
+        def commit_next() -> None:
             kept.append(completed(job, 3))
             kept[0].discard()
 
         looking = job_in(faults.directory)
         faults.calls.clear()
-        faults.before(call, go_on, nth=nth)
+        faults.before(call, commit_next, nth=nth)
         ids = [checkpoint.checkpoint_id for checkpoint in load_checkpoints(looking)]
         assert ids in ([1, 2], [1, 2, 3], [2, 3])
 
@@ -113,14 +113,14 @@ class TestRunningJob:
     def test_search_ends_however_fast_the_job_commits(
         self, faults: Faults, retained: int, pace: int
     ) -> None:
-        """It completes a checkpoint, and deletes another one, with every few requests of ours."""
+        """It completes a checkpoint, and deletes another one, with every few of our requests."""
         job = job_in(faults.inner_directory)
         kept = deque(completed(job, number) for number in range(retained))
 
         def requests() -> int:
             return faults.calls.count("list") + faults.calls.count("open")
 
-        def go_on() -> None:
+        def commit_next() -> None:
             if requests() % pace == 0:
                 kept.append(completed(job, kept[-1].checkpoint_id + 1))
                 kept.popleft().discard()
@@ -128,7 +128,7 @@ class TestRunningJob:
         looking = job_in(faults.directory)
         faults.calls.clear()
         for call in ("list", "open"):
-            faults.before(call, go_on, nth="every")
+            faults.before(call, commit_next, nth="every")
         newest = kept[-1].checkpoint_id
         assert max(looking.completed_checkpoints()) >= newest
         assert requests() < 2 * retained + 20
@@ -145,12 +145,12 @@ class TestRunningJob:
         job = job_in(faults.inner_directory)
         kept = deque([completed(job, 1)])
 
-        def go_on() -> None:
+        def commit_next() -> None:
             kept.append(completed(job, kept[-1].checkpoint_id + 1))
             kept.popleft().discard()
 
         looking = job_in(faults.directory)
-        faults.before("list", go_on, nth="every")
+        faults.before("list", commit_next, nth="every")
         with pytest.raises(StorageUnavailableError, match="faster than they are listed"):
             looking.completed_checkpoints()
 

@@ -1,4 +1,4 @@
-"""Deletions in the background: they fail nobody, and are waited for."""
+"""Deletions in the background: failures are logged, and `close` waits for them."""
 
 import logging
 import threading
@@ -18,20 +18,20 @@ def test_a_cleaner_without_a_thread_is_refused(threads: int) -> None:
 
 def test_deletions_run_two_at_a_time_in_other_threads() -> None:
     cleaner = CheckpointsCleaner(2)
-    go_on, started = threading.Event(), threading.Semaphore(0)
+    may_delete, started = threading.Event(), threading.Semaphore(0)
     threads = []
 
     def delete() -> None:
         threads.append(threading.current_thread())
         started.release()
-        assert go_on.wait(HANGS_S)
+        assert may_delete.wait(HANGS_S)
 
     for _ in range(5):
         cleaner.run(delete, "something")
     started.acquire()
     started.acquire()
     assert len(threads) == 2
-    go_on.set()
+    may_delete.set()
     cleaner.wait()
     cleaner.close()
     assert len(threads) == 5

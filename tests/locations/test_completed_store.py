@@ -1,4 +1,4 @@
-"""Which checkpoints a job keeps, and what is deleted for those it doesn't."""
+"""The checkpoints that a job retains, and the deletion of the others."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -106,7 +106,7 @@ class TestLeftovers:
 
 
 class TestRequests:
-    """In calls of the store, each of which is a request there, or one for each 1,000 files."""
+    """Calls of the store: each is a request there, or one for each 1,000 files."""
 
     @pytest.fixture(params=["holdfast", "holdfast/_entropy_"], ids=["plain", "spread"])
     def counts(self, bucket: str, request: pytest.FixtureRequest) -> Iterator[Counts]:
@@ -115,7 +115,7 @@ class TestRequests:
 
     @pytest.fixture
     def more(self, counts: Counts) -> int:
-        """Listings more of what is spread."""
+        """Additional listings because of the marker."""
         return 256 if "_entropy_" in counts.directory else 0
 
     def test_completed_checkpoint_costs_no_more_than_without_entropy(self, counts: Counts) -> None:
@@ -132,7 +132,7 @@ class TestRequests:
         done = completed(job_in(counts.directory), 1)
         counts.clear()
         done.discard()
-        # Spread files go by one call more; then nothing is left that the second would delete.
+        # Files with entropy take one more call; then nothing is left for the second to delete.
         assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
 
     def test_subsumed_checkpoint_costs_one_call_more(self, counts: Counts, more: int) -> None:

@@ -1,4 +1,4 @@
-"""What a sweep finds and leaves where paths of state files have random characters."""
+"""Sweeps of jobs whose state files have random characters in their paths."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -197,8 +197,8 @@ class TestSweep:
         clock: ManualClock,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        given_up = access.initialize_location_for_checkpoint(2)
-        write_state(given_up)
+        failed = access.initialize_location_for_checkpoint(2)
+        write_state(failed)
         clock.advance(GRACE + 1)
         before = files_in(bucket)
 
@@ -211,7 +211,7 @@ class TestSweep:
             with pytest.raises(StorageUnavailableError, match="threads"):
                 sweep(directory, "job", grace_s=GRACE)
             with pytest.raises(StorageUnavailableError, match="threads"):
-                given_up.dispose_on_failure()
+                failed.dispose_on_failure()
             assert not [uri for uri in ObjectStore.listed if "/." in uri]
         assert files_in(bucket) == before
         sweep(directory, "job", grace_s=GRACE)

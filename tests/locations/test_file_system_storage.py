@@ -81,31 +81,31 @@ def shared_in(location: CheckpointStorageLocation) -> StreamStateHandle:
 
 class TestPointers:
     @pytest.fixture
-    def done(self, local_directory: str) -> CompletedCheckpoint:
+    def checkpoint(self, local_directory: str) -> CompletedCheckpoint:
         return completed_in(job_in(local_directory))
 
     @pytest.mark.parametrize("suffix", ["", "/", "//", "/.", f"/{METADATA_FILE}", "/../chk-1"])
     def test_a_checkpoint_is_found_by_directory_or_file(
-        self, done: CompletedCheckpoint, local_directory: str, suffix: str
+        self, checkpoint: CompletedCheckpoint, local_directory: str, suffix: str
     ) -> None:
-        resolved = resolve_pointer(done.location.external_pointer + suffix)
+        resolved = resolve_pointer(checkpoint.location.external_pointer + suffix)
         assert resolved.external_pointer == f"{local_directory}/job/chk-1"
-        assert load_checkpoint(resolved).metadata == done.metadata
+        assert load_checkpoint(resolved).metadata == checkpoint.metadata
 
-    def test_a_path_is_a_pointer(self, done: CompletedCheckpoint, tmp_path: Path) -> None:
+    def test_a_path_is_a_pointer(self, checkpoint: CompletedCheckpoint, tmp_path: Path) -> None:
         resolved = resolve_pointer(tmp_path / "job" / "chk-1")
-        assert load_checkpoint(resolved).metadata == done.metadata
+        assert load_checkpoint(resolved).metadata == checkpoint.metadata
 
     @pytest.mark.parametrize("name", ["none", "job/chk-2", "job/chk-1/x", "job/chk-1/_metadata/x"])
     def test_missing_checkpoint_is_not_found(
-        self, done: CompletedCheckpoint, local_directory: str, name: str
+        self, checkpoint: CompletedCheckpoint, local_directory: str, name: str
     ) -> None:
         with pytest.raises(CheckpointNotFoundError) as caught:
             resolve_pointer(f"{local_directory}/{name}")
         assert caught.value.location == f"{local_directory}/{name}"
 
     def test_a_directory_without_metadata_is_named_as_such(
-        self, done: CompletedCheckpoint, local_directory: str
+        self, checkpoint: CompletedCheckpoint, local_directory: str
     ) -> None:
         with pytest.raises(
             CheckpointNotFoundError,
@@ -119,19 +119,19 @@ class TestPointers:
             resolve_pointer(pointer)
 
     def test_a_metadata_file_may_have_any_name_but_is_not_deleted_then(
-        self, done: CompletedCheckpoint, tmp_path: Path
+        self, checkpoint: CompletedCheckpoint, tmp_path: Path
     ) -> None:
         directory = tmp_path / "job" / "chk-1"
         os.rename(directory / METADATA_FILE, directory / "before the upgrade")
-        pointer = f"{done.location.external_pointer}/before the upgrade"
+        pointer = f"{checkpoint.location.external_pointer}/before the upgrade"
         loaded = load_checkpoint(resolve_pointer(pointer))
-        assert loaded.metadata == done.metadata
+        assert loaded.metadata == checkpoint.metadata
         with pytest.raises(InvalidRequestError):
             loaded.discard()
         assert len(list(directory.iterdir())) == 2
 
     def test_a_moved_directory_still_leads_to_its_state(
-        self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
+        self, checkpoint: CompletedCheckpoint, local_directory: str, tmp_path: Path
     ) -> None:
         shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
         resolved = resolve_pointer(f"{local_directory}/moved")
@@ -196,7 +196,7 @@ class TestLayout:
         assert len(os.listdir(tmp_path / "job" / "shared")) == 1
 
     def test_shared_state_stays_if_another_driver_may_have_resumed(self, faults: Faults) -> None:
-        """The checkpoint was there, though the store says otherwise, and has been cleaned up since."""
+        """The checkpoint existed, though the store reports otherwise, and has been cleaned up since."""
         access = job_in(faults.directory)
         location = access.initialize_location_for_checkpoint(1)
         handle = shared_in(location)
@@ -256,7 +256,7 @@ class TestLayout:
 
 
 class TestInterruptedPublishing:
-    """Whoever asked the store doesn't know what comes of it."""
+    """The caller of the store does not know the outcome."""
 
     @pytest.mark.parametrize("savepoint", [False, True])
     @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
@@ -267,8 +267,8 @@ class TestInterruptedPublishing:
         faults.before("publish", error)
         with pytest.raises(type(error)), dispose_on_error(location):
             complete_checkpoint(location, metadata)
-        completed = complete_checkpoint(location, metadata)  # the store gets to it
-        (handle,) = load_checkpoint(completed.location).metadata.streams()
+        checkpoint = complete_checkpoint(location, metadata)  # the store gets to it
+        (handle,) = load_checkpoint(checkpoint.location).metadata.streams()
         assert read(handle) == bytes(100_000)
 
     @pytest.mark.parametrize("savepoint", [False, True])
@@ -287,7 +287,7 @@ class TestInterruptedPublishing:
 def pending_in(
     access: CheckpointStorageAccess, faults: Faults, *, savepoint: bool
 ) -> tuple[CheckpointStorageLocation, CheckpointMetadata]:
-    """A checkpoint or savepoint, and all that is to be in it."""
+    """A checkpoint or savepoint, and its files."""
     if savepoint:
         location = access.initialize_location_for_savepoint(1, f"{faults.directory}/savepoints")
     else:
@@ -314,40 +314,40 @@ class TestDiscard:
     def test_copy_under_another_name_is_deleted_without_its_neighbours(
         self, local_directory: str, tmp_path: Path
     ) -> None:
-        done = completed_in(job_in(local_directory))
+        checkpoint = completed_in(job_in(local_directory))
         (tmp_path / "copied" / "job").mkdir(parents=True)
         (tmp_path / "copied" / "job" / "x").touch()
         shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "copied", dirs_exist_ok=True)
-        shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "alone")
-        for name in ("copied", "alone"):
+        shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "separate")
+        for name in ("copied", "separate"):
             load_checkpoint(resolve_pointer(tmp_path / name)).discard()
         assert [path.name for path in (tmp_path / "copied").iterdir()] == ["job"]
         assert (tmp_path / "copied" / "job" / "x").exists()
-        assert not (tmp_path / "alone").exists()
-        assert load_checkpoint(done.location) == done
+        assert not (tmp_path / "separate").exists()
+        assert load_checkpoint(checkpoint.location) == checkpoint
 
     def test_the_metadata_goes_first(self, faults: Faults) -> None:
         access = job_in(faults.directory)
-        done = completed_in(access)
+        checkpoint = completed_in(access)
         faults.before("delete_tree", StorageUnavailableError("out of reach"))
         with pytest.raises(StorageUnavailableError):
-            done.discard()
+            checkpoint.discard()
         assert access.completed_checkpoints() == {}
-        (left,) = done.metadata.streams()
+        (left,) = checkpoint.metadata.streams()
         assert read(left) == bytes(100_000)
-        done.discard()
+        checkpoint.discard()
         with pytest.raises(CheckpointNotFoundError):
             left.open_input_stream()
 
     def test_nothing_goes_while_the_metadata_stays(self, faults: Faults) -> None:
         access = job_in(faults.directory)
-        done = completed_in(access)
+        checkpoint = completed_in(access)
         nth = faults.calls.count("delete") + 1
         faults.before("delete", StorageUnavailableError("out of reach"), nth=nth)
         with pytest.raises(StorageUnavailableError):
-            done.discard()
+            checkpoint.discard()
         assert list(access.completed_checkpoints()) == [1]
-        (left,) = done.metadata.streams()
+        (left,) = checkpoint.metadata.streams()
         assert read(left) == bytes(100_000)
 
     def test_a_state_file_is_discarded_by_one_call(self, faults: Faults) -> None:

@@ -232,7 +232,7 @@ class TestMetadataCommit:
         faults.after("publish", CheckpointConflictError("exists already"))
         failure: BaseException | Callable[[], None] = vanish if disappears else BROKEN
         faults.before("open", failure)
-        # What is gone again was somebody else's, or was cleaned up by somebody else.
+        # A file that is gone again was another writer's, or another process has cleaned it up.
         with pytest.raises(CheckpointConflictError if disappears else OutcomeUnknownError):
             self.finalize(faults)
         assert not [call for call in faults.calls if call.startswith("delete")]
@@ -268,14 +268,14 @@ class TestAdoption:
         path.write_bytes(self.CONTENT)
         return path
 
-    def adopted(self, directory: str, file: Path) -> tuple[CheckpointStateOutputStream, bool]:
+    def adopt_file(self, directory: str, file: Path) -> tuple[CheckpointStateOutputStream, bool]:
         stream = location_in(directory).create_checkpoint_state_output_stream(EXCLUSIVE)
         return stream, stream.adopt(str(file), len(self.CONTENT), checksum_of(self.CONTENT))
 
     def test_file_on_the_same_disk_is_linked_and_outlives_its_source(
         self, tmp_path: Path, file: Path
     ) -> None:
-        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        stream, is_adopted = self.adopt_file(f"file://{tmp_path}/storage", file)
         assert is_adopted
         handle = stream.close_and_get_handle()
         assert isinstance(handle, FileStateHandle)
@@ -284,14 +284,14 @@ class TestAdoption:
         assert read(handle) == self.CONTENT
 
     def test_discarded_link_keeps_the_other_name(self, tmp_path: Path, file: Path) -> None:
-        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        stream, is_adopted = self.adopt_file(f"file://{tmp_path}/storage", file)
         assert is_adopted
         stream.close()
         assert list((tmp_path / "storage" / "job" / "chk-1").iterdir()) == []
         assert file.read_bytes() == self.CONTENT
 
     def test_deleted_link_is_not_a_success(self, tmp_path: Path, file: Path) -> None:
-        stream, _ = self.adopted(f"file://{tmp_path}/storage", file)
+        stream, _ = self.adopt_file(f"file://{tmp_path}/storage", file)
         (stored,) = (tmp_path / "storage" / "job" / "chk-1").iterdir()
         stored.unlink()
         with pytest.raises(StorageUnavailableError, match="deleted while it was being written"):
@@ -304,7 +304,7 @@ class TestAdoption:
             (memory_directory, file),
             (f"file://{tmp_path}/storage", tmp_path / "none"),
         ):
-            stream, is_adopted = self.adopted(directory, path)
+            stream, is_adopted = self.adopt_file(directory, path)
             assert not is_adopted
             stream.close()
         location = location_in(f"file://{tmp_path}/more", threshold=200)
@@ -321,7 +321,7 @@ class TestAdoption:
             raise OSError(errno.EXDEV, "another disk")
 
         monkeypatch.setattr(os, "link", fails)
-        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        stream, is_adopted = self.adopt_file(f"file://{tmp_path}/storage", file)
         assert not is_adopted
         stream.write(self.CONTENT)
         handle = stream.close_and_get_handle()

@@ -54,7 +54,7 @@ __all__ = ["known_hosts", "module_server", "opened", "server", "sftp_directory"]
 
 
 class FsspecContract(FileSystemContract):
-    """What fsspec's stores share with each other only.
+    """Tests that apply only to stores of fsspec.
 
     Attributes:
         has_files_in_place: Whether a file that is open shows what is written into it.
@@ -324,11 +324,11 @@ class TestFsspecObjects(FsspecContract):
 
 
 def test_abort_does_not_wait_for_a_stuck_writer(tmp_path: Path, opened: list[Any]) -> None:
-    stuck, go_on = threading.Event(), threading.Event()
+    stuck, may_write = threading.Event(), threading.Event()
 
     def write_slowly(_: bytes) -> None:
         stuck.set()
-        assert go_on.wait(HANGS_S)
+        assert may_write.wait(HANGS_S)
 
     def create() -> FileOutputStream:
         stream = fsspec_file_system("file").create(f"file://{tmp_path}/x")
@@ -342,7 +342,7 @@ def test_abort_does_not_wait_for_a_stuck_writer(tmp_path: Path, opened: list[Any
         assert stuck.wait(HANGS_S)
         stream.abort()
         assert list(tmp_path.iterdir()) == []
-        go_on.set()
+        may_write.set()
         writer.result()
 
 

@@ -1,4 +1,4 @@
-"""What fsspec's file systems refuse, and that their errors tell no secret."""
+"""Refusals of fsspec's file systems: their errors reveal no secret."""
 
 import errno
 import io
@@ -131,8 +131,8 @@ class TestRefusals:
 
 
 def assert_without(secret: str, error: CheckpointError) -> None:
-    told = [str(error), repr(error), *traceback.format_exception(error)]
-    assert secret not in "".join(told)
+    texts = [str(error), repr(error), *traceback.format_exception(error)]
+    assert secret not in "".join(texts)
 
 
 def test_seeking_before_a_file_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from holdfast.locations.file_systems import fsspec_file_system
 
 
 class TestRenames:
-    """What each kind of failed rename means, on a store whose renames are its own."""
+    """The outcome of each type of failed rename, on a store with its own renames."""
 
     @pytest.fixture
     def file_system(self) -> FileSystem:
@@ -112,11 +112,11 @@ class TestRenames:
     def test_a_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:
             old.rename(new)
-            new.write_bytes(b"somebody else")
+            new.write_bytes(b"another writer")
 
         with pytest.raises(OutcomeUnknownError):
             renaming(rename)
-        assert self.left == {"x": b"somebody else"}
+        assert self.left == {"x": b"another writer"}
 
     def test_directory_deleted_during_the_write_is_not_found(
         self, renaming: Any, tmp_path: Path

@@ -15,7 +15,7 @@ __all__ = ["known_hosts", "module_server", "server"]
 
 
 class TestHostKeys:
-    """Who gets the password."""
+    """The servers that get the password."""
 
     @staticmethod
     def look(server: SftpServer) -> None:
@@ -36,7 +36,7 @@ class TestHostKeys:
     def test_an_unknown_one_does_not(
         self, server: SftpServer, known_hosts: Path, *, has_file: bool
     ) -> None:
-        known_hosts.write_text("# nobody")
+        known_hosts.write_text("# no one")
         if not has_file:
             known_hosts.unlink()
         with pytest.raises(InvalidRequestError, match=f"`ssh -p {server.port} 127.0.0.1`"):

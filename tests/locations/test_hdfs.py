@@ -31,13 +31,13 @@ HDFS = "org.apache.hadoop.hdfs"
 
 
 def answer(java_class: str, message: str = "why", *, kind: str = "RPCError") -> RuntimeError:
-    """What hdfs-native 0.14 raises for an exception of the NameNode."""
+    """The error that hdfs-native 0.14 raises for an exception of the NameNode."""
     return RuntimeError(f'{kind}("{java_class}", "{message}\\n\\tat org.apache.Some.java(1)\\n")')
 
 
 @pytest.fixture(autouse=True)
-def clients() -> Iterator[None]:
-    """None that other tests have made, and none for them."""
+def without_clients() -> Iterator[None]:
+    """Drop the clients of other tests before, and those of this test after it."""
     forget_clients()
     yield
     forget_clients()
@@ -49,7 +49,7 @@ def forget_clients() -> None:
 
 
 class FakeClient:
-    """What the adapter asks of hdfs-native's client; all writes fail or end as told."""
+    """The part of hdfs-native's client that the adapter uses; all writes end as configured."""
 
     def __init__(self, url: str | None, config: dict[str, str], events: list[str]) -> None:
         self.url = url
@@ -85,21 +85,21 @@ class FakeClient:
 
 @pytest.fixture
 def events() -> list[str]:
-    """What happened to files, in order."""
+    """The calls that changed files, in order."""
     return []
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, events: list[str]) -> list[FakeClient]:
+def fake_clients(monkeypatch: pytest.MonkeyPatch, events: list[str]) -> list[FakeClient]:
     """The clients that the adapter makes."""
-    made: list[FakeClient] = []
+    clients: list[FakeClient] = []
 
     def make(url: str | None, config: dict[str, str]) -> FakeClient:
-        made.append(FakeClient(url, config, events))
-        return made[-1]
+        clients.append(FakeClient(url, config, events))
+        return clients[-1]
 
     monkeypatch.setattr(hdfs_native, "Client", make)
-    return made
+    return clients
 
 
 class TestErrors:
@@ -246,11 +246,11 @@ class TestRename:
         ids=["taken", "directory", "safe mode", "standby", "lost", "garbled"],
     )
     def test_rename_is_unknown_only_without_an_answer(
-        self, error: Exception, kind: type[CheckpointError], made: list[FakeClient]
+        self, error: Exception, kind: type[CheckpointError], fake_clients: list[FakeClient]
     ) -> None:
         file_system = HdfsFileSystem(retries=ONCE)
         list(file_system.list("hdfs://cluster/dir"))
-        [client] = made
+        [client] = fake_clients
         client.error_of_rename = error
         with pytest.raises(kind) as caught:
             file_system.publish(URI, b"1")
@@ -259,26 +259,30 @@ class TestRename:
 
 
 class TestClients:
-    def test_options_reach_it(self, made: list[FakeClient]) -> None:
+    def test_options_reach_it(self, fake_clients: list[FakeClient]) -> None:
         options = {"dfs.client.socket-timeout": "1234", "hadoop.security.authentication": "simple"}
         file_system = HdfsFileSystem(options)
         list(file_system.list("hdfs://cluster/dir"))
         file_system.create(URI).abort()
-        assert len(made) == 2  # one for calls, one for streams
-        for client in made:
+        assert len(fake_clients) == 2  # one for calls, one for streams
+        for client in fake_clients:
             assert client.url == "hdfs://cluster"
             assert client.config.items() >= options.items()
 
-    def test_there_is_one_for_each_cluster_and_options(self, made: list[FakeClient]) -> None:
+    def test_there_is_one_for_each_cluster_and_options(
+        self, fake_clients: list[FakeClient]
+    ) -> None:
         for options in ({}, {"a": "1"}, {"a": "1"}, {"a": "2"}):
             for uri in ("hdfs://one/dir", "hdfs://one/other", "hdfs://two:8020/", "viewfs://one/"):
                 list(HdfsFileSystem(options).list(uri))
-        known = [(client.url, client.config.get("a")) for client in made]
+        known = [(client.url, client.config.get("a")) for client in fake_clients]
         assert len(known) == len(set(known)) == 9
 
-    def test_without_an_authority_it_is_the_default_one(self, made: list[FakeClient]) -> None:
+    def test_without_an_authority_it_is_the_default_one(
+        self, fake_clients: list[FakeClient]
+    ) -> None:
         list(HdfsFileSystem().list("hdfs:///dir"))
-        assert [client.url for client in made] == [None]
+        assert [client.url for client in fake_clients] == [None]
 
     def test_settings_refused_by_hdfs_native_are_invalid(
         self, monkeypatch: pytest.MonkeyPatch
@@ -312,7 +316,7 @@ class TestClients:
             with pytest.raises(InvalidRequestError, match=r"pip install 'holdfast\[hdfs\]'"):
                 attempt()
 
-    def test_process_forked_after_its_use_is_refused(self, made: list[FakeClient]) -> None:
+    def test_process_forked_after_its_use_is_refused(self, fake_clients: list[FakeClient]) -> None:
         list(HdfsFileSystem().list("hdfs://cluster/dir"))
         child = os.fork()
         if not child:
@@ -325,14 +329,14 @@ class TestClients:
                 os._exit(0 if refused else 1)
         assert os.waitpid(child, 0) == (child, 0)
         list(HdfsFileSystem().list("hdfs://cluster/dir"))
-        assert len(made) == 1
+        assert len(fake_clients) == 1
 
 
 class TestStreams:
     def test_garbage_collected_file_is_deleted_before_it_is_closed(
-        self, made: list[FakeClient], events: list[str]
+        self, fake_clients: list[FakeClient], events: list[str]
     ) -> None:
-        """Closing makes a file whole, unless there is none any more."""
+        """Closing completes a file, unless it no longer exists."""
         stream = HdfsFileSystem(retries=ONCE).create(URI)
         stream.write(b"1")
         stream.sync()
@@ -342,7 +346,7 @@ class TestStreams:
         assert events[3:] in ([], ["close"])
 
     def test_one_is_on_disks_before_it_is_closed_and_not_deleted(
-        self, made: list[FakeClient], events: list[str]
+        self, fake_clients: list[FakeClient], events: list[str]
     ) -> None:
         stream = HdfsFileSystem(retries=ONCE).create(URI)
         stream.write(b"1")
@@ -353,13 +357,13 @@ class TestStreams:
         assert events == ["write 1", "hsync", "close"]
 
     def test_failed_creation_deletes_nothing(
-        self, made: list[FakeClient], events: list[str]
+        self, fake_clients: list[FakeClient], events: list[str]
     ) -> None:
-        """What stands there is somebody else's."""
+        """The existing file is another writer's."""
         file_system = HdfsFileSystem(retries=ONCE)
         file_system.create(URI).abort()
         events.clear()
-        for client in made:
+        for client in fake_clients:
             client.error = FileExistsError("/dir/x")
         with pytest.raises(CheckpointConflictError):
             file_system.create(URI)

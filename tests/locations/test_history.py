@@ -1,4 +1,4 @@
-"""What there is to see of jobs from outside."""
+"""The history of jobs, as other programs see it."""
 
 import os
 from pathlib import Path
@@ -56,10 +56,10 @@ def test_leftovers_are_reported_and_stay(tmp_path: Path) -> None:
     assert orphan.exists()
 
 
-@pytest.mark.parametrize("is_beside_jobs", [True, False])
-def test_savepoints_are_found_with_their_jobs(tmp_path: Path, *, is_beside_jobs: bool) -> None:
+@pytest.mark.parametrize("is_next_to_jobs", [True, False])
+def test_savepoints_are_found_with_their_jobs(tmp_path: Path, *, is_next_to_jobs: bool) -> None:
     checkpoints = tmp_path / "checkpoints"
-    savepoints = checkpoints if is_beside_jobs else tmp_path / "savepoints"
+    savepoints = checkpoints if is_next_to_jobs else tmp_path / "savepoints"
     savepoints.mkdir()
     storage = write_checkpoints(checkpoints, [1])
     add_savepoint(storage, "job", savepoints)

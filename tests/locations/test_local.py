@@ -26,7 +26,7 @@ from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem, LocalFi
 from holdfast.testing import ExclusiveFileSystemContract
 from holdfast.testing.contracts import Write, both_writes
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 RACERS = 8
 
@@ -51,7 +51,7 @@ def publish(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
     file_system.publish(uri, data)
 
 
-def publish_beside_others(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
+def publish_next_to_files(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
     create_for_publishing(file_system, f"{uri}-state", data)
     publish(file_system, uri, data)
 
@@ -214,8 +214,8 @@ else:
             (create_for_publishing, ["sync file"]),
             (publish, ["sync file", "link", "sync directory"]),
             (
-                # The state files' names first, so that what leads to them is never there alone.
-                publish_beside_others,
+                # The state files' names first, so that metadata never exists without them.
+                publish_next_to_files,
                 ["sync file", "sync file", "sync directory", "link", "sync directory"],
             ),
         ],
@@ -389,7 +389,7 @@ def _write_or_abort(file_system: ExclusiveFileSystem, uri: str, data: bytes, wri
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that everybody can reach; pytest's own are for one user alone."""
+    """A directory that every user can read; pytest's own are for one user only."""
     path = Path(tempfile.mkdtemp(dir="/tmp"))
     path.chmod(0o755)
     yield path
@@ -409,7 +409,7 @@ from holdfast.locations import *
 from holdfast.locations.adapters import *
 from holdfast.locations.storages import *
 if os.getuid() == 0:
-    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+    os.setgroups([]); os.setgid({UNPRIVILEGED}); os.setuid({UNPRIVILEGED})
 scope = CheckpointedStateScope.EXCLUSIVE
 directory = sys.argv[1]
 access = checkpoint_storage(directory).create_checkpoint_storage("job")

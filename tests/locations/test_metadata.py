@@ -33,7 +33,7 @@ GOLDEN_OF_ALL_KINDS = GOLDEN.with_name("_metadata-of-all-kinds")
 GOLDEN_OF_SEGMENTS = GOLDEN.with_name("_metadata-of-segments")
 GOLDEN_OF_CLAIMS = GOLDEN.with_name("_metadata-of-claims")
 
-# Fixed for ever: the golden files were written from them.
+# Fixed forever: the golden files were written from them.
 GOLDEN_METADATA = CheckpointMetadata(
     job_id="golden",
     checkpoint_id=7,
@@ -413,11 +413,11 @@ def test_a_golden_file_stays_readable_and_is_written_the_same(
 def test_each_version_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_version_2(rest: memoryview) -> CheckpointMetadata:
         assert bytes(rest).endswith(b"of version 2")
-        return metadata_of(FileStateHandle("beside", 1))
+        return metadata_of(FileStateHandle("near", 1))
 
     monkeypatch.setitem(READERS, 2, read_version_2)
     newer = decode_metadata(sealed(b"of version 2", version=2), DIRECTORY, uri=URI)
-    assert newer.streams() == [FileStateHandle(f"{DIRECTORY}/beside", 1)]
+    assert newer.streams() == [FileStateHandle(f"{DIRECTORY}/near", 1)]
     assert decode_metadata(GOLDEN.read_bytes(), DIRECTORY, uri=URI) == GOLDEN_METADATA
 
 
@@ -498,5 +498,5 @@ def test_references_of_all_kinds_of_state_move_with_the_directory() -> None:
 
 
 def test_nothing_of_the_state_shows_in_a_repr() -> None:
-    secret = b"somebody's row"
+    secret = b"a user's row"
     assert "row" not in repr(metadata_of(ByteStreamStateHandle(secret)).operators)

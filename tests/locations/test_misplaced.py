@@ -1,4 +1,4 @@
-"""A `_metadata` that lies where another checkpoint belongs, as of a backup that was put back wrongly."""
+"""A `_metadata` in the place of another checkpoint, as after a backup was restored to the wrong directory."""
 
 import os
 import shutil
@@ -67,7 +67,7 @@ def add_copy_with_a_higher_number(directory: Path) -> None:
     ]
 )
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A job whose newest checkpoint is not the one that its directory says."""
+    """A job whose newest checkpoint is not the one that its directory is named after."""
     for checkpoint_id in (2, 3):
         write_checkpoint(tmp_path, checkpoint_id)
     misplace: Callable[[Path], None] = request.param

@@ -1,4 +1,4 @@
-"""Who owns a job: claims, those that race, and which checkpoints are past."""
+"""The owner of a job: claims, races between them, and superseded checkpoints."""
 
 import os
 import shutil
@@ -164,7 +164,7 @@ else:
         answers = [[line_of(racer) for racer in racers]]
         for _ in range(2):
             for racer in racers:
-                with suppress(BrokenPipeError):  # it failed; what it said comes below
+                with suppress(BrokenPipeError):  # it failed; its output is shown below
                     assert racer.stdin
                     racer.stdin.write("go\n")
                     racer.stdin.flush()
@@ -262,19 +262,19 @@ else:
     def test_claim_knows_a_checkpoint_completed_during_it(
         self, faults: Faults, moment: str
     ) -> None:
-        """The younger driver goes on from it, so nobody may take it back."""
+        """The newer driver resumes from it, so no one may revoke it."""
         access = job_in(faults.directory)
         older = job_in(faults.inner_directory)
         ownership = older.claim_job()
         faults.calls.clear()
 
-        def commit_meanwhile() -> None:
+        def commit_concurrently() -> None:
             try:
                 commit(begun(older, 1), ownership, 1)
             except CheckpointConflictError:
                 assert moment == "after"
 
-        getattr(faults, moment)("publish", commit_meanwhile, nth=1)
+        getattr(faults, moment)("publish", commit_concurrently, nth=1)
         owner = access.claim_job()
         adopted = sorted(access.completed_checkpoints())
         assert adopted == ([1] if moment == "before" else [])

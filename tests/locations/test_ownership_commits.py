@@ -1,4 +1,4 @@
-"""Who owns a job: commits by drivers that were thought dead."""
+"""The owner of a job: commits by drivers that were thought dead."""
 
 import os
 import uuid
@@ -57,30 +57,30 @@ class TestCommits:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie, location = access.claim_job(), begun(access, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             owner = other.claim_job()
             run(other, owner, 1, 2, 3)
             discard(other, 1)
             begun(other, 1)  # as on a store without directories, where nothing is in the way
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
         assert METADATA_FILE not in files_in_checkpoint(faults.inner_directory, 1)
 
     def test_late_commit_of_a_cleaned_up_id_is_revoked(self, faults: Faults) -> None:
-        """The owner found another one's checkpoint of that id, so this one is nobody's."""
+        """The owner found another one's checkpoint of that id, so no driver knows this one."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie, location = access.claim_job(), begun(access, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             run(other, other.claim_job(), 1)
             run(other, other.claim_job(), 2, 3)
             discard(other, 1)
             begun(other, 1)
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
@@ -102,11 +102,11 @@ class TestCommits:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
-        def go_on() -> None:
+        def take_over() -> None:
             owner = other.claim_job()  # finds checkpoint 1
             run(other, owner, 2, 3)
 
-        faults.after("publish", go_on)
+        faults.after("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(begun(access, 1), zombie, 1)
         assert sorted(other.completed_checkpoints()) == [1, 2, 3]
@@ -126,7 +126,7 @@ class TestCommits:
         assert len(files_in_checkpoint(faults.inner_directory, 1)) == 2
 
     def test_permission_lost_after_the_commit_leaves_it_unknown(self, faults: Faults) -> None:
-        """It says that nothing was done, and the checkpoint is there."""
+        """The store reports that nothing was done, and the checkpoint exists."""
         access = job_in(faults.directory)
         owner = access.claim_job()
         faults.after("publish", lambda: faults.before("list", InvalidRequestError("as planned")))
@@ -144,7 +144,7 @@ class TestCommits:
         zombie = access.claim_job()
         location = begun(access, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             run(other, other.claim_job(), 1, 2)
             discard(other, 1)
             begun(other, 1)
@@ -152,7 +152,7 @@ class TestCommits:
             plan = faults.after if lands else faults.before
             plan(call, StorageUnavailableError("as planned"), nth=2 if call == "list" else 1)
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises((CheckpointConflictError, OutcomeUnknownError)):
             commit(location, zombie, 1)
 
@@ -162,11 +162,11 @@ class TestCommits:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
-        def go_on() -> None:
+        def take_over() -> None:
             other.claim_job()
             faults.before("open", other.claim_job)  # the claim that is about to be read goes
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(begun(access, 1), zombie, 1)
 
@@ -174,11 +174,11 @@ class TestCommits:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
-        def go_on() -> None:
+        def take_over() -> None:
             other.claim_job()
             overwrite_claim(faults.inner_directory, 2, b"{")
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointError) as caught:
             commit(begun(access, 1), zombie, 1)
         assert isinstance(
@@ -187,7 +187,7 @@ class TestCommits:
         assert sorted(other.completed_checkpoints()) == [1]  # not known to be past: left
 
     def test_failing_driver_leaves_the_directory_of_another_one(self, local_directory: str) -> None:
-        """Tasks make no directories: without this one all that they write fails."""
+        """Tasks make no directories: without this one all their writes fail."""
         access = job_in(local_directory)
         access.claim_job()
         failed = begun(access, 1)
@@ -202,11 +202,11 @@ class TestCommits:
         owner = other.claim_job()
         run(other, owner, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             run(other, owner, 2)
             discard(other, 1)
 
-        faults.before("open", go_on)
+        faults.before("open", take_over)
         try:
             latest = load_latest_checkpoint(access)
         except CheckpointNotFoundError:

@@ -20,13 +20,13 @@ def test_results_are_in_order() -> None:
 
 def test_running_actions_end_when_another_one_fails() -> None:
     ended = threading.Event()
-    is_begun = threading.Event()
+    has_started = threading.Event()
 
     def action(number: int) -> None:
         if number == 0:
-            assert is_begun.wait(HANGS_S)
+            assert has_started.wait(HANGS_S)
             raise ValueError("as planned")
-        is_begun.set()
+        has_started.set()
         try:
             while True:
                 raise_if_cancelled()

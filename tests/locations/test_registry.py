@@ -1,4 +1,4 @@
-"""Which file system is behind a URI: schemes, and S3's buckets with settings of their own."""
+"""The file system of a URI: schemes, and S3 buckets with their own settings."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ NEVER = RetryPolicy(deadline_s=0)
 
 
 def settings_for(uri: str) -> S3Settings:
-    """What a URI of S3 is reached by."""
+    """The settings of the file system for a URI of S3."""
     inner = file_system_for(uri).inner
     assert isinstance(inner, S3FileSystem)
     return inner.settings
@@ -77,16 +77,16 @@ BUCKETS = ("one", "two", "one.two")
 
 
 @given(
-    said=st.lists(
+    calls=st.lists(
         st.tuples(st.sampled_from([None, *BUCKETS]), st.sampled_from(["eu", "us", "asia"]))
     )
 )
 def test_bucket_uses_its_last_settings_or_else_those_of_all(
-    said: list[tuple[str | None, str]],
+    calls: list[tuple[str | None, str]],
 ) -> None:
     forget()
     known: dict[str | None, str | None] = {None: None}
-    for bucket, region in said:
+    for bucket, region in calls:
         use_s3(S3Settings(region=region), bucket)
         known[bucket] = region
         for name in (*BUCKETS, "another"):

@@ -1,4 +1,4 @@
-"""What is repeated, how often, and for how long; with a clock that only the test moves."""
+"""Retried calls, their number and their time; with a clock that only the test moves."""
 
 import io
 import logging
@@ -261,7 +261,7 @@ class _FlakyStream(io.RawIOBase):
         planned = self._flaky.read_fails_at
         if planned and position <= planned[0] < position + len(buffer):
             planned.pop(0)
-            # Some of the buffer is filled, and the file stands somewhere behind.
+            # Some of the buffer is filled, and the file's position is after it.
             buffer[:1] = b"?"
             self._inner.read(1)
             raise self._flaky.error()
@@ -360,7 +360,7 @@ class TestReading:
     def test_an_interrupt_moves_nothing(
         self, flaky: Flaky, uri: str, passing: ManualClock, call: str
     ) -> None:
-        """The bytes were read, or the place was looked for, and nobody was told."""
+        """The bytes were read, or the position was found, and the answer was lost."""
         with over(flaky, passing).open(uri) as stream:
             assert stream.read(7) == CONTENT[:7]
             flaky.interrupted = call
@@ -423,7 +423,7 @@ class TestPublishing:
     def faults(
         self, memory_directory: str, passing: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[Faults]:
-        """Faults behind retries whose time the test moves."""
+        """A store with faults and retries, whose time the test moves."""
         with faulty_file_system(memory_directory) as faults:
             inner = file_system_for(faults.directory).inner
             retrying = over(cast("MemoryFileSystem", inner), passing)
@@ -457,7 +457,7 @@ class TestPublishing:
         self, faults: Faults
     ) -> None:
         def lose_to_another() -> None:
-            publish_behind(faults, b"theirs")
+            publish_with_faults(faults, b"theirs")
             raise OutcomeUnknownError("as planned")
 
         faults.before("publish", lose_to_another)
@@ -504,7 +504,7 @@ class TestPublishing:
         assert self.content(faults) == b"mine"
 
 
-def publish_behind(faults: Faults, data: bytes) -> None:
+def publish_with_faults(faults: Faults, data: bytes) -> None:
     stream = file_system_for(faults.inner_directory).create(f"{faults.inner_directory}/x")
     stream.write(data)
     stream.commit()

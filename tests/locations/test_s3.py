@@ -43,7 +43,7 @@ on_moto = pytest.mark.parametrize(
 
 
 class BucketHooks:
-    """What the suites need of a store of objects."""
+    """Hooks of the suites for a store of objects."""
 
     bucket: S3Bucket
 
@@ -84,12 +84,12 @@ class TestObstoreS3FileSystem(TestS3FileSystem):
     state_files = "obstore"
 
 
-# What a storage asks of a server the suite above asks too, and on MinIO and versitygw the integration tests
-# run this one as well.
+# The suite above sends all requests of a storage, too. On MinIO and versitygw the integration tests run this one
+# as well.
 @pytest.mark.parametrize("s3_bucket", ["memory"], indirect=True)
 class TestS3Storage(BucketHooks, CheckpointStorageContract):
     @pytest.fixture(autouse=True)
-    def _registered(self, s3_bucket: S3Bucket) -> Iterator[None]:
+    def _use_bucket(self, s3_bucket: S3Bucket) -> Iterator[None]:
         use_s3(settings_of(s3_bucket.server, state_files="boto3"))
         yield
         unregister_file_system("s3")

@@ -1,4 +1,4 @@
-"""S3 in this process: to botocore its faults are what they are over HTTP, and what it doesn't know it says."""
+"""S3 in this process: botocore gets the same faults as over HTTP, and an error for unknown operations."""
 
 import os
 from typing import Any
@@ -17,8 +17,8 @@ from holdfast.testing import HttpRequest
 DATA = bytes(range(250)) * 14
 
 
-def what_comes_of(call: Any) -> tuple[str, ...]:
-    """What botocore says: the kind of its error, and of the answer that it is about."""
+def error_of(call: Any) -> tuple[str, ...]:
+    """Return the type of botocore's error, and the answer that it is about."""
     try:
         answer = call()
         body = answer["Body"].read() if "Body" in answer else b""
@@ -48,13 +48,13 @@ def test_a_fault_is_the_same_to_botocore_as_over_http(
             outcomes = []
             for name, call in calls.items():
                 FAULTS[fault].plan(faults, lambda _: True, "next")
-                outcomes.append((name, *what_comes_of(call)))
+                outcomes.append((name, *error_of(call)))
                 faults.clear()
-            told = [
+            reports = [
                 (request.method, request.performed, request.status, request.body_bytes)
                 for request in faults.requests
             ]
-            seen.append((outcomes, told, memory_bucket.keys()))
+            seen.append((outcomes, reports, memory_bucket.keys()))
             client.close()
         memory_s3.store.drop_bucket(bucket)
         memory_s3.store.add_bucket(bucket)
@@ -110,7 +110,7 @@ def test_request_of_a_finalizer_does_not_hang(
             memory_bucket.client.delete_object(Bucket=memory_bucket.name, Key="x")
 
     class Parameters(dict[str, str]):
-        """Where a collection happens while the store answers."""
+        """Called while the store answers; a garbage collection runs here."""
 
         def get(self, *arguments: Any) -> Any:
             self.pop("forgotten", None)

@@ -1,4 +1,4 @@
-"""Files that go to S3 in parts, and what is left of those that are given up."""
+"""Files in S3 of several parts, and the leftovers of aborted ones."""
 
 import gc
 import logging
@@ -78,10 +78,10 @@ def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> N
 
 @pytest.mark.usefixtures("small_parts")
 def test_parts_grow_with_the_stream(watched: Watched) -> None:
-    class FourOfASize(SettingsOfSmallParts):
+    class FourPartsPerSize(SettingsOfSmallParts):
         PARTS_PER_SIZE = 4
 
-    file_system = watched.file_system(kind=FourOfASize, part_size=10, concurrency=1)
+    file_system = watched.file_system(kind=FourPartsPerSize, part_size=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
     write(file_system, f"{watched.directory}/x", data)
     parts = {
@@ -107,7 +107,7 @@ def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Buck
     assert peak < (2 + 1) * 5 * MIB + 3 * MIB
 
 
-def begun(settings: S3Settings, uri: str) -> MultipartUpload:
+def start_upload(settings: S3Settings, uri: str) -> MultipartUpload:
     """An upload without the stream around it."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     client = connection_for(settings).client
@@ -117,7 +117,7 @@ def begun(settings: S3Settings, uri: str) -> MultipartUpload:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Only what nobody refers to goes, no circles of references."""
+    """Only unreferenced objects are freed, no reference cycles."""
     gc.disable()
     try:
         yield
@@ -127,7 +127,7 @@ def no_collection() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_parts")
 def test_committed_upload_is_freed_without_a_collection(bucket: S3Bucket) -> None:
-    upload = begun(settings_of(bucket.server, part_size=100), f"s3://{bucket.name}/x")
+    upload = start_upload(settings_of(bucket.server, part_size=100), f"s3://{bucket.name}/x")
     upload.write(memoryview(bytes(950)))
     forgotten = weakref.ref(upload)
     with no_collection():
@@ -143,25 +143,25 @@ def test_upload_with_refused_parts_is_freed(
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
     # botocore and tenacity make circles of other errors, which are left for a collection.
-    go_on = threading.Event()
-    watched.faults.delay(go_on, s3_operation("UploadPart"), "every")
+    may_answer = threading.Event()
+    watched.faults.delay(may_answer, s3_operation("UploadPart"), "every")
     watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
-    upload = begun(watched.file_system(part_size=100).settings, f"{watched.directory}/x")
+    upload = start_upload(watched.file_system(part_size=100).settings, f"{watched.directory}/x")
     upload.write(memoryview(bytes(250)))
     if order == "before":
-        go_on.set()
-        wait_until(partial(is_refused, upload), "nobody is told that parts were refused")
+        may_answer.set()
+        wait_until(partial(is_refused, upload), "refused parts are not reported")
     forgotten = weakref.ref(upload)
     with no_collection():
         upload.abort()
         del upload
-        go_on.set()
+        may_answer.set()
         settle()
         assert forgotten() is None
 
 
 def is_refused(upload: MultipartUpload) -> bool:
-    """Whether the next part is refused because an earlier one was."""
+    """Return whether the next part is refused because an earlier one was."""
     try:
         upload.send(bytearray(100))
     except InvalidRequestError:
@@ -184,14 +184,14 @@ def test_failed_writer_can_not_commit_a_file_without_a_piece(watched: Watched) -
 def test_commit_ends_when_another_thread_aborts_waiting_parts(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, waits = threading.Event(), threading.Event()
+    may_continue, waits = threading.Event(), threading.Event()
     note = s3_streams.recycle_part
 
     def slowly(room: Any, failures: Any, part: Any) -> None:
         note(room, failures, part)
         if not part.cancelled():  # the only worker comes no further after it gave its room back
             waits.set()
-            goes_on.wait(HANGS_S)
+            may_continue.wait(HANGS_S)
 
     monkeypatch.setattr(s3_streams, "recycle_part", slowly)
     # Not before the writer has noted it, who would wait otherwise.
@@ -204,7 +204,7 @@ def test_commit_ends_when_another_thread_aborts_waiting_parts(
         committed = pool.submit(stream.commit)
         assert waits.wait(HANGS_S)
         stream.abort()
-        goes_on.set()
+        may_continue.set()
         with pytest.raises(StreamClosedError):
             committed.result(HANGS_S)
     assert watched.bucket.keys() == []

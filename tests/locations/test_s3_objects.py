@@ -98,14 +98,14 @@ def test_request_payer_is_sent_with_every_request(watched: Watched) -> None:
 
 
 def test_request_payer_is_sent_when_a_late_abort_deletes_the_file(watched: Watched) -> None:
-    reached, go_on = watched.faults.blocking(s3_operation("PutObject"), performed=True)
+    reached, may_answer = watched.faults.blocking(s3_operation("PutObject"), performed=True)
     stream = watched.file_system(requester_pays=True).create(f"{watched.directory}/x")
     stream.write(b"1")
     with ThreadPoolExecutor(1) as pool:
         committing = pool.submit(stream.commit)
         assert reached.wait(HANGS_S)
         stream.abort()
-        go_on.set()
+        may_answer.set()
         with pytest.raises(CheckpointError):
             committing.result(HANGS_S)
     assert watched.bucket.keys() == []
@@ -137,7 +137,7 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> No
     with watched.file_system().open(f"{watched.directory}/x") as stream:
         for position, ranges in (
             (0, 1),
-            (10, 1),  # where it stands
+            (10, 1),  # its position
             (20 + gap, 1),
             (31 + 2 * gap, 2),  # one byte too many
             (41 + 2 * gap, 2),
@@ -155,8 +155,8 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> No
         assert stream.seek(-size, io.SEEK_END) == 0
         assert stream.read() == data
     ranges_asked = [sent.get("range", "all") for sent in watched.asked("GetObject")]
-    behind, last = f"bytes={31 + 2 * gap}-", f"bytes={size - 5}-"
-    assert ranges_asked == ["all", behind, "bytes=0-", last, "bytes=0-"]
+    second, last = f"bytes={31 + 2 * gap}-", f"bytes={size - 5}-"
+    assert ranges_asked == ["all", second, "bytes=0-", last, "bytes=0-"]
 
 
 @on_each_server
@@ -170,7 +170,7 @@ def test_object_replaced_during_a_read_is_an_error(
         stream.seek(900_000)  # too far to be skipped
         with pytest.raises(CheckpointError) as caught:
             stream.read(10)
-    # It is not that somebody else owns the job: what was to be read is there no more.
+    # Not a conflict of owners: the object that was being read is gone.
     assert not isinstance(caught.value, CheckpointConflictError)
 
 
@@ -334,7 +334,7 @@ def test_versioned_bucket_keeps_deleted_objects_under_a_marker(
     with pytest.raises(CheckpointConflictError):
         file_system.publish(f"{directory}/x", b"2")
     file_system.delete_tree(directory)
-    # Nothing that anybody sees; the version and its marker stay for a lifecycle rule.
+    # No object is listed; the version and its marker stay for a lifecycle rule.
     assert bucket.keys() == []
     assert list(file_system.list(directory)) == []
     with pytest.raises(CheckpointNotFoundError):

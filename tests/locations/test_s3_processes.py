@@ -16,7 +16,7 @@ from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads, output_of
 from contracts.s3_objects import MIB, directory, on_each_server
 from servers.s3 import S3Bucket, settings_of
-from servers.watched import Watched
+from servers.watched_objects import Watched
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import s3_client
@@ -26,64 +26,64 @@ __all__ = ["directory"]
 
 
 @pytest.fixture
-def watched(watched_over_http: Watched) -> Watched:
-    """Since a fork has a copy of what is in memory."""
+def watched_objects(watched_over_http: Watched) -> Watched:
+    """A server, because a fork has its own copy of a store in memory."""
     return watched_over_http
 
 
 @of_many_threads
-def test_a_process_has_one_client_and_a_forked_one_its_own(watched: Watched) -> None:
-    file_system = watched.file_system()
-    file_system.publish(f"{watched.directory}/parent", b"1")
+def test_a_process_has_one_client_and_a_forked_one_its_own(watched_objects: Watched) -> None:
+    file_system = watched_objects.file_system()
+    file_system.publish(f"{watched_objects.directory}/parent", b"1")
     ours = s3_client.connection_for(file_system.settings).client
     assert s3_client.connection_for(file_system.settings).client is ours
     child = os.fork()
     if child == 0:
         status = 1
         with suppress(BaseException):
-            file_system.publish(f"{watched.directory}/child", b"2")
+            file_system.publish(f"{watched_objects.directory}/child", b"2")
             status = 3 if s3_client.connection_for(file_system.settings).client is ours else 0
         os._exit(status)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    file_system.publish(f"{watched.directory}/after", b"3")
-    assert watched.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
+    file_system.publish(f"{watched_objects.directory}/after", b"3")
+    assert watched_objects.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
 
 
 @of_many_threads
-def test_a_fork_does_not_give_up_its_parents_upload(watched: Watched) -> None:
-    uri = f"{watched.directory}/x"
-    stream = watched.file_system(part_size=5 * MIB).create(uri)
+def test_a_fork_does_not_give_up_its_parents_upload(watched_objects: Watched) -> None:
+    uri = f"{watched_objects.directory}/x"
+    stream = watched_objects.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
     assert forked(stream.abort) == 0
     stream.commit()
-    assert watched.bucket.keys() == ["dir/x"]
-    assert not watched.asked("AbortMultipartUpload")
+    assert watched_objects.bucket.keys() == ["dir/x"]
+    assert not watched_objects.asked("AbortMultipartUpload")
 
 
-def test_upload_is_aborted_once(watched: Watched) -> None:
-    uri = f"{watched.directory}/x"
-    stream = watched.file_system(part_size=5 * MIB).create(uri)
+def test_upload_is_aborted_once(watched_objects: Watched) -> None:
+    uri = f"{watched_objects.directory}/x"
+    stream = watched_objects.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
-    watched.faults.answer(403, s3_operation("CompleteMultipartUpload"), code="AccessDenied")
+    watched_objects.faults.answer(403, s3_operation("CompleteMultipartUpload"), code="AccessDenied")
     with pytest.raises(InvalidRequestError):
         stream.commit()
     for _ in range(2):
         stream.abort()
-    assert len(watched.asked("AbortMultipartUpload")) == 1
-    assert watched.bucket.uploads() == []
+    assert len(watched_objects.asked("AbortMultipartUpload")) == 1
+    assert watched_objects.bucket.uploads() == []
 
 
 def test_an_interrupt_while_it_is_read_moves_nothing(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched_objects: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes have arrived, and nobody was told."""
+    """The bytes have arrived, and the reader does not know."""
     data = bytes(range(256)) * 64
-    uri = f"{watched.directory}/x"
-    file_system = watched.file_system()
+    uri = f"{watched_objects.directory}/x"
+    file_system = watched_objects.file_system()
     file_system.publish(uri, data)
 
-    def interrupted(body: StreamingBody, length: int) -> bytes:
+    def interrupt_read(body: StreamingBody, length: int) -> bytes:
         assert read_body(body, length)
         raise KeyboardInterrupt
 
@@ -92,7 +92,7 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
     with file_system.open(uri) as stream:
         assert stream.read(1000) == data[:1000]
         with monkeypatch.context() as patched:
-            patched.setattr(StreamingBody, "read", interrupted)
+            patched.setattr(StreamingBody, "read", interrupt_read)
             with pytest.raises(KeyboardInterrupt):
                 stream.read(1000)
         assert stream.tell() == 1000
@@ -101,27 +101,27 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
 
 @of_many_threads
 def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched_objects: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    making, go_on = threading.Event(), threading.Event()
+    making, may_make = threading.Event(), threading.Event()
     make = boto3.Session
 
     def slowly(**settings: Any) -> Any:
         making.set()
-        go_on.wait(HANGS_S)
+        may_make.wait(HANGS_S)
         return make(**settings)
 
-    file_system = watched.file_system()
+    file_system = watched_objects.file_system()
     monkeypatch.setattr(boto3, "Session", slowly)
     with ThreadPoolExecutor(1) as pool:
-        publishing = pool.submit(file_system.publish, f"{watched.directory}/parent", b"1")
+        publishing = pool.submit(file_system.publish, f"{watched_objects.directory}/parent", b"1")
         assert making.wait(HANGS_S)
         child = os.fork()
         if child == 0:
             boto3.Session = make
             status = 1
             with suppress(BaseException):
-                file_system.publish(f"{watched.directory}/child", b"2")
+                file_system.publish(f"{watched_objects.directory}/child", b"2")
                 status = 0
             os._exit(status)
         deadline = time.monotonic() + HANGS_S
@@ -132,9 +132,9 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
         if not done:
             os.kill(child, 9)
             os.waitpid(child, 0)
-        go_on.set()
+        may_make.set()
         publishing.result(HANGS_S)
-    assert done, "the child waits for a lock that nobody will release"
+    assert done, "the child waits for a lock that no thread will release"
     assert os.waitstatus_to_exitcode(status) == 0
 
 
@@ -150,13 +150,13 @@ def test_a_spawned_process_makes_its_own_client(bucket: S3Bucket, directory: str
 
 
 @on_each_server
-def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
-    file_system = watched.file_system()
+def test_sixteen_threads_share_a_file_system(watched_objects: Watched) -> None:
+    file_system = watched_objects.file_system()
     start = threading.Barrier(16)
 
     def work(number: int) -> bytes:
         start.wait(HANGS_S)
-        uri = f"{watched.directory}/{number}"
+        uri = f"{watched_objects.directory}/{number}"
         data = os.urandom(1000)
         file_system.publish(uri, data)
         with file_system.open(uri) as stream:
@@ -167,6 +167,6 @@ def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
     with ThreadPoolExecutor(16) as pool:
         written = list(pool.map(work, range(16)))
     for number, data in enumerate(written):
-        assert watched.bucket.read(f"dir/{number}") == data
-        assert watched.bucket.read(f"dir/{number}-large") == data * 100
+        assert watched_objects.bucket.read(f"dir/{number}") == data
+        assert watched_objects.bucket.read(f"dir/{number}-large") == data * 100
     assert file_system.settings in s3_client.CONNECTIONS.values

@@ -1,4 +1,4 @@
-"""What S3 refuses is one clear error, without secrets."""
+"""Each refusal of S3 is one clear error without secrets."""
 
 import logging
 import os
@@ -77,7 +77,7 @@ def test_no_credentials_are_one_clear_error(
 def test_missing_profile_is_one_clear_error(
     file_system: S3FileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    monkeypatch.setenv("AWS_PROFILE", "missing")
     file_system = S3FileSystem(S3Settings(endpoint="http://127.0.0.1:1", region="nowhere"))
     with pytest.raises(InvalidRequestError):
         file_system.publish(f"{directory}/x", b"1")

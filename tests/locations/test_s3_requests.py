@@ -1,4 +1,4 @@
-"""Which requests S3 is sent, what is read after a failed one, and what racing ones end in."""
+"""The requests to S3: their number, reads after a failed one, and races between them."""
 
 import random
 import threading
@@ -62,7 +62,7 @@ def test_an_error_in_the_place_of_the_content_is_not_taken_for_it(
 
 
 def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
-    """Let the first bulk deletion say that these keys failed, later ones only what is for good.
+    """Let the first bulk deletion report these keys as failed, later ones only the permanent failures.
 
     Returns:
         Which keys were asked for, each time.
@@ -73,7 +73,7 @@ def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
     def note(params: dict[str, Any], **_: Any) -> None:
         asked.append([entry["Key"] for entry in params["Delete"]["Objects"]])
 
-    def say(parsed: dict[str, Any], **_: Any) -> None:
+    def report_failures(parsed: dict[str, Any], **_: Any) -> None:
         parsed["Errors"] = [
             {"Key": key, "Code": code}
             for key, code in codes.items()
@@ -81,7 +81,7 @@ def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
         ]
 
     events.register("provide-client-params.s3.DeleteObjects", note, "note")
-    events.register("after-call.s3.DeleteObjects", say, "say")
+    events.register("after-call.s3.DeleteObjects", report_failures, "failures")
     return asked
 
 
@@ -90,7 +90,7 @@ def _as_before(store: Store) -> Iterator[None]:
     yield
     events = s3_client.connection_for(store.settings).client.meta.events
     events.unregister("provide-client-params.s3.DeleteObjects", unique_id="note")
-    events.unregister("after-call.s3.DeleteObjects", unique_id="say")
+    events.unregister("after-call.s3.DeleteObjects", unique_id="failures")
 
 
 @pytest.mark.usefixtures("_as_before")
@@ -180,7 +180,7 @@ def test_one_racing_commit_wins_although_all_first_answers_are_lost(store: Store
     assert store.contents() == {"x": b"%d" % won.index(True)}
 
 
-# What it costs
+# Costs
 
 
 @pytest.mark.parametrize(

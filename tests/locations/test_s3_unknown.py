@@ -1,4 +1,4 @@
-"""What S3 did not answer, refused, or had no room for."""
+"""Requests that S3 did not answer, refused, or had no room for."""
 
 from typing import Any
 

@@ -39,7 +39,7 @@ def test_lost_completion_finds_its_file_if_the_upload_is_gone(
     store.use(PATIENT)
     asked = s3_operation("CompleteMultipartUpload")
     store.faults.lose_answer(asked, 1)
-    store.faults.answer(404, asked, 2, code="NoSuchUpload")  # as S3 says; the servers here don't
+    store.faults.answer(404, asked, 2, code="NoSuchUpload")  # as S3 does; the servers here don't
     write(LARGE)(store)
     assert store.contents() == {"x": LARGE}
     assert store.bucket.uploads() == []
@@ -149,7 +149,7 @@ def test_a_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> Non
 @pytest.mark.parametrize("at", ["UploadPart", "CompleteMultipartUpload"])
 def test_abort_by_another_thread_stops_a_waiting_commit(store: Store, at: str) -> None:
     file_system = store.use(SOON)
-    reached, go_on = store.faults.blocking(s3_operation(at))
+    reached, may_answer = store.faults.blocking(s3_operation(at))
     stream = file_system.create(store.uri)
     with ThreadPoolExecutor(1) as pool:
 
@@ -160,7 +160,7 @@ def test_abort_by_another_thread_stops_a_waiting_commit(store: Store, at: str) -
         making = pool.submit(make)
         assert reached.wait(HANGS_S)
         stream.abort()
-        go_on.set()
+        may_answer.set()
         with pytest.raises(StreamClosedError):
             making.result(HANGS_S)
     assert store.contents() == {}
@@ -170,13 +170,13 @@ def test_abort_by_another_thread_stops_a_waiting_commit(store: Store, at: str) -
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_abort_by_another_thread_stops_a_waiting_writer(store: Store, concurrency: int) -> None:
     file_system = S3FileSystem(replace(store.settings, concurrency=concurrency), retries=SOON)
-    reached, go_on = store.faults.blocking(s3_operation("UploadPart"), "every")
+    reached, may_answer = store.faults.blocking(s3_operation("UploadPart"), "every")
     stream = file_system.create(store.uri)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(stream.write, bytes(10 * PART))
         assert reached.wait(HANGS_S)
         stream.abort()
-        go_on.set()
+        may_answer.set()
         with pytest.raises(StreamClosedError):
             writing.result(HANGS_S)
     wait_for_parts()

@@ -103,7 +103,7 @@ def test_large_state_comes_back_as_it_was_stored(used: S3Bucket) -> None:
     assert used.uploads() == []
 
 
-# What is asked for
+# Requests
 
 
 def test_a_small_file_is_looked_for_and_put_without_a_condition(watched: Watched) -> None:
@@ -145,11 +145,11 @@ def test_a_thousand_files_are_deleted_by_one_request(watched: Watched) -> None:
 
 def test_upload_of_a_dead_writer_is_found_and_aborted(watched: Watched) -> None:
     watched.use()
-    begun = watched.bucket.client.create_multipart_upload(
+    started = watched.bucket.client.create_multipart_upload(
         Bucket=watched.bucket.name, Key="dir/deeper/x"
     )
     [upload] = pending_uploads(watched.directory)
-    assert (upload.uri, upload.upload_id) == (f"{watched.directory}/deeper/x", begun["UploadId"])
+    assert (upload.uri, upload.upload_id) == (f"{watched.directory}/deeper/x", started["UploadId"])
     abort_uploads([upload, upload])
     assert watched.bucket.uploads() == []
 

@@ -1,4 +1,4 @@
-"""S3 through s3fs: what goes wrong, is repeated and is told."""
+"""S3 through s3fs: faults, retries and errors."""
 
 import logging
 import os
@@ -125,10 +125,10 @@ def test_read_resumes_after_a_lost_connection(watched: Watched) -> None:
 
 
 def test_silent_server_is_not_waited_for_forever(watched: Watched) -> None:
-    _, go_on = watched.faults.blocking(s3_operation("ListObjectsV2"))
+    _, may_answer = watched.faults.blocking(s3_operation("ListObjectsV2"))
     with pytest.raises(StorageUnavailableError):
         watched.use(NEVER, read_timeout=0.2).list(watched.directory)
-    go_on.set()
+    may_answer.set()
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_error_names_the_way_out_and_reveals_no_secret(
     with pytest.raises(expected) as caught:
         write(file_system, watched.uri, b"1")
     assert caught.value.location == watched.uri
-    told = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(file_system)
-    assert "CALL: put_object" in told
-    assert SECRET not in told
-    assert TOKEN not in told
+    text = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(file_system)
+    assert "CALL: put_object" in text
+    assert SECRET not in text
+    assert TOKEN not in text
 
 
 def test_missing_bucket_is_not_an_empty_directory(watched: Watched) -> None:

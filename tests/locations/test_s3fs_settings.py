@@ -63,12 +63,12 @@ def test_a_setting_reaches_the_requests(
 
 def test_unset_settings_come_from_fsspec(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     server = bucket.server
-    said = {
+    options = {
         "endpoint_url": server.endpoint,
         "key": server.access_key,
         "secret": server.secret_key,
     }
-    monkeypatch.setitem(conf, "s3", said)
+    monkeypatch.setitem(conf, "s3", options)
     file_system = S3fsFileSystem(S3Settings(region=server.region, path_style_access=True))
     write(file_system, f"fsspec+s3://{bucket.name}/x", b"1")
     assert bucket.read("x") == b"1"
@@ -77,8 +77,13 @@ def test_unset_settings_come_from_fsspec(bucket: S3Bucket, monkeypatch: pytest.M
 def test_the_settings_come_before_fsspecs(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"endpoint_url": "http://127.0.0.1:1", "key": "other", "secret": SECRET, "token": TOKEN}
-    monkeypatch.setitem(conf, "s3", said)
+    options = {
+        "endpoint_url": "http://127.0.0.1:1",
+        "key": "other",
+        "secret": SECRET,
+        "token": TOKEN,
+    }
+    monkeypatch.setitem(conf, "s3", options)
     write(watched.use(), watched.uri, b"1")
     assert not any("x-amz-security-token" in request.headers for request in watched.faults.requests)
 

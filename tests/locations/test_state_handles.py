@@ -1,4 +1,4 @@
-"""What all handles to state can do."""
+"""The methods of all handles to state."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,9 +45,9 @@ def test_handle_exceeding_its_stream_is_inconsistent(
     handle_to: Callable[[StreamStateHandle], StateHandle],
 ) -> None:
     assert handle_to(FILE).find_inconsistency() is None
-    flaw = handle_to(FileStateHandle("file:///a", 9)).find_inconsistency()
-    assert flaw is not None
-    assert flaw.endswith("of a stream of 9")
+    inconsistency = handle_to(FileStateHandle("file:///a", 9)).find_inconsistency()
+    assert inconsistency is not None
+    assert inconsistency.endswith("of a stream of 9")
 
 
 @each
@@ -66,7 +66,7 @@ MANIFEST = ByteStreamStateHandle(b"manifest")
 
 
 class TestSegments:
-    """State in many files, of which other checkpoints may have some."""
+    """State in many files; other checkpoints may refer to some of them."""
 
     def test_every_stream_is_given_changed_and_counted(self) -> None:
         handle = SegmentsStateHandle((4, 6), {A: FILE, B: OTHER}, MANIFEST)
@@ -97,7 +97,7 @@ class TestSegments:
         assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
     @pytest.mark.parametrize(
-        ("segments", "flaw"),
+        ("segments", "inconsistency"),
         [
             ({"../escape": FILE}, "a segment of the name '../escape'"),
             ({A.upper(): FILE}, f"a segment of the name '{A.upper()}'"),
@@ -109,9 +109,9 @@ class TestSegments:
         ],
     )
     def test_invalid_segment_name_is_inconsistent(
-        self, segments: dict[str, StreamStateHandle], flaw: str
+        self, segments: dict[str, StreamStateHandle], inconsistency: str
     ) -> None:
-        assert SegmentsStateHandle((4, 6), segments, MANIFEST).find_inconsistency() == flaw
+        assert SegmentsStateHandle((4, 6), segments, MANIFEST).find_inconsistency() == inconsistency
 
     def test_range_ending_before_it_begins_is_inconsistent(self) -> None:
         assert SegmentsStateHandle((4, 3), {}, MANIFEST).find_inconsistency() == "key groups 4 to 3"

@@ -1,4 +1,4 @@
-"""What a sweep deletes and reports, and whose clock counts."""
+"""The files that a sweep deletes and reports, and the clock that counts."""
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -241,14 +241,14 @@ class _SkewedFileSystem(MemoryFileSystem):
     skew_ms = 0
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
-        behind = uri.replace("skewed:", "memory:")
+        inner = uri.replace("skewed:", "memory:")
         return [
             replace(
                 entry,
                 uri=entry.uri.replace("memory:", "skewed:"),
                 modified_ms=entry.modified_ms + self.skew_ms,
             )
-            for entry in super().list(behind)
+            for entry in super().list(inner)
         ]
 
 
@@ -257,7 +257,7 @@ class TestTheClock:
     def directory(self, memory_directory: str, clock: ManualClock) -> Iterator[str]:
         name = memory_directory.removeprefix("memory:///")
 
-        def behind(method: str) -> Callable[..., object]:
+        def redirect(method: str) -> Callable[..., object]:
             plain = getattr(MemoryFileSystem, method)
 
             def call(self: MemoryFileSystem, uri: object, *rest: object) -> object:
@@ -277,7 +277,7 @@ class TestTheClock:
             "delete_empty_directory",
             "delete_tree",
         )
-        kind = type("Skewed", (_SkewedFileSystem,), {name: behind(name) for name in methods})
+        kind = type("Skewed", (_SkewedFileSystem,), {name: redirect(name) for name in methods})
         register_file_system("skewed", lambda: kind(clock))
         try:
             yield f"skewed:///{name}"

@@ -1,4 +1,4 @@
-"""What a sweep leaves, and which metadata stops it."""
+"""The files that a sweep leaves, and metadata that stops it."""
 
 import os
 import shutil
@@ -126,7 +126,7 @@ class TestKeptFiles:
         assert segment.samefile(handle.uri.removeprefix("file://"))
 
     def test_savepoint_copied_with_its_times_is_young(self, tmp_path: Path) -> None:
-        """As `cp -a` does it, which copies `_metadata` when it comes to it."""
+        """`cp -a` copies so; it copies `_metadata` at any time."""
         access = job_in(f"file://{tmp_path}")
         handle = write_state(access.initialize_location_for_savepoint(1))
         age("", [handle.uri], 2 * GRACE_S)
@@ -190,7 +190,7 @@ class TestKeptFiles:
     def test_shared_files_known_by_another_uri_stay(
         self, faults: Faults, clock: ManualClock
     ) -> None:
-        """As when a job writes to s3a:// and is swept at s3://: all of its metadata names s3a."""
+        """A job that writes to s3a:// and is swept at s3:// is such a case: all its metadata names s3a."""
         kept = completed(job_in(faults.directory), 1)
         clock.advance(2 * GRACE)
         sweep(faults.inner_directory, "job", grace_s=GRACE)
@@ -209,10 +209,10 @@ class TestKeptFiles:
 
 class TestUnreadableMetadata:
     @pytest.fixture(params=["first", "middle", "last"])
-    def damaged(
+    def damage_metadata(
         self, request: pytest.FixtureRequest, access: CheckpointStorageAccess, clock: ManualClock
     ) -> str:
-        """URI of the metadata of one of three checkpoints, beside orphans."""
+        """Damage the metadata of one of three checkpoints, next to orphans; returns its URI."""
         number = ["first", "middle", "last"].index(request.param)
         checkpoints = [completed(access, checkpoint_id) for checkpoint_id in (1, 2, 3)]
         write_state(access.initialize_location_for_checkpoint(2))
@@ -224,22 +224,24 @@ class TestUnreadableMetadata:
 
     @pytest.mark.parametrize("kept_bytes", [0, 1, 19, 20, 100, -1])
     def test_truncated_metadata_stops_it(
-        self, damaged: str, memory_directory: str, kept_bytes: int
+        self, damage_metadata: str, memory_directory: str, kept_bytes: int
     ) -> None:
-        overwrite(damaged, content_of(damaged)[:kept_bytes])
-        self.is_stopped(memory_directory, CheckpointCorruptedError, damaged)
+        overwrite(damage_metadata, content_of(damage_metadata)[:kept_bytes])
+        self.is_stopped(memory_directory, CheckpointCorruptedError, damage_metadata)
 
     def test_metadata_of_a_newer_version_stops_it(
-        self, damaged: str, memory_directory: str
+        self, damage_metadata: str, memory_directory: str
     ) -> None:
-        content = content_of(damaged)[:-4]
+        content = content_of(damage_metadata)[:-4]
         newer = content[:8] + (2).to_bytes(4) + content[12:]
-        overwrite(damaged, newer + crc32c(newer).to_bytes(4))
-        self.is_stopped(memory_directory, UnsupportedFormatError, damaged)
+        overwrite(damage_metadata, newer + crc32c(newer).to_bytes(4))
+        self.is_stopped(memory_directory, UnsupportedFormatError, damage_metadata)
 
-    def test_metadata_of_another_type_stops_it(self, damaged: str, memory_directory: str) -> None:
-        overwrite(damaged, b"Flink's own, or whatever")
-        self.is_stopped(memory_directory, CheckpointCorruptedError, damaged)
+    def test_metadata_of_another_type_stops_it(
+        self, damage_metadata: str, memory_directory: str
+    ) -> None:
+        overwrite(damage_metadata, b"Flink's own, or whatever")
+        self.is_stopped(memory_directory, CheckpointCorruptedError, damage_metadata)
 
     def is_stopped(self, directory: str, kind: type[CheckpointError], metadata: str) -> None:
         before = (files_below(directory), directories_below(directory))

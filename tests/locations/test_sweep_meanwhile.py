@@ -82,7 +82,7 @@ class TestConcurrentChanges:
                 clock.advance(2 * GRACE)
                 made: list[CompletedCheckpoint] = []
 
-                def go_on(
+                def change_job(
                     made: list[CompletedCheckpoint] = made,
                     access: CheckpointStorageAccess = access,
                     old: CompletedCheckpoint = old,
@@ -91,7 +91,7 @@ class TestConcurrentChanges:
                     old.discard()
 
                 faults.calls.clear()
-                faults.before(ANY_CALL, go_on, nth=number)
+                faults.before(ANY_CALL, change_job, nth=number)
                 sweep(faults.directory, "job", grace_s=GRACE)
                 faults.clear()
                 for checkpoint in made:
@@ -111,15 +111,15 @@ class TestConcurrentChanges:
         clock.advance(2 * GRACE)
         made: list[CompletedCheckpoint] = []
 
-        def go_on() -> None:
+        def change_job() -> None:
             made.append(completed(access, 2, shared_of(old)))
-            # The directory, which the file systems below would miss, goes behind the late commit.
+            # The directory, which the file systems below would miss, is deleted after the late commit.
             file_system_for(faults.inner_directory).delete(
                 [f"{faults.inner_directory}/job/chk-1/{METADATA_FILE}"]
             )
             complete_checkpoint(late, late_metadata)
 
-        faults.before("open", go_on)  # of what was listed
+        faults.before("open", change_job)  # of a listed file
         sweep(faults.directory, "job", grace_s=GRACE)
         [newest] = made
         assert_complete(newest)
@@ -150,7 +150,7 @@ class TestConcurrentChanges:
                     failed = True
                 else:
                     failed = number <= len(faults.calls) - faults.calls.count("abort")
-                    assert not failed, "a call failed, and nobody was told"
+                    assert not failed, "a call failed, and no error was raised"
                 faults.clear()
                 assert_complete(first)
                 assert_complete(second)
