@@ -6,7 +6,6 @@ without copying it.
 """
 
 import io
-from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, runtime_checkable
@@ -210,6 +209,6 @@ class PositionedInputStream(io.RawIOBase):
         self._position += count
         return count
 
-    @abstractmethod
     def _fill(self, view: memoryview) -> int:
         """Read bytes from the position on into a buffer that ends within the file; returns their number, at least 1."""
+        raise NotImplementedError

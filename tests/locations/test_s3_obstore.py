@@ -16,7 +16,7 @@ from contracts.files import write
 from contracts.processes import of_many_threads, output_of
 from contracts.s3_objects import on_each_server
 from servers.s3 import S3Bucket, settings_of
-from servers.watched_objects import SOON, Watched
+from servers.watched import SOON, Watched
 
 from holdfast.errors import (
     CheckpointConflictError,

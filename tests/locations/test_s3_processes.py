@@ -16,7 +16,7 @@ from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads, output_of
 from contracts.s3_objects import MIB, directory, on_each_server
 from servers.s3 import S3Bucket, settings_of
-from servers.watched_objects import Watched
+from servers.watched import Watched
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import s3_client
