@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import partial
 from random import Random
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
@@ -99,6 +100,9 @@ class Retrier:
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), clock=self._clock), (self._policy,)  # without the counts
 
     @property
     def counts(self) -> Counter[str]:
