@@ -9,4 +9,4 @@ from contracts.s3_faults import (
 )
 from servers.buckets import memory_bucket, memory_s3, s3_bucket
 from servers.s3 import ministack, ministack_bucket, moto, moto_bucket
-from servers.watched import bucket, watched, watched_over_http
+from servers.watched import bucket, watched_bucket, watched_over_http

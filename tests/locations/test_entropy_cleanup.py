@@ -11,9 +11,9 @@ from contracts.entropy import (
     access,
     bucket,
     clock,
-    completed,
     directory,
     files_in,
+    write_checkpoint,
 )
 from contracts.values import SHARED, read
 
@@ -32,9 +32,9 @@ class TestLeftovers:
     def test_discarded_checkpoint_leaves_nothing(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
-        kept = completed(access, 2)
+        kept = write_checkpoint(access, 2)
         before = files_in(bucket)
-        old = completed(access, 1)
+        old = write_checkpoint(access, 1)
         for _ in range(2):
             old.discard()
         assert files_in(bucket) == before
@@ -43,7 +43,7 @@ class TestLeftovers:
     def test_of_a_copy_of_the_metadata_but_the_files_of_the_original(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
-        done = completed(access, 1)
+        done = write_checkpoint(access, 1)
         before = files_in(bucket)
         copy = f"{bucket}/copies/job/chk-1"
         content = read(done.location.metadata_handle)
@@ -93,12 +93,12 @@ class TestLeftovers:
         cleaner = CheckpointsCleaner()
         kept = CompletedCheckpointStore(1, cleaner)
         shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
-        kept.add(completed(access, 1, shared))
-        kept.add(completed(access, 2, shared))
+        kept.add(write_checkpoint(access, 1, shared))
+        kept.add(write_checkpoint(access, 2, shared))
         cleaner.wait()
         assert len(files_in(bucket)) == 5
         assert read(shared) == b"state"
-        newest = completed(access, 3)
+        newest = write_checkpoint(access, 3)
         kept.add(newest)
         cleaner.close()
         assert len(files_in(bucket)) == 4
@@ -129,7 +129,7 @@ class TestRequests:
     def test_deleted_checkpoint_costs_no_more_than_without_entropy(
         self, counts: Counts, more: int
     ) -> None:
-        done = completed(job_in(counts.directory), 1)
+        done = write_checkpoint(job_in(counts.directory), 1)
         counts.clear()
         done.discard()
         # Files with entropy take one more call; then nothing is left for the second to delete.
@@ -139,8 +139,8 @@ class TestRequests:
         access = job_in(counts.directory)
         cleaner = CheckpointsCleaner()
         kept = CompletedCheckpointStore(1, cleaner)
-        kept.add(completed(access, 1))
-        newer = completed(access, 2)
+        kept.add(write_checkpoint(access, 1))
+        newer = write_checkpoint(access, 2)
         counts.clear()
         kept.add(newer)
         cleaner.close()
@@ -157,7 +157,7 @@ class TestRequests:
         self, counts: Counts, more: int
     ) -> None:
         access = job_in(counts.directory)
-        completed(access, 1, files=1)
+        write_checkpoint(access, 1, files=1)
         counts.clear()
         sweep(counts.directory, "job", grace_s=GRACE)
         assert counts.calls["list"] == 10 + (more + 1 if more else 0)

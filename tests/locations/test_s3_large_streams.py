@@ -14,19 +14,11 @@ from typing import Any
 
 import pytest
 from contracts.files import write
-from contracts.patience import HANGS_S, wait_until
-from contracts.s3_objects import (
-    MIB,
-    directory,
-    on_each_server,
-    only_on_ministack,
-    s3,
-    settle,
-    small_parts,
-)
+from contracts.patience import HANGS_S, wait_for_parts, wait_until
+from contracts.s3_objects import MIB, directory, on_each_server, only_on_ministack, s3, small_parts
 from contracts.values import EXCLUSIVE
-from servers.s3 import S3Bucket, SettingsOfSmallParts, settings_of
-from servers.watched import SOON, Watched
+from servers.s3 import S3Bucket, SmallPartsSettings, settings_of
+from servers.watched import SOON, WatchedBucket
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
 from holdfast.locations import S3Settings, checkpoint_storage
@@ -40,28 +32,30 @@ __all__ = ["directory", "s3", "small_parts"]
 
 @on_each_server
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
-    file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
+def test_a_large_stream_goes_in_parts(watched_bucket: WatchedBucket, checksum: str) -> None:
+    file_system = watched_bucket.file_system(part_size=5 * MIB, checksum=checksum)
     data = os.urandom(12 * MIB + 1)
-    stream = file_system.create(f"{watched.directory}/x")
+    stream = file_system.create(f"{watched_bucket.directory}/x")
     for first in range(0, len(data), MIB // 3):
         stream.write(data[first : first + MIB // 3])
     stream.commit()
-    assert watched.bucket.read("dir/x") == data
-    counts = watched.counts()
+    assert watched_bucket.bucket.read("dir/x") == data
+    counts = watched_bucket.counts()
     assert counts == {
         "CreateMultipartUpload": 1,
         "UploadPart": 3,
         "CompleteMultipartUpload": 1,
     }
-    parts = [request for request in watched.faults.requests if s3_operation("UploadPart")(request)]
+    parts = [
+        request for request in watched_bucket.faults.requests if s3_operation("UploadPart")(request)
+    ]
     assert sorted(int(request.query["partNumber"]) for request in parts) == [1, 2, 3]
     assert sorted(request.body_bytes for request in parts) == [2 * MIB + 1, 5 * MIB, 5 * MIB]
     names = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
     for part in parts:
         sent = {name for name in part.headers if name.startswith("x-amz-checksum-crc")}
         assert sent == ({names[checksum]} if checksum in names else set())
-    [done] = watched.asked("CompleteMultipartUpload")
+    [done] = watched_bucket.request_headers("CompleteMultipartUpload")
     assert done["if-none-match"] == "*"
     assert done["x-amz-mp-object-size"] == str(len(data))
 
@@ -69,28 +63,28 @@ def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
 @pytest.mark.parametrize("size", [99, 100, 101, 200, 201])
-def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> None:
+def test_sizes_around_those_of_parts_are_whole(watched_bucket: WatchedBucket, size: int) -> None:
     data = os.urandom(size)
-    write(watched.file_system(part_size=100), f"{watched.directory}/x", data)
-    assert watched.bucket.read("dir/x") == data
-    assert watched.bucket.uploads() == []
+    write(watched_bucket.file_system(part_size=100), f"{watched_bucket.directory}/x", data)
+    assert watched_bucket.bucket.read("dir/x") == data
+    assert watched_bucket.bucket.uploads() == []
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_parts_grow_with_the_stream(watched: Watched) -> None:
-    class FourPartsPerSize(SettingsOfSmallParts):
+def test_parts_grow_with_the_stream(watched_bucket: WatchedBucket) -> None:
+    class FourPartsPerSize(SmallPartsSettings):
         PARTS_PER_SIZE = 4
 
-    file_system = watched.file_system(kind=FourPartsPerSize, part_size=10, concurrency=1)
+    file_system = watched_bucket.file_system(kind=FourPartsPerSize, part_size=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
-    write(file_system, f"{watched.directory}/x", data)
+    write(file_system, f"{watched_bucket.directory}/x", data)
     parts = {
         int(request.query["partNumber"]): request.body_bytes
-        for request in watched.faults.requests
+        for request in watched_bucket.faults.requests
         if s3_operation("UploadPart")(request)
     }
     assert [parts[number] for number in sorted(parts)] == [10] * 4 + [20] * 4 + [40, 7]
-    assert watched.bucket.read("dir/x") == data
+    assert watched_bucket.bucket.read("dir/x") == data
 
 
 @only_on_ministack  # moto would hold the parts in this process
@@ -139,14 +133,16 @@ def test_committed_upload_is_freed_without_a_collection(bucket: S3Bucket) -> Non
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_upload_with_refused_parts_is_freed(
-    watched: Watched, order: str, caplog: pytest.LogCaptureFixture
+    watched_bucket: WatchedBucket, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
     # botocore and tenacity make circles of other errors, which are left for a collection.
     may_answer = threading.Event()
-    watched.faults.delay(may_answer, s3_operation("UploadPart"), "every")
-    watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
-    upload = start_upload(watched.file_system(part_size=100).settings, f"{watched.directory}/x")
+    watched_bucket.faults.delay(may_answer, s3_operation("UploadPart"), "every")
+    watched_bucket.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
+    upload = start_upload(
+        watched_bucket.file_system(part_size=100).settings, f"{watched_bucket.directory}/x"
+    )
     upload.write(memoryview(bytes(250)))
     if order == "before":
         may_answer.set()
@@ -156,7 +152,7 @@ def test_upload_with_refused_parts_is_freed(
         upload.abort()
         del upload
         may_answer.set()
-        settle()
+        wait_for_parts()
         assert forgotten() is None
 
 
@@ -170,19 +166,21 @@ def is_refused(upload: MultipartUpload) -> bool:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_failed_writer_can_not_commit_a_file_without_a_piece(watched: Watched) -> None:
-    watched.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
-    stream = watched.file_system(part_size=100).create(f"{watched.directory}/x")
+def test_failed_writer_can_not_commit_a_file_without_a_piece(
+    watched_bucket: WatchedBucket,
+) -> None:
+    watched_bucket.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
+    stream = watched_bucket.file_system(part_size=100).create(f"{watched_bucket.directory}/x")
     with pytest.raises(InvalidRequestError):
         stream.write(bytes(250))
     with pytest.raises(StreamClosedError):
         stream.commit()
-    assert watched.bucket.keys() == []
+    assert watched_bucket.bucket.keys() == []
 
 
 @pytest.mark.usefixtures("small_parts")
 def test_commit_ends_when_another_thread_aborts_waiting_parts(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_continue, waits = threading.Event(), threading.Event()
     note = s3_streams.recycle_part
@@ -196,8 +194,10 @@ def test_commit_ends_when_another_thread_aborts_waiting_parts(
     monkeypatch.setattr(s3_streams, "recycle_part", slowly)
     # Not before the writer has noted it, who would wait otherwise.
     noted = threading.Event()
-    watched.faults.delay(noted, s3_operation("UploadPart"))
-    stream = watched.file_system(part_size=4, concurrency=1).create(f"{watched.directory}/x")
+    watched_bucket.faults.delay(noted, s3_operation("UploadPart"))
+    stream = watched_bucket.file_system(part_size=4, concurrency=1).create(
+        f"{watched_bucket.directory}/x"
+    )
     stream.write(b"12345")
     noted.set()
     with ThreadPoolExecutor(1) as pool:
@@ -207,20 +207,23 @@ def test_commit_ends_when_another_thread_aborts_waiting_parts(
         may_continue.set()
         with pytest.raises(StreamClosedError):
             committed.result(HANGS_S)
-    assert watched.bucket.keys() == []
-    assert watched.bucket.uploads() == []
+    assert watched_bucket.bucket.keys() == []
+    assert watched_bucket.bucket.uploads() == []
 
 
 @pytest.mark.parametrize("checksum", ["crc32c", "off"])
 def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
-    watched: Watched, checksum: str
+    watched_bucket: WatchedBucket, checksum: str
 ) -> None:
-    file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
-    write(file_system, f"{watched.directory}/large", bytes(6 * MIB))
-    write(file_system, f"{watched.directory}/small", b"1")
-    file_system.delete([f"{watched.directory}/large"])
+    file_system = watched_bucket.file_system(part_size=5 * MIB, checksum=checksum)
+    write(file_system, f"{watched_bucket.directory}/large", bytes(6 * MIB))
+    write(file_system, f"{watched_bucket.directory}/small", b"1")
+    file_system.delete([f"{watched_bucket.directory}/large"])
     signed = {
-        name: {sent["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD" for sent in watched.asked(name)}
+        name: {
+            sent["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD"
+            for sent in watched_bucket.request_headers(name)
+        }
         for name in ("PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects")
     }
     parts_too = checksum == "off"
@@ -232,7 +235,8 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
     }
     if not parts_too:
         assert all(
-            "x-amz-checksum-crc32c" in sent["authorization"] for sent in watched.asked("UploadPart")
+            "x-amz-checksum-crc32c" in sent["authorization"]
+            for sent in watched_bucket.request_headers("UploadPart")
         )
 
 
@@ -247,16 +251,16 @@ def test_parts_reach_the_largest_object_of_s3() -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_too_many_parts_are_refused_and_leave_nothing(watched: Watched) -> None:
-    class ThreeParts(SettingsOfSmallParts):
+def test_too_many_parts_are_refused_and_leave_nothing(watched_bucket: WatchedBucket) -> None:
+    class ThreeParts(SmallPartsSettings):
         MAX_PARTS = 3
 
-    file_system = watched.file_system(kind=ThreeParts, part_size=10)
+    file_system = watched_bucket.file_system(kind=ThreeParts, part_size=10)
     with pytest.raises(InvalidRequestError, match="more than 3 parts"):
-        write(file_system, f"{watched.directory}/x", bytes(45))
-    settle()
-    assert watched.bucket.keys() == []
-    assert watched.bucket.uploads() == []
+        write(file_system, f"{watched_bucket.directory}/x", bytes(45))
+    wait_for_parts()
+    assert watched_bucket.bucket.keys() == []
+    assert watched_bucket.bucket.uploads() == []
 
 
 @only_on_ministack
@@ -286,11 +290,11 @@ def test_bytes_changed_in_transit_are_refused_if_the_store_checks(
 
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
 @on_each_server
-def test_store_checks_a_file_of_one_request(watched: Watched, checksum: str) -> None:
-    file_system = watched.file_system(checksum=checksum)
-    file_system.publish(f"{watched.directory}/published", b"data")
-    write(file_system, f"{watched.directory}/written", b"data")
-    for sent in watched.asked("PutObject"):
+def test_store_checks_a_file_of_one_request(watched_bucket: WatchedBucket, checksum: str) -> None:
+    file_system = watched_bucket.file_system(checksum=checksum)
+    file_system.publish(f"{watched_bucket.directory}/published", b"data")
+    write(file_system, f"{watched_bucket.directory}/written", b"data")
+    for sent in watched_bucket.request_headers("PutObject"):
         known = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
         assert {name for name in sent if "checksum-crc" in name} == {
             name for mode, name in known.items() if mode == checksum
@@ -315,7 +319,7 @@ def test_discarded_state_stream_leaves_no_upload(s3: S3Bucket, ending: str) -> N
         with pytest.warns(ResourceWarning, match="neither kept nor closed"):
             del stream
             gc.collect()
-    settle()
+    wait_for_parts()
     assert s3.uploads() == []
     assert s3.keys() == []
 
@@ -329,7 +333,7 @@ def test_garbage_collected_file_leaves_no_upload(bucket: S3Bucket, directory: st
     with suppress(ResourceWarning):
         del stream
         gc.collect()
-    settle()
+    wait_for_parts()
     assert bucket.uploads() == []
 
 
@@ -341,5 +345,5 @@ def test_no_thread_outlives_its_stream(bucket: S3Bucket, directory: str) -> None
         stream = file_system.create(f"{directory}/{ending}")
         stream.write(bytes(1000))
         getattr(stream, ending)()
-    settle()
+    wait_for_parts()
     assert [thread.name for thread in threading.enumerate() if "holdfast-s3" in thread.name] == []

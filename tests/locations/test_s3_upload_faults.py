@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from contracts.patience import HANGS_S, PATIENT
+from contracts.patience import HANGS_S, PATIENT, wait_for_parts
 from contracts.s3_faults import (
     FAULTS,
     LARGE,
@@ -16,7 +16,6 @@ from contracts.s3_faults import (
     check_nothing_is_left,
     give_up,
     outcome,
-    wait_for_parts,
     write,
 )
 from servers.buckets import OF_OTHERS
@@ -79,7 +78,7 @@ def test_failed_check_of_the_owner_is_repeated(store: Store, name: str, fault: s
     store.faults.answer(412, asked, 2)
     FAULTS[fault].plan(store.faults, s3_operation("HeadObject"), "next")
     OPERATIONS[name].act(store)
-    assert "HeadObject" in store.requested()
+    assert "HeadObject" in store.requested_operations()
     assert store.contents() == dict(OPERATIONS[name].after)
 
 
