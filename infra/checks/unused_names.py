@@ -63,13 +63,13 @@ def tracked_files(*folders: str) -> list[Path]:
 
 def exports(path: Path, package: str) -> set[str]:
     """Return the names that the `__init__` of a package lists: in `__all__`, or the imports from its own modules."""
-    body = ast.parse(path.read_text("utf-8")).body
-    for node in body:
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
-    imports = (node for node in body if isinstance(node, ast.ImportFrom))
+    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom))
     own = (node for node in imports if str(node.module).startswith(f"{package}."))
-    return {alias.name for node in own for alias in node.names}
+    return {alias.name for node in own for alias in node.names} - mentions(tree).keys()
 
 
 def documented_names() -> dict[str, set[str]]:

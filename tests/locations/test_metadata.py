@@ -3,7 +3,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from contracts.metadata import seal
-from holdfast.locations.metadata.format import READERS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +23,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StatePartitions,
 )
-from holdfast.locations.metadata import ClaimedCheckpoint, decode_metadata, encode_metadata
+from holdfast.locations.metadata import READERS, ClaimedCheckpoint, decode_metadata, encode_metadata
 from holdfast.testing import metadata_of
 
 DIRECTORY = "file:///data/job/chk-7"

@@ -158,29 +158,27 @@ def test_exclusive_store_passes_the_check(s3: S3Bucket) -> None:
 
 
 @on_moto
-def test_a_role_is_assumed(watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", watched_bucket.bucket.server.endpoint)
-    file_system = watched_bucket.file_system(assumed_role="arn:aws:iam::123456789012:role/holdfast")
+def test_a_role_is_assumed(watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", watched.bucket.server.endpoint)
+    file_system = watched.file_system(assumed_role="arn:aws:iam::123456789012:role/holdfast")
     with suppress(CheckpointError):  # the role's account may have another view of the buckets
-        file_system.publish(f"{watched_bucket.directory}/x", b"1")
-    [sent] = watched_bucket.request_headers("PutObject")
+        file_system.publish(f"{watched.directory}/x", b"1")
+    [sent] = watched.request_headers("PutObject")
     assert "x-amz-security-token" in sent
-    assert f"Credential={watched_bucket.bucket.server.access_key}/" not in sent["authorization"]
+    assert f"Credential={watched.bucket.server.access_key}/" not in sent["authorization"]
 
 
 @on_moto
 def test_denied_role_is_one_clear_error(
-    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with http_faults(watched_bucket.bucket.server.endpoint) as sts:
+    with http_faults(watched.bucket.server.endpoint) as sts:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
         sts.answer(403, nth="every")
-        file_system = watched_bucket.file_system(
-            assumed_role="arn:aws:iam::123456789012:role/refused"
-        )
+        file_system = watched.file_system(assumed_role="arn:aws:iam::123456789012:role/refused")
         with pytest.raises(InvalidRequestError) as caught:
-            file_system.publish(f"{watched_bucket.directory}/x", b"1")
-        assert watched_bucket.bucket.server.secret_key not in str(caught.value)
+            file_system.publish(f"{watched.directory}/x", b"1")
+        assert watched.bucket.server.secret_key not in str(caught.value)
 
 
 def test_missing_boto3_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,9 +34,9 @@ OF_A_SEGMENT = 12
 
 
 @pytest.fixture(autouse=True)
-def _use_bucket(watched_bucket: WatchedBucket) -> Iterator[None]:
-    server = watched_bucket.bucket.server
-    use_s3(settings_of(server, endpoint=watched_bucket.faults.url, state_files="boto3"))
+def _use_bucket(watched: WatchedBucket) -> Iterator[None]:
+    server = watched.bucket.server
+    use_s3(settings_of(server, endpoint=watched.faults.url, state_files="boto3"))
     yield
     unregister_file_system("s3")
     unregister_file_system("s3a")
@@ -83,18 +83,18 @@ def store_users(directory: str, *batches: range) -> tuple[str, int]:
 
 @pytest.mark.parametrize("users", [20_000, 400_000])
 def test_a_look_up_asks_for_a_few_blocks_of_each_segment(
-    watched_bucket: WatchedBucket, users: int, capsys: pytest.CaptureFixture[str]
+    watched: WatchedBucket, users: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later = [range(0, users, 20 + number) for number in range(3)]
     for batches in ([range(users)], [range(users), *later]):
-        pointer, files = store_users(f"{watched_bucket.directory}/{len(batches)}", *batches)
-        watched_bucket.faults.requests.clear()
+        pointer, files = store_users(f"{watched.directory}/{len(batches)}", *batches)
+        watched.faults.requests.clear()
         (row,) = holdfast.read_state(pointer, "op", "visits", key=0).to_pylist()
         assert row["value"] == {"page": "0", "at": 0}
         max_requests = 1 + OF_A_SEGMENT * files  # one for `_metadata`
-        assert watched_bucket.counts()["GetObject"] <= max_requests
-        watched_bucket.faults.requests.clear()
+        assert watched.counts()["GetObject"] <= max_requests
+        watched.faults.requests.clear()
         assert main(["cat", pointer, "op", "visits", "--key", "user=0", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["value"] == {"page": "0", "at": 0}
         max_requests += 1  # the command looks for the checkpoint first
-        assert watched_bucket.counts()["GetObject"] <= max_requests
+        assert watched.counts()["GetObject"] <= max_requests

@@ -32,30 +32,28 @@ __all__ = ["directory", "s3", "small_parts"]
 
 @on_each_server
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_a_large_stream_goes_in_parts(watched_bucket: WatchedBucket, checksum: str) -> None:
-    file_system = watched_bucket.file_system(part_size=5 * MIB, checksum=checksum)
+def test_a_large_stream_goes_in_parts(watched: WatchedBucket, checksum: str) -> None:
+    file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     data = os.urandom(12 * MIB + 1)
-    stream = file_system.create(f"{watched_bucket.directory}/x")
+    stream = file_system.create(f"{watched.directory}/x")
     for first in range(0, len(data), MIB // 3):
         stream.write(data[first : first + MIB // 3])
     stream.commit()
-    assert watched_bucket.bucket.read("dir/x") == data
-    counts = watched_bucket.counts()
+    assert watched.bucket.read("dir/x") == data
+    counts = watched.counts()
     assert counts == {
         "CreateMultipartUpload": 1,
         "UploadPart": 3,
         "CompleteMultipartUpload": 1,
     }
-    parts = [
-        request for request in watched_bucket.faults.requests if s3_operation("UploadPart")(request)
-    ]
+    parts = [request for request in watched.faults.requests if s3_operation("UploadPart")(request)]
     assert sorted(int(request.query["partNumber"]) for request in parts) == [1, 2, 3]
     assert sorted(request.body_bytes for request in parts) == [2 * MIB + 1, 5 * MIB, 5 * MIB]
     names = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
     for part in parts:
         sent = {name for name in part.headers if name.startswith("x-amz-checksum-crc")}
         assert sent == ({names[checksum]} if checksum in names else set())
-    [done] = watched_bucket.request_headers("CompleteMultipartUpload")
+    [done] = watched.request_headers("CompleteMultipartUpload")
     assert done["if-none-match"] == "*"
     assert done["x-amz-mp-object-size"] == str(len(data))
 
@@ -63,28 +61,28 @@ def test_a_large_stream_goes_in_parts(watched_bucket: WatchedBucket, checksum: s
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
 @pytest.mark.parametrize("size", [99, 100, 101, 200, 201])
-def test_sizes_around_those_of_parts_are_whole(watched_bucket: WatchedBucket, size: int) -> None:
+def test_sizes_around_those_of_parts_are_whole(watched: WatchedBucket, size: int) -> None:
     data = os.urandom(size)
-    write(watched_bucket.file_system(part_size=100), f"{watched_bucket.directory}/x", data)
-    assert watched_bucket.bucket.read("dir/x") == data
-    assert watched_bucket.bucket.uploads() == []
+    write(watched.file_system(part_size=100), f"{watched.directory}/x", data)
+    assert watched.bucket.read("dir/x") == data
+    assert watched.bucket.uploads() == []
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_parts_grow_with_the_stream(watched_bucket: WatchedBucket) -> None:
+def test_parts_grow_with_the_stream(watched: WatchedBucket) -> None:
     class FourPartsPerSize(SmallPartsSettings):
         PARTS_PER_SIZE = 4
 
-    file_system = watched_bucket.file_system(kind=FourPartsPerSize, part_size=10, concurrency=1)
+    file_system = watched.file_system(kind=FourPartsPerSize, part_size=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
-    write(file_system, f"{watched_bucket.directory}/x", data)
+    write(file_system, f"{watched.directory}/x", data)
     parts = {
         int(request.query["partNumber"]): request.body_bytes
-        for request in watched_bucket.faults.requests
+        for request in watched.faults.requests
         if s3_operation("UploadPart")(request)
     }
     assert [parts[number] for number in sorted(parts)] == [10] * 4 + [20] * 4 + [40, 7]
-    assert watched_bucket.bucket.read("dir/x") == data
+    assert watched.bucket.read("dir/x") == data
 
 
 @only_on_ministack  # moto would hold the parts in this process
@@ -133,16 +131,14 @@ def test_committed_upload_is_freed_without_a_collection(bucket: S3Bucket) -> Non
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_upload_with_refused_parts_is_freed(
-    watched_bucket: WatchedBucket, order: str, caplog: pytest.LogCaptureFixture
+    watched: WatchedBucket, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
     # botocore and tenacity make circles of other errors, which are left for a collection.
     may_answer = threading.Event()
-    watched_bucket.faults.delay(may_answer, s3_operation("UploadPart"), "every")
-    watched_bucket.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
-    upload = start_upload(
-        watched_bucket.file_system(part_size=100).settings, f"{watched_bucket.directory}/x"
-    )
+    watched.faults.delay(may_answer, s3_operation("UploadPart"), "every")
+    watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
+    upload = start_upload(watched.file_system(part_size=100).settings, f"{watched.directory}/x")
     upload.write(memoryview(bytes(250)))
     if order == "before":
         may_answer.set()
@@ -167,20 +163,20 @@ def is_refused(upload: MultipartUpload) -> bool:
 
 @pytest.mark.usefixtures("small_parts")
 def test_failed_writer_can_not_commit_a_file_without_a_piece(
-    watched_bucket: WatchedBucket,
+    watched: WatchedBucket,
 ) -> None:
-    watched_bucket.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
-    stream = watched_bucket.file_system(part_size=100).create(f"{watched_bucket.directory}/x")
+    watched.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
+    stream = watched.file_system(part_size=100).create(f"{watched.directory}/x")
     with pytest.raises(InvalidRequestError):
         stream.write(bytes(250))
     with pytest.raises(StreamClosedError):
         stream.commit()
-    assert watched_bucket.bucket.keys() == []
+    assert watched.bucket.keys() == []
 
 
 @pytest.mark.usefixtures("small_parts")
 def test_commit_ends_when_another_thread_aborts_waiting_parts(
-    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_continue, waits = threading.Event(), threading.Event()
     note = s3_streams.recycle_part
@@ -194,10 +190,8 @@ def test_commit_ends_when_another_thread_aborts_waiting_parts(
     monkeypatch.setattr(s3_streams, "recycle_part", slowly)
     # Not before the writer has noted it, who would wait otherwise.
     noted = threading.Event()
-    watched_bucket.faults.delay(noted, s3_operation("UploadPart"))
-    stream = watched_bucket.file_system(part_size=4, concurrency=1).create(
-        f"{watched_bucket.directory}/x"
-    )
+    watched.faults.delay(noted, s3_operation("UploadPart"))
+    stream = watched.file_system(part_size=4, concurrency=1).create(f"{watched.directory}/x")
     stream.write(b"12345")
     noted.set()
     with ThreadPoolExecutor(1) as pool:
@@ -207,22 +201,22 @@ def test_commit_ends_when_another_thread_aborts_waiting_parts(
         may_continue.set()
         with pytest.raises(StreamClosedError):
             committed.result(HANGS_S)
-    assert watched_bucket.bucket.keys() == []
-    assert watched_bucket.bucket.uploads() == []
+    assert watched.bucket.keys() == []
+    assert watched.bucket.uploads() == []
 
 
 @pytest.mark.parametrize("checksum", ["crc32c", "off"])
 def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
-    watched_bucket: WatchedBucket, checksum: str
+    watched: WatchedBucket, checksum: str
 ) -> None:
-    file_system = watched_bucket.file_system(part_size=5 * MIB, checksum=checksum)
-    write(file_system, f"{watched_bucket.directory}/large", bytes(6 * MIB))
-    write(file_system, f"{watched_bucket.directory}/small", b"1")
-    file_system.delete([f"{watched_bucket.directory}/large"])
+    file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
+    write(file_system, f"{watched.directory}/large", bytes(6 * MIB))
+    write(file_system, f"{watched.directory}/small", b"1")
+    file_system.delete([f"{watched.directory}/large"])
     signed = {
         name: {
             sent["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD"
-            for sent in watched_bucket.request_headers(name)
+            for sent in watched.request_headers(name)
         }
         for name in ("PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects")
     }
@@ -236,7 +230,7 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
     if not parts_too:
         assert all(
             "x-amz-checksum-crc32c" in sent["authorization"]
-            for sent in watched_bucket.request_headers("UploadPart")
+            for sent in watched.request_headers("UploadPart")
         )
 
 
@@ -251,16 +245,16 @@ def test_parts_reach_the_largest_object_of_s3() -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_too_many_parts_are_refused_and_leave_nothing(watched_bucket: WatchedBucket) -> None:
+def test_too_many_parts_are_refused_and_leave_nothing(watched: WatchedBucket) -> None:
     class ThreeParts(SmallPartsSettings):
         MAX_PARTS = 3
 
-    file_system = watched_bucket.file_system(kind=ThreeParts, part_size=10)
+    file_system = watched.file_system(kind=ThreeParts, part_size=10)
     with pytest.raises(InvalidRequestError, match="more than 3 parts"):
-        write(file_system, f"{watched_bucket.directory}/x", bytes(45))
+        write(file_system, f"{watched.directory}/x", bytes(45))
     wait_for_parts()
-    assert watched_bucket.bucket.keys() == []
-    assert watched_bucket.bucket.uploads() == []
+    assert watched.bucket.keys() == []
+    assert watched.bucket.uploads() == []
 
 
 @only_on_ministack
@@ -290,11 +284,11 @@ def test_bytes_changed_in_transit_are_refused_if_the_store_checks(
 
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
 @on_each_server
-def test_store_checks_a_file_of_one_request(watched_bucket: WatchedBucket, checksum: str) -> None:
-    file_system = watched_bucket.file_system(checksum=checksum)
-    file_system.publish(f"{watched_bucket.directory}/published", b"data")
-    write(file_system, f"{watched_bucket.directory}/written", b"data")
-    for sent in watched_bucket.request_headers("PutObject"):
+def test_store_checks_a_file_of_one_request(watched: WatchedBucket, checksum: str) -> None:
+    file_system = watched.file_system(checksum=checksum)
+    file_system.publish(f"{watched.directory}/published", b"data")
+    write(file_system, f"{watched.directory}/written", b"data")
+    for sent in watched.request_headers("PutObject"):
         known = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
         assert {name for name in sent if "checksum-crc" in name} == {
             name for mode, name in known.items() if mode == checksum

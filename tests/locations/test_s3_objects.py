@@ -38,18 +38,18 @@ WRITING = ("PutObject", "CreateMultipartUpload")
 ALL = (*WRITING, "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload")
 
 
-def write_in_every_way(watched_bucket: WatchedBucket, **changes: Any) -> None:
-    file_system = watched_bucket.file_system(part_size=100, **changes)
-    file_system.publish(f"{watched_bucket.directory}/published", b"1")
-    write(file_system, f"{watched_bucket.directory}/small", b"1")
-    write(file_system, f"{watched_bucket.directory}/large", bytes(250))
-    stream = file_system.create(f"{watched_bucket.directory}/aborted")
+def write_in_every_way(watched: WatchedBucket, **changes: Any) -> None:
+    file_system = watched.file_system(part_size=100, **changes)
+    file_system.publish(f"{watched.directory}/published", b"1")
+    write(file_system, f"{watched.directory}/small", b"1")
+    write(file_system, f"{watched.directory}/large", bytes(250))
+    stream = file_system.create(f"{watched.directory}/aborted")
     stream.write(bytes(250))
     stream.abort()
     wait_for_parts()
-    list(file_system.list(watched_bucket.directory))
-    content(file_system, f"{watched_bucket.directory}/small")
-    file_system.delete([f"{watched_bucket.directory}/small"])
+    list(file_system.list(watched.directory))
+    content(file_system, f"{watched.directory}/small")
+    file_system.delete([f"{watched.directory}/small"])
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -69,18 +69,16 @@ def write_in_every_way(watched_bucket: WatchedBucket, **changes: Any) -> None:
     ],
 )
 def test_storage_parameters_are_sent_when_an_object_is_created(
-    watched_bucket: WatchedBucket, changes: dict[str, str], headers: dict[str, str]
+    watched: WatchedBucket, changes: dict[str, str], headers: dict[str, str]
 ) -> None:
-    write_in_every_way(watched_bucket, **changes)
+    write_in_every_way(watched, **changes)
     for name in WRITING:
-        assert watched_bucket.request_headers(name)
-        for sent in watched_bucket.request_headers(name):
+        assert watched.request_headers(name)
+        for sent in watched.request_headers(name):
             assert sent.items() >= headers.items()
-    for sent in watched_bucket.request_headers("UploadPart"):
+    for sent in watched.request_headers("UploadPart"):
         assert not sent.keys() & headers.keys()
-    head = watched_bucket.bucket.client.head_object(
-        Bucket=watched_bucket.bucket.name, Key="dir/large"
-    )
+    head = watched.bucket.client.head_object(Bucket=watched.bucket.name, Key="dir/large")
     expected = changes.get("server_side_encryption")
     if expected:
         assert head["ServerSideEncryption"] == expected
@@ -90,19 +88,19 @@ def test_storage_parameters_are_sent_when_an_object_is_created(
 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
-def test_request_payer_is_sent_with_every_request(watched_bucket: WatchedBucket) -> None:
-    write_in_every_way(watched_bucket, requester_pays=True)
+def test_request_payer_is_sent_with_every_request(watched: WatchedBucket) -> None:
+    write_in_every_way(watched, requester_pays=True)
     names = {*ALL, "ListObjectsV2", "GetObject", "DeleteObjects"}
-    assert watched_bucket.counts().keys() >= names
-    for request in watched_bucket.faults.requests:
+    assert watched.counts().keys() >= names
+    for request in watched.faults.requests:
         assert request.headers.get("x-amz-request-payer") == "requester", s3_operation_of(request)
 
 
 def test_request_payer_is_sent_when_a_late_abort_deletes_the_file(
-    watched_bucket: WatchedBucket,
+    watched: WatchedBucket,
 ) -> None:
-    reached, may_answer = watched_bucket.faults.blocking(s3_operation("PutObject"), performed=True)
-    stream = watched_bucket.file_system(requester_pays=True).create(f"{watched_bucket.directory}/x")
+    reached, may_answer = watched.faults.blocking(s3_operation("PutObject"), performed=True)
+    stream = watched.file_system(requester_pays=True).create(f"{watched.directory}/x")
     stream.write(b"1")
     with ThreadPoolExecutor(1) as pool:
         committing = pool.submit(stream.commit)
@@ -111,35 +109,33 @@ def test_request_payer_is_sent_when_a_late_abort_deletes_the_file(
         may_answer.set()
         with pytest.raises(CheckpointError):
             committing.result(HANGS_S)
-    assert watched_bucket.bucket.keys() == []
-    [sent] = watched_bucket.request_headers("DeleteObject")
+    assert watched.bucket.keys() == []
+    [sent] = watched.request_headers("DeleteObject")
     assert sent.get("x-amz-request-payer") == "requester"
 
 
 @on_each_server
-def test_an_empty_object_is_read_by_one_request(watched_bucket: WatchedBucket) -> None:
-    file_system = watched_bucket.file_system()
+def test_an_empty_object_is_read_by_one_request(watched: WatchedBucket) -> None:
+    file_system = watched.file_system()
     for name in ("published", "written"):
-        uri = f"{watched_bucket.directory}/{name}"
+        uri = f"{watched.directory}/{name}"
         if name == "published":
             file_system.publish(uri, b"")
         else:
             write(file_system, uri, b"")
-        assert watched_bucket.bucket.read(f"dir/{name}") == b""
+        assert watched.bucket.read(f"dir/{name}") == b""
         with file_system.open(uri) as stream:
             assert stream.read() == b""
             assert stream.seek(0, io.SEEK_END) == 0
-    assert watched_bucket.counts() == {"PutObject": 2, "GetObject": 2}
+    assert watched.counts() == {"PutObject": 2, "GetObject": 2}
 
 
 @on_each_server
-def test_small_gaps_are_skipped_and_large_ones_asked_for(watched_bucket: WatchedBucket) -> None:
+def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: WatchedBucket) -> None:
     gap, size = SKIPPED_BYTES, 3 * SKIPPED_BYTES
     data = os.urandom(size)
-    watched_bucket.bucket.client.put_object(
-        Bucket=watched_bucket.bucket.name, Key="dir/x", Body=data
-    )
-    with watched_bucket.file_system().open(f"{watched_bucket.directory}/x") as stream:
+    watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
+    with watched.file_system().open(f"{watched.directory}/x") as stream:
         for position, ranges in (
             (0, 1),
             (10, 1),  # its position
@@ -151,7 +147,7 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched_bucket: Watched
         ):
             assert stream.seek(position) == position
             assert stream.read(10) == data[position : position + 10]
-            assert len(watched_bucket.request_headers("GetObject")) == ranges
+            assert len(watched.request_headers("GetObject")) == ranges
         assert stream.tell() == size
         assert stream.seek(5, io.SEEK_END) == size + 5
         assert stream.read(10) == b""
@@ -159,9 +155,7 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched_bucket: Watched
             stream.seek(-1)
         assert stream.seek(-size, io.SEEK_END) == 0
         assert stream.read() == data
-    ranges_asked = [
-        sent.get("range", "all") for sent in watched_bucket.request_headers("GetObject")
-    ]
+    ranges_asked = [sent.get("range", "all") for sent in watched.request_headers("GetObject")]
     second, last = f"bytes={31 + 2 * gap}-", f"bytes={size - 5}-"
     assert ranges_asked == ["all", second, "bytes=0-", last, "bytes=0-"]
 
@@ -194,16 +188,14 @@ def test_object_deleted_during_a_read_is_missing(
 
 
 def test_half_read_stream_leaves_no_connection(
-    watched_bucket: WatchedBucket,
+    watched: WatchedBucket,
 ) -> None:
-    watched_bucket.bucket.client.put_object(
-        Bucket=watched_bucket.bucket.name, Key="dir/x", Body=bytes(4 * MIB)
-    )
-    file_system = watched_bucket.file_system()
+    watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=bytes(4 * MIB))
+    file_system = watched.file_system()
     for _ in range(50):  # more than the pool has
-        with file_system.open(f"{watched_bucket.directory}/x") as stream:
+        with file_system.open(f"{watched.directory}/x") as stream:
             assert stream.read(1) == b"\0"
-    assert watched_bucket.counts() == {"GetObject": 50}
+    assert watched.counts() == {"GetObject": 50}
 
 
 ODD = [
@@ -283,17 +275,17 @@ def test_doubled_slashes_make_no_circle(
 
 
 @on_each_server
-def test_a_listing_has_all_of_its_pages(watched_bucket: WatchedBucket) -> None:
+def test_a_listing_has_all_of_its_pages(watched: WatchedBucket) -> None:
     names = [f"{number:05}" for number in range(2_100)]
-    put_many(watched_bucket.bucket, [f"dir/{name}" for name in names] + ["dir/sub/1", "dir2/x"])
-    entries = list(watched_bucket.file_system().list(watched_bucket.directory))
+    put_many(watched.bucket, [f"dir/{name}" for name in names] + ["dir/sub/1", "dir2/x"])
+    entries = list(watched.file_system().list(watched.directory))
     assert len(entries) == 2_101
     assert {entry.uri.rpartition("/")[2] for entry in entries} == {*names, "sub"}
-    assert watched_bucket.counts() == {"ListObjectsV2": 3}
-    watched_bucket.faults.requests.clear()
-    watched_bucket.file_system().delete_tree(watched_bucket.directory)
-    assert watched_bucket.bucket.keys() == ["dir2/x"]
-    assert watched_bucket.counts() == {
+    assert watched.counts() == {"ListObjectsV2": 3}
+    watched.faults.requests.clear()
+    watched.file_system().delete_tree(watched.directory)
+    assert watched.bucket.keys() == ["dir2/x"]
+    assert watched.counts() == {
         "ListObjectsV2": 3,
         "DeleteObjects": 3,
         "ListMultipartUploads": 1,
@@ -301,22 +293,22 @@ def test_a_listing_has_all_of_its_pages(watched_bucket: WatchedBucket) -> None:
 
 
 def test_two_thousand_five_hundred_objects_are_deleted_by_three_requests(
-    watched_bucket: WatchedBucket,
+    watched: WatchedBucket,
 ) -> None:
     names = [f"{number:05}" for number in range(2_500)]
-    put_many(watched_bucket.bucket, [f"dir/{name}" for name in names] + ["dir/kept"])
-    watched_bucket.file_system().delete(f"{watched_bucket.directory}/{name}" for name in names)
-    assert watched_bucket.counts() == {"DeleteObjects": 3}
-    assert watched_bucket.bucket.keys() == ["dir/kept"]
+    put_many(watched.bucket, [f"dir/{name}" for name in names] + ["dir/kept"])
+    watched.file_system().delete(f"{watched.directory}/{name}" for name in names)
+    assert watched.counts() == {"DeleteObjects": 3}
+    assert watched.bucket.keys() == ["dir/kept"]
 
 
 def test_two_thousand_objects_are_disposed_of_by_few_requests(
-    watched_bucket: WatchedBucket,
+    watched: WatchedBucket,
 ) -> None:
-    put_many(watched_bucket.bucket, [f"dir/{number:05}" for number in range(2_000)])
-    watched_bucket.file_system().delete_tree(watched_bucket.directory)
-    assert watched_bucket.bucket.keys() == []
-    assert watched_bucket.counts() == {
+    put_many(watched.bucket, [f"dir/{number:05}" for number in range(2_000)])
+    watched.file_system().delete_tree(watched.directory)
+    assert watched.bucket.keys() == []
+    assert watched.counts() == {
         "ListObjectsV2": 2,
         "DeleteObjects": 2,
         "ListMultipartUploads": 1,

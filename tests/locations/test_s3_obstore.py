@@ -36,21 +36,21 @@ MIB = 1 << 20
 TOKEN = "the-token-of-a-test"
 
 
-@pytest.fixture
+@pytest.fixture(name="watched")
 def watched_bucket(watched_over_http: WatchedBucket) -> WatchedBucket:
     """Since nothing can get between obstore and a network."""
     return watched_over_http
 
 
-def by_obstore(watched_bucket: WatchedBucket, **changes: Any) -> S3FileSystem:
-    return watched_bucket.file_system(state_files="obstore", **changes)
+def by_obstore(watched: WatchedBucket, **changes: Any) -> S3FileSystem:
+    return watched.file_system(state_files="obstore", **changes)
 
 
-def agents(watched_bucket: WatchedBucket, name: str) -> list[str]:
+def agents(watched: WatchedBucket, name: str) -> list[str]:
     """The library of a request: boto3 names itself, obstore only its user."""
     return [
         "boto3" if "Boto3" in sent["user-agent"] else "obstore"
-        for sent in watched_bucket.request_headers(name)
+        for sent in watched.request_headers(name)
     ]
 
 
@@ -58,28 +58,28 @@ def agents(watched_bucket: WatchedBucket, name: str) -> list[str]:
 
 
 @on_each_server
-def test_a_file_is_written_and_read_by_one_request_each(watched_bucket: WatchedBucket) -> None:
-    file_system = by_obstore(watched_bucket)
-    write(file_system, f"{watched_bucket.directory}/x", b"content")
-    with file_system.open(f"{watched_bucket.directory}/x") as stream:
+def test_a_file_is_written_and_read_by_one_request_each(watched: WatchedBucket) -> None:
+    file_system = by_obstore(watched)
+    write(file_system, f"{watched.directory}/x", b"content")
+    with file_system.open(f"{watched.directory}/x") as stream:
         assert stream.read() == b"content"
-    assert watched_bucket.counts() == {"PutObject": 1, "GetObject": 1}
-    assert agents(watched_bucket, "PutObject") + agents(watched_bucket, "GetObject") == [
+    assert watched.counts() == {"PutObject": 1, "GetObject": 1}
+    assert agents(watched, "PutObject") + agents(watched, "GetObject") == [
         "obstore",
         "obstore",
     ]
 
 
-def test_the_store_checks_the_body_by_its_sha256(watched_bucket: WatchedBucket) -> None:
-    write(by_obstore(watched_bucket), f"{watched_bucket.directory}/x", b"content")
-    [sent] = watched_bucket.request_headers("PutObject")
+def test_the_store_checks_the_body_by_its_sha256(watched: WatchedBucket) -> None:
+    write(by_obstore(watched), f"{watched.directory}/x", b"content")
+    [sent] = watched.request_headers("PutObject")
     assert sent["x-amz-content-sha256"] == hashlib.sha256(b"content").hexdigest()
     assert sent["if-none-match"] == "*"
 
 
-def test_settings_reach_its_requests(watched_bucket: WatchedBucket) -> None:
+def test_settings_reach_its_requests(watched: WatchedBucket) -> None:
     file_system = by_obstore(
-        watched_bucket,
+        watched,
         storage_class="STANDARD_IA",
         server_side_encryption="aws:kms",
         kms_key="some-key",
@@ -87,10 +87,10 @@ def test_settings_reach_its_requests(watched_bucket: WatchedBucket) -> None:
         session_token=TOKEN,
     )
     with suppress(CheckpointError):
-        write(file_system, f"{watched_bucket.directory}/x", b"1")
+        write(file_system, f"{watched.directory}/x", b"1")
     [sent] = [
         headers
-        for headers in watched_bucket.request_headers("PutObject")
+        for headers in watched.request_headers("PutObject")
         if "Boto3" not in headers["user-agent"]
     ]
     assert sent["x-amz-storage-class"] == "STANDARD_IA"
@@ -103,40 +103,36 @@ def test_settings_reach_its_requests(watched_bucket: WatchedBucket) -> None:
 
 @on_each_server
 def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(
-    watched_bucket: WatchedBucket,
+    watched: WatchedBucket,
 ) -> None:
-    file_system = by_obstore(watched_bucket, part_size=5 * MIB)
+    file_system = by_obstore(watched, part_size=5 * MIB)
     data = os.urandom(11 * MIB + 7)
-    write(file_system, f"{watched_bucket.directory}/x", data)
-    assert set(agents(watched_bucket, "UploadPart")) == {"boto3"}
-    with file_system.open(f"{watched_bucket.directory}/x") as stream:
+    write(file_system, f"{watched.directory}/x", data)
+    assert set(agents(watched, "UploadPart")) == {"boto3"}
+    with file_system.open(f"{watched.directory}/x") as stream:
         assert stream.read() == data
-    assert agents(watched_bucket, "GetObject") == ["obstore", "boto3"]
+    assert agents(watched, "GetObject") == ["obstore", "boto3"]
     head = HEAD_BYTES
-    ranges = [sent["range"] for sent in watched_bucket.request_headers("GetObject")]
+    ranges = [sent["range"] for sent in watched.request_headers("GetObject")]
     assert ranges == [f"bytes=0-{head - 1}", f"bytes={head}-"]
 
 
 @on_each_server
 @pytest.mark.parametrize("size", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1])
-def test_objects_about_as_long_as_the_head_are_complete(
-    watched_bucket: WatchedBucket, size: int
-) -> None:
+def test_objects_about_as_long_as_the_head_are_complete(watched: WatchedBucket, size: int) -> None:
     data = os.urandom(size)
-    watched_bucket.bucket.client.put_object(
-        Bucket=watched_bucket.bucket.name, Key="dir/x", Body=data
-    )
-    with by_obstore(watched_bucket).open(f"{watched_bucket.directory}/x") as stream:
+    watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
+    with by_obstore(watched).open(f"{watched.directory}/x") as stream:
         assert stream.read() == data
         assert stream.read() == b""
 
 
 @on_each_server
-def test_reader_reads_the_same_object_after_a_seek(watched_bucket: WatchedBucket) -> None:
+def test_reader_reads_the_same_object_after_a_seek(watched: WatchedBucket) -> None:
     beginning = HEAD_BYTES
     data = os.urandom(3 * beginning)
-    write(by_obstore(watched_bucket), f"{watched_bucket.directory}/x", data)
-    with by_obstore(watched_bucket).open(f"{watched_bucket.directory}/x") as stream:
+    write(by_obstore(watched), f"{watched.directory}/x", data)
+    with by_obstore(watched).open(f"{watched.directory}/x") as stream:
         for position, requests in (
             (0, 1),
             (beginning - 10, 1),
@@ -147,10 +143,8 @@ def test_reader_reads_the_same_object_after_a_seek(watched_bucket: WatchedBucket
         ):
             stream.seek(position)
             assert stream.read(10) == data[position : position + 10]
-            assert len(watched_bucket.request_headers("GetObject")) == requests
-        watched_bucket.bucket.client.put_object(
-            Bucket=watched_bucket.bucket.name, Key="dir/x", Body=data * 2
-        )
+            assert len(watched.request_headers("GetObject")) == requests
+        watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data * 2)
         stream.seek(beginning + MIB)
         with pytest.raises(CheckpointCorruptedError, match="was replaced"):
             stream.read(10)
@@ -158,34 +152,30 @@ def test_reader_reads_the_same_object_after_a_seek(watched_bucket: WatchedBucket
 
 @on_each_server
 @pytest.mark.parametrize("name", ["ä ö", "100%", "a+b&c=d", "#?;,:@!$'()*~", "%2F", "...", "名"])
-def test_any_name_is_the_same_to_boto3_and_to_obstore(
-    watched_bucket: WatchedBucket, name: str
-) -> None:
-    write(by_obstore(watched_bucket), f"{watched_bucket.directory}/1/{name}", b"1")
-    write(watched_bucket.file_system(), f"{watched_bucket.directory}/2/{name}", b"2")
-    assert watched_bucket.bucket.keys("dir/") == [f"dir/1/{name}", f"dir/2/{name}"]
-    for file_system in (by_obstore(watched_bucket), watched_bucket.file_system()):
+def test_any_name_is_the_same_to_boto3_and_to_obstore(watched: WatchedBucket, name: str) -> None:
+    write(by_obstore(watched), f"{watched.directory}/1/{name}", b"1")
+    write(watched.file_system(), f"{watched.directory}/2/{name}", b"2")
+    assert watched.bucket.keys("dir/") == [f"dir/1/{name}", f"dir/2/{name}"]
+    for file_system in (by_obstore(watched), watched.file_system()):
         for number in (1, 2):
-            with file_system.open(f"{watched_bucket.directory}/{number}/{name}") as stream:
+            with file_system.open(f"{watched.directory}/{number}/{name}") as stream:
                 assert stream.read() == b"%d" % number
 
 
-def test_sixteen_threads_share_it(watched_bucket: WatchedBucket) -> None:
-    file_system = by_obstore(watched_bucket)
+def test_sixteen_threads_share_it(watched: WatchedBucket) -> None:
+    file_system = by_obstore(watched)
 
     def work(number: int) -> bytes:
         data = os.urandom(2000)
-        write(file_system, f"{watched_bucket.directory}/{number}", data)
-        with file_system.open(f"{watched_bucket.directory}/{number}") as stream:
+        write(file_system, f"{watched.directory}/{number}", data)
+        with file_system.open(f"{watched.directory}/{number}") as stream:
             assert stream.read() == data
         return data
 
     with ThreadPoolExecutor(16) as pool:
         written = list(pool.map(work, range(64)))
-    assert [watched_bucket.bucket.read(f"dir/{number}") for number in range(64)] == written
-    assert set(agents(watched_bucket, "PutObject") + agents(watched_bucket, "GetObject")) == {
-        "obstore"
-    }
+    assert [watched.bucket.read(f"dir/{number}") for number in range(64)] == written
+    assert set(agents(watched, "PutObject") + agents(watched, "GetObject")) == {"obstore"}
 
 
 # Where requests go
@@ -241,23 +231,23 @@ def test_unusual_bucket_is_left_to_boto3(name: str) -> None:
 
 @pytest.mark.parametrize("name", obstore_bucket.OVERRIDING_VARIABLES)
 def test_overriding_variables_disable_obstore(
-    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch, name: str
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "sse-c")
-    write(by_obstore(watched_bucket), f"{watched_bucket.directory}/x", b"1")
-    assert agents(watched_bucket, "PutObject") == ["boto3"]
-    [sent] = watched_bucket.request_headers("PutObject")
+    write(by_obstore(watched), f"{watched.directory}/x", b"1")
+    assert agents(watched, "PutObject") == ["boto3"]
+    [sent] = watched.request_headers("PutObject")
     assert "x-amz-server-side-encryption" not in sent
 
 
 def test_no_environment_takes_its_signature_away(
-    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_SKIP_SIGNATURE", "AWS_UNSIGNED_PAYLOAD", "AWS_REQUEST_PAYER"):
         monkeypatch.setenv(name, "true")
-    write(by_obstore(watched_bucket), f"{watched_bucket.directory}/x", b"1")
-    assert agents(watched_bucket, "PutObject") == ["obstore"]
-    [sent] = watched_bucket.request_headers("PutObject")
+    write(by_obstore(watched), f"{watched.directory}/x", b"1")
+    assert agents(watched, "PutObject") == ["obstore"]
+    [sent] = watched.request_headers("PutObject")
     assert sent["authorization"].startswith("AWS4-HMAC-SHA256")
     assert sent["x-amz-content-sha256"] == hashlib.sha256(b"1").hexdigest()
     assert "x-amz-request-payer" not in sent
@@ -289,34 +279,34 @@ def test_credentials_are_asked_for_again_before_they_end() -> None:
 
 
 def test_failed_credentials_are_an_error_of_holdfast(
-    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_self: Any) -> Any:
         raise RuntimeError(TOKEN)
 
-    file_system = by_obstore(watched_bucket)
+    file_system = by_obstore(watched)
     monkeypatch.setattr(obstore_bucket.Credentials, "__call__", fails)
-    write(file_system, f"{watched_bucket.directory}/x", b"1")  # boto3 signs by itself
-    assert agents(watched_bucket, "PutObject") == ["boto3"]
+    write(file_system, f"{watched.directory}/x", b"1")  # boto3 signs by itself
+    assert agents(watched, "PutObject") == ["boto3"]
 
 
 # Requests through boto3
 
 
-def test_boto3_repeats_failed_writes(watched_bucket: WatchedBucket) -> None:
-    watched_bucket.faults.answer(503, s3_operation("PutObject"), 1, code="SlowDown")
-    write(by_obstore(watched_bucket), f"{watched_bucket.directory}/x", b"1")
-    assert agents(watched_bucket, "PutObject") == ["obstore", "boto3"]
-    assert watched_bucket.bucket.read("dir/x") == b"1"
+def test_boto3_repeats_failed_writes(watched: WatchedBucket) -> None:
+    watched.faults.answer(503, s3_operation("PutObject"), 1, code="SlowDown")
+    write(by_obstore(watched), f"{watched.directory}/x", b"1")
+    assert agents(watched, "PutObject") == ["obstore", "boto3"]
+    assert watched.bucket.read("dir/x") == b"1"
 
 
 @on_each_server
-def test_its_lost_answer_is_found_out_by_boto3(watched_bucket: WatchedBucket) -> None:
-    watched_bucket.faults.lose_answer(s3_operation("PutObject"), 1)
-    write(by_obstore(watched_bucket), f"{watched_bucket.directory}/x", b"1")
-    assert watched_bucket.bucket.read("dir/x") == b"1"
-    assert agents(watched_bucket, "PutObject") == ["obstore", "boto3"]
-    assert watched_bucket.counts()["HeadObject"] == 1
+def test_its_lost_answer_is_found_out_by_boto3(watched: WatchedBucket) -> None:
+    watched.faults.lose_answer(s3_operation("PutObject"), 1)
+    write(by_obstore(watched), f"{watched.directory}/x", b"1")
+    assert watched.bucket.read("dir/x") == b"1"
+    assert agents(watched, "PutObject") == ["obstore", "boto3"]
+    assert watched.counts()["HeadObject"] == 1
 
 
 @pytest.mark.parametrize(
@@ -344,27 +334,27 @@ def test_only_certain_failures_count_as_not_performed(
 
 
 @on_each_server
-def test_existing_name_is_a_conflict(watched_bucket: WatchedBucket) -> None:
-    file_system = by_obstore(watched_bucket)
-    write(file_system, f"{watched_bucket.directory}/x", b"1")
+def test_existing_name_is_a_conflict(watched: WatchedBucket) -> None:
+    file_system = by_obstore(watched)
+    write(file_system, f"{watched.directory}/x", b"1")
     with pytest.raises(CheckpointConflictError):
-        write(file_system, f"{watched_bucket.directory}/x", b"2")
-    assert watched_bucket.bucket.read("dir/x") == b"1"
+        write(file_system, f"{watched.directory}/x", b"2")
+    assert watched.bucket.read("dir/x") == b"1"
 
 
 def test_missing_file_takes_one_request_and_differs_from_a_missing_bucket(
-    watched_bucket: WatchedBucket,
+    watched: WatchedBucket,
 ) -> None:
     with pytest.raises(CheckpointNotFoundError):
-        by_obstore(watched_bucket).open(f"{watched_bucket.directory}/missing")
-    assert watched_bucket.counts() == {"GetObject": 1}
+        by_obstore(watched).open(f"{watched.directory}/missing")
+    assert watched.counts() == {"GetObject": 1}
     with pytest.raises(InvalidRequestError, check=of_kind("no-bucket")):
-        by_obstore(watched_bucket).open(f"s3://{watched_bucket.bucket.name}-missing/x")
+        by_obstore(watched).open(f"s3://{watched.bucket.name}-missing/x")
 
 
-def test_missing_store_has_done_nothing(watched_bucket: WatchedBucket) -> None:
+def test_missing_store_has_done_nothing(watched: WatchedBucket) -> None:
     url = "http://127.0.0.1:1"
-    settings = settings_of(watched_bucket.bucket.server, endpoint=url, state_files="obstore")
+    settings = settings_of(watched.bucket.server, endpoint=url, state_files="obstore")
     stream = S3FileSystem(settings, retries=SOON).create("s3://bucket/x")
     with pytest.raises(StorageUnavailableError) as raised:
         stream.commit()
@@ -372,16 +362,16 @@ def test_missing_store_has_done_nothing(watched_bucket: WatchedBucket) -> None:
 
 
 def test_answers_of_the_store_are_not_passed_on(
-    watched_bucket: WatchedBucket, caplog: pytest.LogCaptureFixture
+    watched: WatchedBucket, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="holdfast")
-    watched_bucket.faults.answer(403, s3_operation("PutObject"), "every", code=TOKEN)
-    watched_bucket.faults.answer(404, s3_operation("GetObject"), "every", code="NoSuchKey")
-    file_system = by_obstore(watched_bucket, session_token=TOKEN, secret_key="the-secret-of-a-test")
+    watched.faults.answer(403, s3_operation("PutObject"), "every", code=TOKEN)
+    watched.faults.answer(404, s3_operation("GetObject"), "every", code="NoSuchKey")
+    file_system = by_obstore(watched, session_token=TOKEN, secret_key="the-secret-of-a-test")
     with pytest.raises(CheckpointNotFoundError) as missing:
-        file_system.open(f"{watched_bucket.directory}/x")
+        file_system.open(f"{watched.directory}/x")
     with pytest.raises(CheckpointError):
-        write(file_system, f"{watched_bucket.directory}/x", b"1")
+        write(file_system, f"{watched.directory}/x", b"1")
     shown = "".join(traceback.format_exception(missing.value)) + "".join(
         record.getMessage() for record in caplog.records if record.name.endswith("obstore_bucket")
     )
@@ -394,22 +384,22 @@ def test_answers_of_the_store_are_not_passed_on(
 
 
 @of_many_threads
-def test_a_forked_process_uses_boto3_and_does_not_hang(watched_bucket: WatchedBucket) -> None:
-    file_system = by_obstore(watched_bucket)
-    write(file_system, f"{watched_bucket.directory}/parent", b"1")
+def test_a_forked_process_uses_boto3_and_does_not_hang(watched: WatchedBucket) -> None:
+    file_system = by_obstore(watched)
+    write(file_system, f"{watched.directory}/parent", b"1")
     child = os.fork()
     if child == 0:
         status = 1
         with suppress(BaseException):
-            write(file_system, f"{watched_bucket.directory}/child", b"2")
-            with file_system.open(f"{watched_bucket.directory}/parent") as stream:
+            write(file_system, f"{watched.directory}/child", b"2")
+            with file_system.open(f"{watched.directory}/parent") as stream:
                 status = 0 if stream.read() == b"1" else 3
         os._exit(status)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    write(file_system, f"{watched_bucket.directory}/after", b"3")
-    assert agents(watched_bucket, "PutObject") == ["obstore", "boto3", "obstore"]
-    assert watched_bucket.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
+    write(file_system, f"{watched.directory}/after", b"3")
+    assert agents(watched, "PutObject") == ["obstore", "boto3", "obstore"]
+    assert watched.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
 
 
 def test_obstore_is_not_imported_if_boto3_is_required(bucket: S3Bucket) -> None:
@@ -429,25 +419,25 @@ def test_obstore_is_not_imported_if_boto3_is_required(bucket: S3Bucket) -> None:
 
 @pytest.mark.parametrize("state_files", ["auto", "obstore"])
 def test_boto3_replaces_missing_obstore_unless_it_is_required(
-    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch, state_files: str
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch, state_files: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    file_system = watched_bucket.file_system(state_files=state_files)
+    file_system = watched.file_system(state_files=state_files)
     if state_files == "auto":
-        write(file_system, f"{watched_bucket.directory}/x", b"1")
-        assert agents(watched_bucket, "PutObject") == ["boto3"]
+        write(file_system, f"{watched.directory}/x", b"1")
+        assert agents(watched, "PutObject") == ["boto3"]
     else:
         with pytest.raises(InvalidRequestError, match=r"pip install 'holdfast\[s3,obstore\]'"):
-            write(file_system, f"{watched_bucket.directory}/x", b"1")
+            write(file_system, f"{watched.directory}/x", b"1")
 
 
 def test_settings_refused_by_obstore_are_left_to_boto3(
-    watched_bucket: WatchedBucket,
+    watched: WatchedBucket,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", "/dev/null/missing")
-    file_system = by_obstore(watched_bucket)
+    file_system = by_obstore(watched)
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         assert obstore_bucket.obstore_for(file_system.settings, "other-bucket") is None
     assert "obstore can't be used for bucket other-bucket" in caplog.text

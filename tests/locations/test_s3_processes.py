@@ -25,62 +25,62 @@ from holdfast.testing import s3_operation
 __all__ = ["directory"]
 
 
-@pytest.fixture
+@pytest.fixture(name="watched")
 def watched_bucket(watched_over_http: WatchedBucket) -> WatchedBucket:
     """A server, because a fork has its own copy of a store in memory."""
     return watched_over_http
 
 
 @of_many_threads
-def test_a_process_has_one_client_and_a_forked_one_its_own(watched_bucket: WatchedBucket) -> None:
-    file_system = watched_bucket.file_system()
-    file_system.publish(f"{watched_bucket.directory}/parent", b"1")
+def test_a_process_has_one_client_and_a_forked_one_its_own(watched: WatchedBucket) -> None:
+    file_system = watched.file_system()
+    file_system.publish(f"{watched.directory}/parent", b"1")
     ours = s3_client.connection_for(file_system.settings).client
     assert s3_client.connection_for(file_system.settings).client is ours
     child = os.fork()
     if child == 0:
         status = 1
         with suppress(BaseException):
-            file_system.publish(f"{watched_bucket.directory}/child", b"2")
+            file_system.publish(f"{watched.directory}/child", b"2")
             status = 3 if s3_client.connection_for(file_system.settings).client is ours else 0
         os._exit(status)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    file_system.publish(f"{watched_bucket.directory}/after", b"3")
-    assert watched_bucket.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
+    file_system.publish(f"{watched.directory}/after", b"3")
+    assert watched.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
 
 
 @of_many_threads
-def test_a_fork_does_not_give_up_its_parents_upload(watched_bucket: WatchedBucket) -> None:
-    uri = f"{watched_bucket.directory}/x"
-    stream = watched_bucket.file_system(part_size=5 * MIB).create(uri)
+def test_a_fork_does_not_give_up_its_parents_upload(watched: WatchedBucket) -> None:
+    uri = f"{watched.directory}/x"
+    stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
     assert run_in_fork(stream.abort) == 0
     stream.commit()
-    assert watched_bucket.bucket.keys() == ["dir/x"]
-    assert not watched_bucket.request_headers("AbortMultipartUpload")
+    assert watched.bucket.keys() == ["dir/x"]
+    assert not watched.request_headers("AbortMultipartUpload")
 
 
-def test_upload_is_aborted_once(watched_bucket: WatchedBucket) -> None:
-    uri = f"{watched_bucket.directory}/x"
-    stream = watched_bucket.file_system(part_size=5 * MIB).create(uri)
+def test_upload_is_aborted_once(watched: WatchedBucket) -> None:
+    uri = f"{watched.directory}/x"
+    stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
-    watched_bucket.faults.answer(403, s3_operation("CompleteMultipartUpload"), code="AccessDenied")
+    watched.faults.answer(403, s3_operation("CompleteMultipartUpload"), code="AccessDenied")
     with pytest.raises(InvalidRequestError):
         stream.commit()
     for _ in range(2):
         stream.abort()
-    assert len(watched_bucket.request_headers("AbortMultipartUpload")) == 1
-    assert watched_bucket.bucket.uploads() == []
+    assert len(watched.request_headers("AbortMultipartUpload")) == 1
+    assert watched.bucket.uploads() == []
 
 
 def test_an_interrupt_while_it_is_read_moves_nothing(
-    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes have arrived, and the reader does not know."""
     data = bytes(range(256)) * 64
-    uri = f"{watched_bucket.directory}/x"
-    file_system = watched_bucket.file_system()
+    uri = f"{watched.directory}/x"
+    file_system = watched.file_system()
     file_system.publish(uri, data)
 
     def interrupt_read(body: StreamingBody, length: int) -> bytes:
@@ -101,7 +101,7 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
 
 @of_many_threads
 def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
-    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     making, may_make = threading.Event(), threading.Event()
     make = boto3.Session
@@ -111,17 +111,17 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
         may_make.wait(HANGS_S)
         return make(**settings)
 
-    file_system = watched_bucket.file_system()
+    file_system = watched.file_system()
     monkeypatch.setattr(boto3, "Session", slowly)
     with ThreadPoolExecutor(1) as pool:
-        publishing = pool.submit(file_system.publish, f"{watched_bucket.directory}/parent", b"1")
+        publishing = pool.submit(file_system.publish, f"{watched.directory}/parent", b"1")
         assert making.wait(HANGS_S)
         child = os.fork()
         if child == 0:
             boto3.Session = make
             status = 1
             with suppress(BaseException):
-                file_system.publish(f"{watched_bucket.directory}/child", b"2")
+                file_system.publish(f"{watched.directory}/child", b"2")
                 status = 0
             os._exit(status)
         deadline = time.monotonic() + HANGS_S
@@ -150,13 +150,13 @@ def test_a_spawned_process_makes_its_own_client(bucket: S3Bucket, directory: str
 
 
 @on_each_server
-def test_sixteen_threads_share_a_file_system(watched_bucket: WatchedBucket) -> None:
-    file_system = watched_bucket.file_system()
+def test_sixteen_threads_share_a_file_system(watched: WatchedBucket) -> None:
+    file_system = watched.file_system()
     start = threading.Barrier(16)
 
     def work(number: int) -> bytes:
         start.wait(HANGS_S)
-        uri = f"{watched_bucket.directory}/{number}"
+        uri = f"{watched.directory}/{number}"
         data = os.urandom(1000)
         file_system.publish(uri, data)
         with file_system.open(uri) as stream:
@@ -167,6 +167,6 @@ def test_sixteen_threads_share_a_file_system(watched_bucket: WatchedBucket) -> N
     with ThreadPoolExecutor(16) as pool:
         written = list(pool.map(work, range(16)))
     for number, data in enumerate(written):
-        assert watched_bucket.bucket.read(f"dir/{number}") == data
-        assert watched_bucket.bucket.read(f"dir/{number}-large") == data * 100
+        assert watched.bucket.read(f"dir/{number}") == data
+        assert watched.bucket.read(f"dir/{number}-large") == data * 100
     assert file_system.settings in s3_client.CONNECTIONS.values

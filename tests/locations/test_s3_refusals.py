@@ -53,7 +53,7 @@ def test_invalid_bucket_name_is_refused(file_system: S3FileSystem, uri: str) -> 
 
 
 def test_no_credentials_are_one_clear_error(
-    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     for name in list(os.environ):
         if name.startswith("AWS_"):
@@ -61,17 +61,17 @@ def test_no_credentials_are_one_clear_error(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    file_system = watched_bucket.file_system(access_key=None, secret_key=None)
+    file_system = watched.file_system(access_key=None, secret_key=None)
     for call in (
-        lambda: file_system.publish(f"{watched_bucket.directory}/x", b"1"),
-        lambda: file_system.open(f"{watched_bucket.directory}/x"),
-        lambda: list(file_system.list(watched_bucket.directory)),
-        lambda: file_system.delete([f"{watched_bucket.directory}/x"]),
-        lambda: write(file_system, f"{watched_bucket.directory}/x", b"1"),
+        lambda: file_system.publish(f"{watched.directory}/x", b"1"),
+        lambda: file_system.open(f"{watched.directory}/x"),
+        lambda: list(file_system.list(watched.directory)),
+        lambda: file_system.delete([f"{watched.directory}/x"]),
+        lambda: write(file_system, f"{watched.directory}/x", b"1"),
     ):
         with pytest.raises(InvalidRequestError, match="no credentials for S3"):
             call()
-    assert watched_bucket.faults.requests == []
+    assert watched.faults.requests == []
 
 
 def test_missing_profile_is_one_clear_error(
@@ -96,21 +96,21 @@ def test_missing_profile_is_one_clear_error(
 )
 @pytest.mark.parametrize("name", ["PutObject", "ListObjectsV2", "DeleteObjects", "GetObject"])
 def test_refusal_of_the_store_is_one_clear_error_without_secrets(
-    watched_bucket: WatchedBucket,
+    watched: WatchedBucket,
     status: int,
     code: str,
     name: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    file_system = watched_bucket.file_system(secret_key=SECRET, session_token=TOKEN)
+    file_system = watched.file_system(secret_key=SECRET, session_token=TOKEN)
     headers = {"x-amz-bucket-region": "eu-west-1"} if status == 301 else {}
-    watched_bucket.faults.answer(status, nth="every", code=code, headers=headers)
+    watched.faults.answer(status, nth="every", code=code, headers=headers)
     actions: dict[str, Callable[[], object]] = {
-        "PutObject": lambda: file_system.publish(f"{watched_bucket.directory}/x", b"1"),
-        "ListObjectsV2": lambda: list(file_system.list(watched_bucket.directory)),
-        "DeleteObjects": lambda: file_system.delete([f"{watched_bucket.directory}/x"]),
-        "GetObject": lambda: file_system.open(f"{watched_bucket.directory}/x"),
+        "PutObject": lambda: file_system.publish(f"{watched.directory}/x", b"1"),
+        "ListObjectsV2": lambda: list(file_system.list(watched.directory)),
+        "DeleteObjects": lambda: file_system.delete([f"{watched.directory}/x"]),
+        "GetObject": lambda: file_system.open(f"{watched.directory}/x"),
     }
     with pytest.raises(InvalidRequestError) as caught:
         actions[name]()
