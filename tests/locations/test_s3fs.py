@@ -162,13 +162,13 @@ def test_upload_of_a_dead_writer_is_found_and_aborted(
     watched_bucket: WatchedBucket,
 ) -> None:
     watched_bucket.use()
-    upload = watched_bucket.bucket.client.create_multipart_upload(
+    started = watched_bucket.bucket.client.create_multipart_upload(
         Bucket=watched_bucket.bucket.name, Key="dir/deeper/x"
     )
     [upload] = pending_uploads(watched_bucket.directory)
     assert (upload.uri, upload.upload_id) == (
         f"{watched_bucket.directory}/deeper/x",
-        upload["UploadId"],
+        started["UploadId"],
     )
     abort_uploads([upload, upload])
     assert watched_bucket.bucket.uploads() == []
