@@ -44,7 +44,7 @@ def ids(store: CompletedCheckpointStore) -> list[int]:
 
 
 @pytest.mark.parametrize(("num_retained", "kept"), [(1, [5]), (3, [3, 4, 5]), (9, [1, 2, 3, 4, 5])])
-def test_the_newest_are_kept(
+def test_newest_are_kept(
     access: CheckpointStorageAccess,
     cleaner: CheckpointsCleaner,
     num_retained: int,
@@ -149,7 +149,7 @@ class TestSharedFiles:
         assert exists(first)
         assert_complete(first)
 
-    def test_nor_does_a_newer_one_take_them_away(
+    def test_newer_checkpoint_keeps_the_shared_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
     ) -> None:
         """The deletion of the first fails; the file goes out of use with the second."""

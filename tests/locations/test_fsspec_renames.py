@@ -109,7 +109,7 @@ class TestRenames:
             renaming(rename)
         assert self.left == {"x": content}
 
-    def test_a_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
+    def test_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:
             old.rename(new)
             new.write_bytes(b"another writer")

@@ -316,14 +316,14 @@ def test_state_bytes_are_those_of_all_handles() -> None:
 class TestDamage:
     CONTENT = encode_metadata(GOLDEN_METADATA, DIRECTORY)
 
-    def test_a_file_cut_at_any_byte_is_corrupt(self) -> None:
+    def test_file_cut_at_any_byte_is_corrupt(self) -> None:
         for length in range(len(self.CONTENT)):
             with pytest.raises(CheckpointCorruptedError) as caught:
                 decode_metadata(self.CONTENT[:length], DIRECTORY, uri=URI)
             assert caught.value.location == URI
 
     @pytest.mark.parametrize("bit", range(8))
-    def test_a_bit_flipped_in_any_byte_is_corrupt(self, bit: int) -> None:
+    def test_bit_flipped_in_any_byte_is_corrupt(self, bit: int) -> None:
         for at in range(len(self.CONTENT)):
             damaged = bytearray(self.CONTENT)
             damaged[at] ^= 1 << bit
@@ -338,7 +338,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
     @pytest.mark.parametrize("body", [b"", b"\xff of another kind", CONTENT])
-    def test_a_whole_file_of_another_version_needs_an_upgrade(
+    def test_whole_file_of_another_version_needs_an_upgrade(
         self, version: int, body: bytes
     ) -> None:
         with pytest.raises(UnsupportedFormatError, match=str(version)):
@@ -388,12 +388,12 @@ class TestDamage:
             decode_metadata(seal(body), DIRECTORY, uri=URI)
 
     @pytest.mark.parametrize("off", [-1, 1, 4, 1 << 40])
-    def test_a_wrong_length_is_corrupt(self, off: int) -> None:
+    def test_wrong_length_is_corrupt(self, off: int) -> None:
         body = self.CONTENT[20:-4]
         with pytest.raises(CheckpointCorruptedError):
             decode_metadata(seal(body, length=len(body) + off), DIRECTORY, uri=URI)
 
-    def test_an_unknown_mode_is_corrupt(self) -> None:
+    def test_unknown_mode_is_corrupt(self) -> None:
         body = msgspec.msgpack.decode(self.CONTENT[20:-4])
         subtask = body["operators"]["compact"]["subtasks"][0]
         subtask["managed_operator"][0]["states"]["rows"]["mode"] = 3
@@ -402,7 +402,7 @@ class TestDamage:
 
 
 @GOLDEN_FILES
-def test_a_golden_file_stays_readable_and_is_written_the_same(
+def test_golden_file_stays_readable_and_is_written_the_same(
     file: Path, metadata: CheckpointMetadata
 ) -> None:
     content = file.read_bytes()
@@ -422,7 +422,7 @@ def test_each_version_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch)
 
 
 @GOLDEN_FILES
-def test_the_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetadata) -> None:
+def test_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetadata) -> None:
     content = file.read_bytes()
     assert content == seal(content[20:-4])
     body = msgspec.msgpack.decode(content[20:-4])

@@ -268,7 +268,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("path", "number"), IMPOSSIBLE, ids=str)
-def test_the_file_is_named_as_soon_as_it_is_read(
+def test_file_is_named_as_soon_as_it_is_read(
     path: Path_, number: int, file: Path, body: Any
 ) -> None:
     file.write_bytes(encode_body(replace_number(body, path, number)))

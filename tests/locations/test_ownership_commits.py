@@ -33,7 +33,7 @@ from holdfast.testing import Faults, metadata_of
 
 
 class TestCommits:
-    def test_the_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
+    def test_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         run(access, access.claim_job(), 1)
         latest = load_latest_checkpoint(access)

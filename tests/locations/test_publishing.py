@@ -173,7 +173,7 @@ def test_exclusive_store_is_probed_once_per_directory(faults: Faults) -> None:
     assert faults.calls.count("publish") > 1
 
 
-def test_a_declared_single_writer_is_not_tried(faults: Faults) -> None:
+def test_declared_single_writer_is_not_tried(faults: Faults) -> None:
     job_in(faults.directory, single_writer=True).initialize_base_locations_for_checkpoint()
     assert "publish" not in faults.calls
 
@@ -222,7 +222,7 @@ class TestSingleWriters:
         finally:
             unregister_file_system("plain")
 
-    def test_a_lost_answer_is_a_success_or_unknown(self, faults: Faults) -> None:
+    def test_lost_answer_is_a_success_or_unknown(self, faults: Faults) -> None:
         register_file_system("plain", lambda: _PlainFileSystem(faults))
         try:
             directory = faults.directory.replace(faults.directory.partition(":")[0], "plain")

@@ -82,7 +82,7 @@ def store_users(directory: str, *batches: range) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("users", [20_000, 400_000])
-def test_a_look_up_asks_for_a_few_blocks_of_each_segment(
+def test_lookup_reads_a_few_blocks_of_each_segment(
     watched: WatchedBucket, users: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later = [range(0, users, 20 + number) for number in range(3)]

@@ -32,7 +32,7 @@ __all__ = ["directory", "s3", "small_parts"]
 
 @on_each_server
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_a_large_stream_goes_in_parts(watched: WatchedBucket, checksum: str) -> None:
+def test_large_stream_goes_in_parts(watched: WatchedBucket, checksum: str) -> None:
     file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     data = os.urandom(12 * MIB + 1)
     stream = file_system.create(f"{watched.directory}/x")
@@ -86,7 +86,7 @@ def test_parts_grow_with_the_stream(watched: WatchedBucket) -> None:
 
 
 @only_on_ministack  # moto would hold the parts in this process
-def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Bucket) -> None:
+def test_large_stream_buffers_only_parts_in_progress(bucket: S3Bucket) -> None:
     settings = settings_of(bucket.server, part_size=5 * MIB, concurrency=2)
     stream = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
     chunk = bytes(MIB)

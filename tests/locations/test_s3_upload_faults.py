@@ -125,7 +125,7 @@ def test_failed_abort_is_logged(store: Store, caplog: pytest.LogCaptureFixture) 
     assert store.uri in caplog.text
 
 
-def test_a_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> None:
+def test_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> None:
     store.use(SOON)
     store.faults.answer(403, s3_operation("UploadPart"), 2)
     stream = file_system_for(store.uri).create(store.uri)

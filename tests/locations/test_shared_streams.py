@@ -107,7 +107,7 @@ def metadata(state: StoredSubtask) -> CheckpointMetadata:
     )
 
 
-def test_a_placeholder_is_never_stored() -> None:
+def test_placeholder_is_never_stored() -> None:
     with pytest.raises(InvalidRequestError, match=f"placeholder, of shared stream '{A}'"):
         encode_metadata(metadata(keyed_state({A: placeholder(A, OLD)})), f"{JOB}/chk-7")
 

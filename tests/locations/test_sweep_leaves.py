@@ -90,7 +90,7 @@ class TestKeptFiles:
         assert uri in files_below(memory_directory)
         assert_complete(kept)
 
-    def test_the_claim(
+    def test_claim(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         owner = access.claim_job()
