@@ -21,7 +21,7 @@ BLOCK = 10
 
 
 def checksum(content: bytes, block_bytes: int, cuts: tuple[int, ...] = ()) -> Checksum:
-    """The checksum of content that is written in parts."""
+    """Compute the checksum of content that is written in parts."""
     builder = ChecksumBuilder(block_bytes)
     bounds = [0, *sorted(cuts), len(content)]
     for start, end in pairwise(bounds):
@@ -99,7 +99,7 @@ def test_seeks_and_reads_are_those_of_a_file(
             arguments = (offset,) if step == "seek" else (-offset, io.SEEK_END)
             assert stream.seek(*arguments) == model.seek(*arguments)
         elif step == "read":
-            # A raw stream may give less than it is asked for.
+            # A raw stream may return fewer bytes than requested.
             got = stream.read(data.draw(st.integers(0, 100)))
             assert got == model.read(len(got))
         elif step == "all":
@@ -174,7 +174,7 @@ def test_closed_stream_can_not_be_read() -> None:
 
 
 class Unreachable(io.BytesIO):
-    """A file of a store that fails when it is asked for the length."""
+    """A file of a store that fails to report the length."""
 
     def seek(self, *_: Any) -> int:
         raise StorageUnavailableError("store is away")

@@ -1,4 +1,4 @@
-"""State files with random characters in their paths: where they go."""
+"""State files with random characters in their paths."""
 
 import re
 

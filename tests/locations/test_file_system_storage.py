@@ -267,7 +267,7 @@ class TestInterruptedPublishing:
         faults.before("publish", error)
         with pytest.raises(type(error)), dispose_on_error(location):
             complete_checkpoint(location, metadata)
-        checkpoint = complete_checkpoint(location, metadata)  # the store gets to it
+        checkpoint = complete_checkpoint(location, metadata)  # the store completes it
         (handle,) = load_checkpoint(checkpoint.location).metadata.streams()
         assert read(handle) == bytes(100_000)
 

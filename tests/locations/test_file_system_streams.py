@@ -60,7 +60,7 @@ class TestThresholds:
             (20, 64, [1], True),
             (20, 20, [19, 1], True),
             (20, 20, [19, 2], False),
-            # As in Flink: a write of a whole buffer goes straight to the file.
+            # As in Flink: a write of a whole buffer bypasses it.
             (20, 20, [20], False),
             (20, 0, [19, 1], True),
             (0, 64, [1], False),
@@ -256,7 +256,7 @@ class TestMetadataCommit:
 
 
 class TestAdoption:
-    """A file that is on the disk of the storage already gets a second name there, instead of being written."""
+    """A file on the disk of the storage gets a second name there instead of being copied."""
 
     CONTENT = b"x" * 100
 

@@ -57,7 +57,7 @@ class FsspecContract(FileSystemContract):
     """Tests that apply only to stores of fsspec.
 
     Attributes:
-        has_files_in_place: Whether a file that is open shows what is written into it.
+        has_files_in_place: Whether written bytes are visible before the file is closed.
     """
 
     has_files_in_place = False

@@ -1,4 +1,4 @@
-"""Directories through fsspec: how they are made, listed and deleted."""
+"""Directories through fsspec: created, listed and deleted."""
 
 import shutil
 import stat

@@ -1,4 +1,4 @@
-"""Renames through fsspec: those that fail, before their effect or after it."""
+"""Renames through fsspec that fail before or after their effect."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,7 +31,7 @@ class TestRenames:
     def renaming(
         self, tmp_path: Path, file_system: FileSystem, monkeypatch: pytest.MonkeyPatch
     ) -> Callable[[Callable[[Path, Path], object]], dict[str, bytes]]:
-        """Commits a file of b"whole" with another rename."""
+        """Commits a file of b"whole" with a given rename."""
 
         def commit(rename: Callable[[Path, Path], object]) -> dict[str, bytes]:
             def mv(_: object, old: str, new: str) -> None:

@@ -1,4 +1,4 @@
-"""SFTP through fsspec: connections that are lost, and servers that are away or silent."""
+"""SFTP through fsspec: lost connections, and missing or silent servers."""
 
 import errno
 import secrets
@@ -41,7 +41,7 @@ class TestLostConnections:
 
     @pytest.fixture
     def retrying(self, file_system: FileSystem, server: SftpServer) -> RetryingFileSystem:
-        """Repeats, and starts the server instead of waiting."""
+        """Retries, and starts the server instead of waiting."""
 
         class Starting(ManualClock):
             def sleep(self, seconds: float, /) -> None:

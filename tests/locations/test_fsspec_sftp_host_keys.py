@@ -1,4 +1,4 @@
-"""SFTP through fsspec: which servers get the password."""
+"""SFTP through fsspec: host keys."""
 
 from pathlib import Path
 

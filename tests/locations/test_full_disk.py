@@ -65,7 +65,7 @@ with open(f"{sys.argv[1]}/ballast", "wb", buffering=0) as ballast:
     except OSError:
         pass
 try:
-    take(3, 0 + 4096 * 3)  # inline, so that it is the metadata that finds no room
+    take(3, 0 + 4096 * 3)  # inline, so that the metadata has no space
 except StorageFullError:
     pass
 else:

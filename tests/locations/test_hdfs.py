@@ -1,4 +1,4 @@
-"""The HDFS adapter without an HDFS: its errors, its settings, its client."""
+"""The HDFS adapter without a cluster: its errors, settings and clients."""
 
 import builtins
 import gc

@@ -228,7 +228,7 @@ else:
         steps: list[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        # Watched, because only a power cut would show it.
+        # The calls are recorded, because only a power failure would show it.
         names: list[str] = []
         fsync, link = os.fsync, os.link
 
@@ -254,7 +254,7 @@ else:
         write: Write,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        # Patched, because no unprivileged test can make a disk fail a sync.
+        # Patched, because an unprivileged test can't make a disk fail a sync.
         fsync = os.fsync
 
         def fails_for_directories(descriptor: int) -> None:
@@ -333,7 +333,7 @@ else:
             if status == 0:
                 break
             assert status == -signal.SIGKILL
-        # It died before the file had its name, and after, and at last came through.
+        # It died before the file had its name, then after that, and survived in the end.
         assert outcomes[0] is False
         assert outcomes == sorted(outcomes)
         assert outcomes.count(True) >= 3
@@ -367,7 +367,7 @@ os._exit(0)
 
 @contextmanager
 def _file_size_limit(limit: int) -> Iterator[None]:
-    """A disk that is full at that many bytes of a file: the kernel refuses the rest (EFBIG)."""
+    """Limit files to a number of bytes: the kernel refuses the rest (EFBIG)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:

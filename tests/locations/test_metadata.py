@@ -223,7 +223,7 @@ _streams = st.one_of(
 
 
 def _extents_in(stream: StreamStateHandle) -> st.SearchStrategy[tuple[int, int]]:
-    """Offset and length of some part of a stream."""
+    """Draw the offset and length of a part of a stream."""
     return st.lists(st.integers(0, stream.size), min_size=2, max_size=2).map(
         lambda ends: (min(ends), max(ends) - min(ends))
     )

@@ -164,7 +164,7 @@ def test_nothing_is_completed_in_the_place_of_another_checkpoint(tmp_path: Path)
 class TestDanglingLinks:
     @pytest.fixture(params=["missing", "itself", "below a file"])
     def directory(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-        """A job whose newest `_metadata` is a link that leads nowhere."""
+        """A job whose newest `_metadata` is a dangling link."""
         for checkpoint_id in (2, 3):
             write_checkpoint(tmp_path, checkpoint_id)
         link = tmp_path / "job" / "chk-3" / "_metadata"

@@ -110,7 +110,9 @@ class TestClaims:
         old = job_in(local_directory).claim_job()
         shutil.rmtree(tmp_path / "job")
         new = job_in(local_directory).claim_job()
-        os.utime(tmp_path / "job" / "_epoch" / "1", (1, 1))  # files of one millisecond look alike
+        os.utime(
+            tmp_path / "job" / "_epoch" / "1", (1, 1)
+        )  # files of one millisecond have equal times
         assert new.epoch == old.epoch
         new.check()
         with pytest.raises(CheckpointConflictError, match="deleted"):
@@ -208,7 +210,7 @@ else:
 
         def be_topped() -> None:
             other.claim_job()
-            faults.before("open", other.claim_job)  # forgets the one that was in the way
+            faults.before("open", other.claim_job)  # deletes the conflicting one
 
         faults.before("publish", be_topped, nth=1)
         owner = access.claim_job()
@@ -216,7 +218,7 @@ else:
         assert owner.epoch == 3
 
     def test_deleted_number_makes_no_driver_an_owner(self, faults: Faults) -> None:
-        """Another driver took the number that this one is about to, and a third forgot it."""
+        """Another driver has taken the number that this one is about to take, and a third one deleted it."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         others: list[JobOwnership] = []
 

@@ -1,4 +1,4 @@
-"""Values that a process makes once and keeps, and locks of a process."""
+"""Values and locks of a process."""
 
 import os
 import threading

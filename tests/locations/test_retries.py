@@ -50,7 +50,7 @@ def over(
 
 
 class Failing:
-    """Fails a number of times, then succeeds; each call takes some seconds."""
+    """A call that fails a number of times, then succeeds; each attempt takes some seconds."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class TestRepeating:
 
 
 class Flaky(MemoryFileSystem):
-    """Fails some calls, and hands out streams and listings that fail half way."""
+    """A store that fails some calls, and returns streams and listings that fail half way."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Objects in S3: how they are written, read, listed and deleted."""
+"""Objects in S3: written, read, listed and deleted."""
 
 import io
 import os

@@ -38,7 +38,7 @@ TOKEN = "the-token-of-a-test"
 
 @pytest.fixture(name="watched")
 def watched_bucket(watched_over_http: WatchedBucket) -> WatchedBucket:
-    """Since nothing can get between obstore and a network."""
+    """A server, because faults can't be injected into obstore itself."""
     return watched_over_http
 
 
@@ -178,7 +178,7 @@ def test_sixteen_threads_share_one_bucket(watched: WatchedBucket) -> None:
     assert set(agents(watched, "PutObject") + agents(watched, "GetObject")) == {"obstore"}
 
 
-# Where requests go
+# Endpoints
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_no_environment_takes_its_signature_away(
 
 
 class Renewing:
-    """Credentials that are others each time they are asked for."""
+    """Credentials that change with each request for them."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -274,7 +274,7 @@ def test_credentials_are_asked_for_again_before_they_end() -> None:
     first, second = provider(), provider()
     assert (first["access_key_id"], second["access_key_id"]) == ("key-1", "key-2")
     assert first["token"] == TOKEN
-    # botocore's own last ten minutes at least, and obstore renews what ends in five.
+    # botocore's own are valid for at least ten minutes, and obstore renews them five before the end.
     assert timedelta(minutes=6) < first["expires_at"] - datetime.now(UTC) <= timedelta(minutes=10)
 
 

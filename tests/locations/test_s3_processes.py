@@ -77,7 +77,7 @@ def test_upload_is_aborted_once(watched: WatchedBucket) -> None:
 def test_interrupted_read_keeps_the_position(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes have arrived, and the reader does not know."""
+    """Interrupt the reader after the bytes have arrived."""
     data = bytes(range(256)) * 64
     uri = f"{watched.directory}/x"
     file_system = watched.file_system()

@@ -63,7 +63,7 @@ def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
     """Let the first bulk deletion report these keys as failed, later ones only the permanent failures.
 
     Returns:
-        Which keys were asked for, each time.
+        The keys of each request.
     """
     asked: list[list[str]] = []
     events = s3_client.connection_for(store.settings).client.meta.events

@@ -1,4 +1,4 @@
-"""Uploads to S3 in parts that are cut off, aborted or completed twice."""
+"""Uploads to S3 in parts that are interrupted, aborted or completed twice."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -141,7 +141,7 @@ def test_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "store",
-    # To moto, 500 is a lost upload.
+    # For moto, 500 is a lost upload.
     ["memory boto3", pytest.param("ministack boto3", marks=OF_OTHERS)],
     indirect=True,
 )

@@ -1,4 +1,4 @@
-"""S3 through s3fs: what is the same as through boto3, and what it can't do."""
+"""S3 through s3fs: the same as through boto3, except for exclusive creation."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""S3 through s3fs: settings, credentials, and what is missing."""
+"""S3 through s3fs: settings, credentials and missing libraries."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ __all__ = ["bucket", "s3fs_bucket", "watched_bucket"]
 
 @pytest.fixture
 def s3_bucket(memory_bucket: S3Bucket) -> S3Bucket:
-    """A bucket in memory: what is sent is looked at, and not what a server makes of it."""
+    """A bucket in memory: only the requests are compared."""
     return memory_bucket
 
 

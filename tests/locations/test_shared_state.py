@@ -1,4 +1,4 @@
-"""Files of several checkpoints: each is deletions once no checkpoint refers to it, and not before."""
+"""Files of several checkpoints: each is deleted once no checkpoint refers to it, and not before."""
 
 import sys
 
@@ -98,7 +98,7 @@ def test_id_above_all_deletes_all(
 
 
 def test_deletion_may_use_the_registry() -> None:
-    """It is called without the lock."""
+    """The registry calls it without its lock."""
 
     def delete(_: FileStateHandle) -> None:
         using.register(C, 9)

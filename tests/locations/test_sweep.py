@@ -129,7 +129,7 @@ class TestSweptFiles:
         write_state(other.initialize_location_for_savepoint(1))
         finished = access.initialize_location_for_savepoint(1)
         kept = complete_checkpoint(finished, metadata_of(write_state(finished), checkpoint_id=1))
-        write_state(finished)  # a task that was too late; it is the user's now
+        write_state(finished)  # by a late task; the savepoint is the user's now
         before = files_below(memory_directory)
         clock.advance(GRACE + 1)
         report = sweep(memory_directory, "job", savepoint_directory=savepoints, grace_s=GRACE)
