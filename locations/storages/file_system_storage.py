@@ -133,8 +133,6 @@ class FileSystemCheckpointStreamFactory:
         exclusive_prefix: The prefix of state that belongs to one checkpoint.
         shared_prefix: The prefix of state that several checkpoints may refer to.
         metadata_directory: The directory that will have `_metadata`.
-        inline_threshold: As in the storage.
-        write_buffer_bytes: As in the storage.
         has_files: Whether state may become a file. If not, a state above the threshold is refused.
     """
 
