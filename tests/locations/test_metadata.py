@@ -23,7 +23,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StatePartitions,
 )
-from holdfast.locations.metadata import READERS, ClaimedCheckpoint, decode_metadata, encode_metadata
+from holdfast.locations.metadata import READERS, decode_metadata, encode_metadata
 from holdfast.testing import metadata_of
 
 DIRECTORY = "file:///data/job/chk-7"
@@ -33,175 +33,20 @@ GOLDEN_OF_ALL_KINDS = GOLDEN.with_name("_metadata-of-all-kinds")
 GOLDEN_OF_SEGMENTS = GOLDEN.with_name("_metadata-of-segments")
 GOLDEN_OF_CLAIMS = GOLDEN.with_name("_metadata-of-claims")
 
-# Fixed forever: the golden files were written from them.
-GOLDEN_METADATA = CheckpointMetadata(
-    job_id="golden",
-    checkpoint_id=7,
-    commit_token="0123456789abcdef",
-    created_ms=1_700_000_000_123,
-    duration_ms=12.5,
-    writer="holdfast 0.1.0",
-    operators={
-        "compact": StoredOperator(
-            parallelism=3,
-            max_parallelism=128,
-            subtasks={
-                0: StoredSubtask(
-                    (
-                        OperatorStateHandle(
-                            {
-                                "rows": StatePartitions(
-                                    OperatorStateMode.SPLIT_DISTRIBUTE, 0, 300, 0, 12
-                                ),
-                                "everywhere": StatePartitions(
-                                    OperatorStateMode.UNION, 300, 100, 2, 3
-                                ),
-                                "größe": StatePartitions(OperatorStateMode.BROADCAST, 400, 1, 0, 0),
-                            },
-                            FileStateHandle(
-                                f"{DIRECTORY}/0a1b-inside",
-                                401,
-                                Checksum("crc32c", 1 << 20, b"\x01\x02\x03\x04"),
-                            ),
-                        ),
-                        OperatorStateHandle({}, ByteStreamStateHandle(b"\x00\xffinline")),
-                    ),
-                    SubtaskStatistics(10, 9, 409, 1.5, 20.25, 0.125, 3.0),
-                ),
-                2: StoredSubtask(
-                    (
-                        OperatorStateHandle(
-                            {}, FileStateHandle("file:///data/job/shared/outside", 1 << 40)
-                        ),
-                    )
-                ),
-            },
-        ),
-        "": StoredOperator(1, 1, {}),
-    },
-    coordinator_states={"spark": b'{"batchId":6}', "empty": b""},
-)
-GOLDEN_METADATA_OF_ALL_KINDS = CheckpointMetadata(
-    job_id="golden",
-    checkpoint_id=8,
-    commit_token="fedcba9876543210",
-    created_ms=1_700_000_000_456,
-    duration_ms=0.25,
-    writer="holdfast 0.1.0",
-    operators={
-        "join": StoredOperator(
-            parallelism=2,
-            max_parallelism=5,
-            subtasks={
-                0: StoredSubtask(
-                    (
-                        OperatorStateHandle(
-                            {"rows": StatePartitions(OperatorStateMode.UNION, 0, 6, 0, 2)},
-                            ByteStreamStateHandle(b"listed"),
-                        ),
-                    ),
-                    SubtaskStatistics(1, 2, 3, 4.5, 5.5, 6.5, 7.5),
-                    raw_operator=(
-                        RawOperatorStateHandle(
-                            ((0, 3), (3, 0), (1 << 33, 7)),
-                            FileStateHandle(
-                                f"{DIRECTORY}/1b2c-raw",
-                                (1 << 33) + 7,
-                                Checksum("crc32c", 1 << 20, b"\x05\x06\x07\x08"),
-                            ),
-                        ),
-                        RawOperatorStateHandle((), ByteStreamStateHandle(b"?")),
-                    ),
-                    managed_keyed=(
-                        KeyGroupsStateHandle(
-                            (0, 2),
-                            ((4, 5), None, (0, 4)),
-                            FileStateHandle("file:///data/job/shared/3d4e-keyed", 9),
-                        ),
-                    ),
-                    raw_keyed=(
-                        KeyGroupsStateHandle(
-                            (0, 2), (None, (0, 5), (5, 0)), ByteStreamStateHandle(b"group")
-                        ),
-                    ),
-                ),
-                1: StoredSubtask(
-                    raw_keyed=(
-                        KeyGroupsStateHandle(
-                            (3, 4), ((0, 1), None), FileStateHandle(f"{DIRECTORY}/5f6a-raw", 1)
-                        ),
-                    )
-                ),
-            },
-        )
-    },
-    epoch=3,
-)
 
-GOLDEN_METADATA_OF_SEGMENTS = CheckpointMetadata(
-    job_id="golden",
-    checkpoint_id=9,
-    commit_token="00112233445566778899aabbccddeeff",
-    created_ms=1_700_000_000_789,
-    duration_ms=8.0,
-    writer="holdfast 0.1.0",
-    operators={
-        "totals": StoredOperator(
-            parallelism=2,
-            max_parallelism=128,
-            subtasks={
-                0: StoredSubtask(
-                    managed_keyed=(
-                        SegmentsStateHandle(
-                            (0, 63),
-                            {
-                                "00" * 16: FileStateHandle(
-                                    "file:///data/job/shared/01234567-7a8b",
-                                    1 << 20,
-                                    Checksum("crc32c", 1 << 20, b"\x09\x0a\x0b\x0c"),
-                                ),
-                                "0f" * 16: ByteStreamStateHandle(b"a small segment"),
-                            },
-                            FileStateHandle(f"{DIRECTORY}/9c0d-manifest", 300),
-                        ),
-                    )
-                ),
-                1: StoredSubtask(
-                    managed_keyed=(
-                        SegmentsStateHandle((64, 127), {}, ByteStreamStateHandle(b"manifest")),
-                    )
-                ),
-            },
-        )
-    },
-    epoch=1,
-)
-GOLDEN_METADATA_OF_CLAIMS = CheckpointMetadata(
-    job_id="golden",
-    checkpoint_id=10,
-    commit_token="ffeeddccbbaa99887766554433221100",
-    created_ms=1_700_000_001_012,
-    duration_ms=2.0,
-    writer="holdfast 0.1.0",
-    operators={},
-    epoch=2,
-    claimed=(
-        ClaimedCheckpoint(
-            "file:///data/savepoints/savepoint-0a1b",
-            "0123456789abcdef",
-            ("file:///data/savepoints/savepoint-0a1b/2c3d-größe",),
-        ),
-        ClaimedCheckpoint("s3://bucket/other/chk-3", "fedcba9876543210", ()),
-    ),
-)
+def golden_metadata(file: Path) -> CheckpointMetadata:
+    """Read the values of a golden file from the JSON next to it; both are fixed forever."""
+    values = file.with_name(f"{file.name}.json").read_bytes()
+    return msgspec.json.decode(values, type=CheckpointMetadata)
+
+
+GOLDEN_METADATA = golden_metadata(GOLDEN)
 
 GOLDEN_FILES = pytest.mark.parametrize(
     ("file", "metadata"),
     [
-        (GOLDEN, GOLDEN_METADATA),
-        (GOLDEN_OF_ALL_KINDS, GOLDEN_METADATA_OF_ALL_KINDS),
-        (GOLDEN_OF_SEGMENTS, GOLDEN_METADATA_OF_SEGMENTS),
-        (GOLDEN_OF_CLAIMS, GOLDEN_METADATA_OF_CLAIMS),
+        (file, golden_metadata(file))
+        for file in (GOLDEN, GOLDEN_OF_ALL_KINDS, GOLDEN_OF_SEGMENTS, GOLDEN_OF_CLAIMS)
     ],
     ids=["first", "of all kinds", "of segments", "of claims"],
 )
@@ -310,7 +155,7 @@ def test_encoded_metadata_is_decoded(metadata: CheckpointMetadata) -> None:
 
 def test_state_bytes_are_those_of_all_handles() -> None:
     assert GOLDEN_METADATA.state_bytes == 401 + 8 + (1 << 40)
-    assert GOLDEN_METADATA_OF_ALL_KINDS.state_bytes == 6 + ((1 << 33) + 7 + 1) + 9 + (5 + 1)
+    assert golden_metadata(GOLDEN_OF_ALL_KINDS).state_bytes == 6 + ((1 << 33) + 7 + 1) + 9 + (5 + 1)
 
 
 class TestDamage:
