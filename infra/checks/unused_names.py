@@ -59,14 +59,19 @@ def tracked_files(*folders: str) -> list[Path]:
 
 
 def exports(*paths: str | Path) -> set[str]:
-    """Return the names in the `__all__` of modules."""
-    return {
-        name
-        for path in paths
-        for node in ast.parse(Path(path).read_text("utf-8")).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        for name in ast.literal_eval(node.value)
-    }
+    """Return the names in the `__all__` of modules, or else those that they import from their own package for others."""
+    names: set[str] = set()
+    for path in map(Path, paths):
+        tree = ast.parse(path.read_text("utf-8"))
+        listed: set[str] = set()
+        imported: set[str] = set()
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                listed.update(ast.literal_eval(node.value))
+            elif isinstance(node, ast.ImportFrom) and f".{path.parent.name}." in f"{node.module}.":
+                imported.update(alias.asname or alias.name for alias in node.names)
+        names |= listed or imported - mentions(tree).keys()
+    return names
 
 
 def documented_names() -> dict[str, set[str]]:
