@@ -7,7 +7,12 @@ import msgspec
 
 from holdfast.common import map_as_completed, raise_if_cancelled
 from holdfast.errors import CheckpointError
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    StreamStateHandle,
+    checksum_of,
+)
 from holdfast.locations.storages import CompletedCheckpoint, is_file_of
 
 _FILES_AT_A_TIME = 4
@@ -56,7 +61,9 @@ def files_of(streams: Iterable[StreamStateHandle]) -> list[FileStateHandle]:
 
 
 def without_place(stream: StreamStateHandle) -> StreamStateHandle:
-    """Return the handle without the URI of its file, so that handles of the same bytes and checksums are equal."""
+    """Return a handle without its place, so that handles of the same bytes are equal, in files and in `_metadata`."""
+    if isinstance(stream, ByteStreamStateHandle):
+        return FileStateHandle("", stream.size, checksum_of(stream.data))
     if isinstance(stream, FileStateHandle) and stream.checksum is not None:
         return msgspec.structs.replace(stream, uri="")
     return stream
