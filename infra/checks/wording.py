@@ -60,12 +60,9 @@ PENDING = (
     "docs/proof.md",
     "docs/settings.md",
     "docs/troubleshooting.md",
-    "integration_tests/",
     "proof/",
-    "tests/cases_of_spark/",
     "tests/examples/",
     "tests/jobs/",
-    "tests/locations/",
     "tests/spark/",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""

@@ -28,7 +28,7 @@ from holdfast.locations.adapters import (
     FileStateHandle,
     StreamStateHandle,
 )
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
 
