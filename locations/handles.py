@@ -17,7 +17,12 @@ import msgspec
 
 from holdfast.common import MAX_INT64, Count, KeyGroup, uripath
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.checksums import Checksum, ChecksumBuilder, VerifyingInputStream
+from holdfast.locations.checksums import (
+    Checksum,
+    ChecksumBuilder,
+    VerifyingInputStream,
+    checksum_of,
+)
 from holdfast.locations.file_systems import BytesLike, file_system_for
 
 
