@@ -63,7 +63,6 @@ PENDING = (
     "proof/",
     "tests/examples/",
     "tests/jobs/",
-    "tests/locations/",
     "tests/spark/",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
