@@ -63,10 +63,7 @@ PENDING = (
     "integration_tests/",
     "proof/",
     "tests/cases_of_spark/",
-    "tests/examples/",
-    "tests/jobs/",
     "tests/locations/",
-    "tests/spark/",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
 

@@ -145,7 +145,7 @@ class KeyedJob:
             pa.schema([self._schema.field(name) for name in self._key]), assigned.max_parallelism
         )
         subtasks = self._subtasks(table, assigned.max_parallelism)
-        reports: list[bytes] = []
+        reports = ReportList()
         output: list[dict[str, Any]] = []
         try:
             runner = SubtaskRunner(
@@ -169,7 +169,7 @@ class KeyedJob:
                     assigned.subtasks,
                     None,
                 ),
-                reports=ReportList(reports),
+                reports=reports,
             )
             for subtask in range(self._parallelism):
                 marks = pa.array([subtask - self._parallelism], pa.int64())
@@ -179,7 +179,7 @@ class KeyedJob:
                 marked = own.append_column("subtask", pa.array([subtask] * len(own), pa.int64()))
                 for batch in runner(iter([mark, *marked.to_batches()])):
                     output += batch.to_pylist()
-            acknowledgements = decode_acknowledgements(reports)
+            acknowledgements = decode_acknowledgements(reports.value)
             if completes:
                 self._complete(pending, acknowledgements, times[0])
             else:
@@ -219,8 +219,8 @@ class KeyedJob:
 class ReportList:
     """Collects the reports of subtasks, as an accumulator of Spark does."""
 
-    def __init__(self, into: list[bytes]) -> None:
-        self.value = into
+    def __init__(self) -> None:
+        self.value: list[bytes] = []
 
     def add(self, term: list[bytes]) -> None:
         self.value += term

@@ -51,6 +51,14 @@ def restore(savepoint: str, fork: str, directory: str) -> "partial[RestoredQuery
 
 
 @pytest.fixture
+def _unregister_s3() -> Iterator[None]:
+    """Unregister the file systems of S3 after the test."""
+    yield
+    for scheme in ("s3", "s3a"):
+        unregister_file_system(scheme)
+
+
+@pytest.fixture
 def memory_clock() -> Iterator[ManualClock]:
     """Give `memory://` a clock that advances at each look, so that no two files have the same time."""
     clock = ManualClock(tick_ms=1)

@@ -1,4 +1,4 @@
-"""The valid reports among those that reach the driver."""
+"""Selection of the valid reports among those that reach the driver."""
 
 import pytest
 
@@ -6,17 +6,17 @@ from holdfast.locations import StoredSubtask, SubtaskStatistics
 from holdfast.spark.subtask import Acknowledgement, reports_of_final_pass
 
 
-def did(rows_out: int) -> SubtaskStatistics:
+def statistics_of(rows_out: int) -> SubtaskStatistics:
     return SubtaskStatistics(5, rows_out, 0, 0, 0, 0, 0)
 
 
 def reports(text: str) -> list[Acknowledgement]:
-    """Reports as `a0 a1 b0-` names them: subtasks 0 and 1 in stage a, 0 in stage b, which had no rows."""
+    """Parse reports: `a0 a1 b0-` are subtasks 0 and 1 in stage a, and 0 in stage b without rows."""
     return [
         Acknowledgement(
             int(word[1]),
             attempt,
-            StoredSubtask(statistics=did(rows_out=0 if word.endswith("-") else 5)),
+            StoredSubtask(statistics=statistics_of(rows_out=0 if word.endswith("-") else 5)),
             checkpoint_id=1,
             stage_id=ord(word[0]),
         )
@@ -40,7 +40,7 @@ def reports(text: str) -> list[Acknowledgement]:
         ("a0- a1- a2- b0- b1- b2-", "b0- b1- b2-"),
     ],
 )
-def test_the_reports_of_the_one_whole_pass_count(all_reports: str, final_reports: str) -> None:
+def test_reports_of_the_only_complete_pass_count(all_reports: str, final_reports: str) -> None:
     counted = reports_of_final_pass(reports(all_reports), 3)
     assert counted is not None
     wanted = [(int(word[1]), ord(word[0])) for word in final_reports.split()]
@@ -64,5 +64,5 @@ def test_the_reports_of_the_one_whole_pass_count(all_reports: str, final_reports
         "a0 b0 c1 b1 b2",
     ],
 )
-def test_without_one_whole_pass_no_report_counts(all_reports: str) -> None:
+def test_no_report_counts_without_a_complete_pass(all_reports: str) -> None:
     assert reports_of_final_pass(reports(all_reports), 3) is None

@@ -1,7 +1,6 @@
 """`spark.read.format("holdfast")`: states of checkpoints and savepoints as DataFrames."""
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from contracts.elements import (
 )
 from jobs.job import Job
 from jobs.operators import AllOperatorStates
-from jobs.processor_jobs import CallbackProcessor, processor_job
+from jobs.processor_jobs import run_callbacks
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from servers.s3 import S3Bucket, settings_of
@@ -30,7 +29,6 @@ from holdfast import scan_state, take_savepoint
 from holdfast.backends import OperatorStateBackend, Pickled
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import use_s3
-from holdfast.locations.adapters import unregister_file_system
 from holdfast.spark.data_source import StateReader, StateView
 
 SECRET = "the-secret-of-a-test"
@@ -46,7 +44,7 @@ def read(spark: SparkSession, pointer: str, **options: str) -> DataFrame:
 
 
 @pytest.mark.exhaustive
-def test_elements_of_every_type_come_as_spark_has_them(
+def test_elements_of_every_type_have_the_types_of_spark(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
     row = pa.struct([(kind, element_type) for kind, (element_type, _) in VALUES.items()])
@@ -65,9 +63,7 @@ def test_elements_of_every_type_come_as_spark_has_them(
 
 
 @pytest.mark.exhaustive
-def test_the_states_of_a_query_and_its_subtasks_are_read_from_a_savepoint(
-    spark: SparkSession, job: Job
-) -> None:
+def test_states_and_subtasks_are_read_from_a_savepoint(spark: SparkSession, job: Job) -> None:
     job.feed(files=2, rows=10)
     job.run(job.operator(AllOperatorStates(), schema=AllOperatorStates.schema))
     pointer = take_savepoint(job.spark_checkpoint, f"file://{job.directory}/savepoints")
@@ -111,15 +107,13 @@ def test_objects_unions_and_pickles_need_no_classes(
 
 
 @pytest.mark.exhaustive
-def test_an_empty_state_is_a_frame_without_rows(
-    spark: SparkSession, checkpoint: Checkpoint
-) -> None:
+def test_empty_state_is_a_frame_without_rows(spark: SparkSession, checkpoint: Checkpoint) -> None:
     checkpoint.add("op", lambda backend, _: list_state(backend, "s", str), parallelism=2)
     frame = read(spark, checkpoint.complete(), operator="op")
     assert (frame.schema.simpleString(), frame.count()) == ("struct<subtask:int,value:string>", 0)
 
 
-def test_a_wrong_name_is_answered_with_the_right_ones(
+def test_wrong_name_is_refused_with_the_right_ones(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
     checkpoint.add("op", lambda backend, _: (list_state(backend, "s"), list_state(backend, "t")))
@@ -158,13 +152,17 @@ def test_large_states_are_read_in_parts(
 
 
 @pytest.mark.exhaustive
-def test_a_key_is_read_without_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_the_subtask_of_a_key_is_read(spark: SparkSession, tmp_path: Path) -> None:
     def keep(_: Any, state: Any, key: Any, rows: Any) -> None:
         state.update((len(key[0] or ""),))
 
-    processor = CallbackProcessor(lambda handle: handle.getValueState("n", "n int"), keep)
-    job = processor_job(f"file://{tmp_path}", processor, parallelism=2)
-    job.run([{"k": key, "v": 1} for key in ("a", "bb", "ccc", None)])
+    run_callbacks(
+        f"file://{tmp_path}",
+        lambda handle: handle.getValueState("n", "n int"),
+        keep,
+        batch=[{"k": key, "v": 1} for key in ("a", "bb", "ccc", None)],
+        parallelism=2,
+    )
     pointer = f"file://{max((tmp_path / 'job').glob('chk-*'))}"
     for key in ("bb", None):
         (row,) = scan_state(spark, pointer, state="n", key={"k": key}).collect()
@@ -188,13 +186,13 @@ REFUSED: list[tuple[dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "why"), REFUSED)
-def test_options_that_can_not_be_used_are_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidRequestError, match=why):
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
         StateView.of(options)
 
 
-def test_columns_are_those_of_the_state(spark: SparkSession, checkpoint: Checkpoint) -> None:
+def test_schema_of_another_type_is_refused(spark: SparkSession, checkpoint: Checkpoint) -> None:
     checkpoint.add("op", lambda backend, _: list_state(backend).add(1))
     options = {"path": checkpoint.complete(), "operator": "op"}
     other = spark.createDataFrame([], "value string").schema
@@ -202,17 +200,10 @@ def test_columns_are_those_of_the_state(spark: SparkSession, checkpoint: Checkpo
         StateReader(StateView.of(options), other)
 
 
-@pytest.fixture
-def _as_it_was() -> Iterator[None]:
-    yield
-    for scheme in ("s3", "s3a"):
-        unregister_file_system(scheme)
-
-
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("_as_it_was")
+@pytest.mark.usefixtures("_unregister_s3")
 @pytest.mark.parametrize("by", ["options", "the session"])
-def test_a_bucket_is_reached_by_the_settings_and_no_plan_shows_them(
+def test_bucket_settings_are_used_and_not_in_the_plan(
     spark: SparkSession, moto_bucket: S3Bucket, capsys: pytest.CaptureFixture[str], by: str
 ) -> None:
     use_s3(settings_of(moto_bucket.server), moto_bucket.name)

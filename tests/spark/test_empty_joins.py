@@ -1,4 +1,4 @@
-"""Sinks that join their rows with none, which lets Spark leave out what the join would have read."""
+"""Sinks that join their rows with an empty side, so that Spark skips the other side."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ pytestmark = pytest.mark.exhaustive  # of two rare plans
 
 @pytest.fixture
 def passes(tmp_path: Path) -> Path:
-    """A directory with a file for each pass over an operator's rows, named 0, 1, …"""
+    """Return a directory with a file for each pass over an operator's rows, named 0, 1, …"""
     directory = tmp_path / "passes"
     directory.mkdir()
     return directory
 
 
 def no_rows(session: SparkSession, passes: Path) -> DataFrame:
-    """Rows that turn out to be none when a pass over an operator's rows is under way."""
+    """Return a frame that is empty at run time, once a pass over an operator's rows has begun."""
     return session.range(0, 1, 1, 1).mapInArrow(DropRowsAfter(passes / "0"), "id long")
 
 
-def test_a_chain_that_is_joined_with_no_rows_is_run_once_and_whole(job: Job, passes: Path) -> None:
+def test_chain_joined_with_no_rows_is_run_once_completely(job: Job, passes: Path) -> None:
     def sink(rows: DataFrame, batch_id: int) -> None:
         none = no_rows(rows.sparkSession, passes).hint("merge")
         job.write(rows.join(none, "id"), batch_id)
@@ -37,11 +37,11 @@ def test_a_chain_that_is_joined_with_no_rows_is_run_once_and_whole(job: Job, pas
     assert [path.name for path in passes.iterdir()] == ["0"]
 
 
-def test_a_pass_that_spark_leaves_running_behind_the_sinks_write_is_the_one_that_counts(
+def test_pass_still_running_after_the_write_counts(
     spark: SparkSession, job: Job, passes: Path
 ) -> None:
     def sink(rows: DataFrame, batch_id: int) -> None:
-        # The plan follows the settings of the left side, a session that isn't the query's own.
+        # The plan follows the settings of the left side, which is another session than the query's.
         none = no_rows(spark, passes).repartition(2, "id").hint("merge")
         job.write(none.join(rows.repartition(2, "id"), "id"), batch_id)
 

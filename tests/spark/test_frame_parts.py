@@ -1,4 +1,4 @@
-"""Parts of frames of pandas and values of their columns: the same by what lies below a frame, and by pandas' own ways."""
+"""Parts and column values of pandas frames: the same by pandas' internals as by its public methods."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from holdfast.spark.processors.frames import column_values, part_of_frame
 
 
 def frame() -> pd.DataFrame:
-    """Columns of all that pandas keeps in another way."""
+    """Return a frame with columns of all storage layouts of pandas."""
     times = pd.date_range("2024-01-01", periods=6, freq="h")
     columns: dict[str, Any] = {
         "i": np.arange(6),
@@ -28,13 +28,13 @@ def frame() -> pd.DataFrame:
 
 
 def as_in_another_pandas(whole: pd.DataFrame) -> Any:
-    """The frame where other things lie below frames than are known here."""
+    """Return a frame with unknown internals."""
     return SimpleNamespace(iloc=whole.iloc, columns=whole.columns)
 
 
-@pytest.mark.parametrize("seen", [frame, lambda: as_in_another_pandas(frame())])
-def test_a_part_is_a_frame_of_its_own(seen: Any) -> None:
-    whole = seen()
+@pytest.mark.parametrize("make", [frame, lambda: as_in_another_pandas(frame())])
+def test_part_is_a_separate_frame(make: Any) -> None:
+    whole = make()
     part = part_of_frame(whole, 2, 5)
     pd.testing.assert_frame_equal(part, frame().iloc[2:5].reset_index(drop=True))
     assert isinstance(part.index, pd.RangeIndex)
@@ -48,9 +48,9 @@ def test_a_part_is_a_frame_of_its_own(seen: Any) -> None:
     assert part_of_frame(whole, 6, 6).empty
 
 
-@pytest.mark.parametrize("seen", [frame, lambda: as_in_another_pandas(frame())])
-def test_values_of_a_column_are_those_of_numpy_where_it_has_their_type(seen: Any) -> None:
-    whole, other = frame(), seen()
+@pytest.mark.parametrize("make", [frame, lambda: as_in_another_pandas(frame())])
+def test_column_values_are_numpy_arrays_if_possible(make: Any) -> None:
+    whole, other = frame(), make()
     for number, name in enumerate(whole):
         values = column_values(other, number)
         assert isinstance(values, np.ndarray) == isinstance(whole[name].dtype, np.dtype)

@@ -268,7 +268,7 @@ def test_old_files_of_killed_tasks_are_deleted(host: Host) -> None:
     host.run()
 
 
-def test_a_directory_in_use_is_not_taken_for_dead(host: Host) -> None:
+def test_directory_in_use_is_not_stale(host: Host) -> None:
     host.run()
     directory = host.local / "holdfast"
     os.utime(directory, (0, 0))
@@ -276,7 +276,7 @@ def test_a_directory_in_use_is_not_taken_for_dead(host: Host) -> None:
     assert directory.stat().st_mtime > 0
 
 
-def test_a_damaged_copy_is_not_served_and_the_segment_is_fetched_again(host: Host) -> None:
+def test_damaged_copy_is_fetched_again(host: Host) -> None:
     host.run()
     for path in host.copies():
         content = bytearray(path.read_bytes())
@@ -296,7 +296,7 @@ def test_full_disk_does_not_fail_a_batch(host: Host, monkeypatch: pytest.MonkeyP
     assert not host.copies()
 
 
-def test_a_batch_without_rows_opens_no_segment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_without_rows_opens_no_segment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.run()
     opened: list[str] = []
     segment_of = SegmentStore.segment

@@ -1,4 +1,4 @@
-"""A PySpark that is too old is refused by name, before something else fails for it."""
+"""An old PySpark is refused by name, before it fails elsewhere."""
 
 import sys
 
@@ -9,7 +9,7 @@ from holdfast.spark import check_pyspark
 
 
 @pytest.mark.parametrize("version", ["3.5.8", "4.0.1", "4.0.2.dev0"])
-def test_an_old_pyspark_is_refused_in_one_line(version: str) -> None:
+def test_old_pyspark_is_refused_in_one_line(version: str) -> None:
     with pytest.raises(ImportError) as refused:
         check_pyspark(version)
     (line,) = str(refused.value).splitlines()
@@ -17,11 +17,11 @@ def test_an_old_pyspark_is_refused_in_one_line(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["4.1.0.dev3", "4.1.1", "4.2.0-preview2", "4.10.0", "5.0.0"])
-def test_a_later_pyspark_is_accepted(version: str) -> None:
+def test_later_pyspark_is_accepted(version: str) -> None:
     check_pyspark(version)
 
 
-def test_a_command_says_in_one_line_that_pyspark_is_too_old(
+def test_command_refuses_an_old_pyspark_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("holdfast.spark.")]:

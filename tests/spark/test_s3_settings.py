@@ -1,7 +1,7 @@
 """Settings of S3: those of Holdfast and of Hadoop, and two queries with different ones."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +15,6 @@ from servers.s3 import S3Bucket
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import S3Settings
-from holdfast.locations.adapters import unregister_file_system
 from holdfast.spark.settings import Settings, s3_settings_table
 
 SECRET = "the-secret-of-a-test"
@@ -315,13 +314,6 @@ def test_password_in_the_uri_is_refused_and_not_shown(scheme: str, end: str, wro
 
 
 # On executors
-
-
-@pytest.fixture
-def _unregister_s3() -> Iterator[None]:
-    yield
-    for scheme in ("s3", "s3a"):
-        unregister_file_system(scheme)
 
 
 @pytest.mark.exhaustive

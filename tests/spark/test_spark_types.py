@@ -1,4 +1,4 @@
-"""Arrow data as Spark takes it."""
+"""Arrow data with the types of Spark."""
 
 import datetime as dt
 from decimal import Decimal
@@ -50,7 +50,7 @@ for _kind, (_type, _values) in VALUES.items():
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("sliced", ["whole", "sliced"])
-def test_every_type_is_taken_as_spark_wants_it(kind: str, sliced: str) -> None:
+def test_every_type_is_converted_for_spark(kind: str, sliced: str) -> None:
     element_type, values, spark_type = TYPES[kind]
     array = pa.array(values, element_type)
     batch = pa.record_batch({"value": pa.concat_arrays([array, array])})
@@ -75,12 +75,12 @@ def test_every_type_is_taken_as_spark_wants_it(kind: str, sliced: str) -> None:
     ],
     ids=str,
 )
-def test_what_spark_has_not_is_refused_by_name(type: pa.DataType) -> None:
+def test_unsupported_types_are_refused_by_name(type: pa.DataType) -> None:
     with pytest.raises(InvalidRequestError, match=r"value.*Spark does not support"):
         spark_schema_of(pa.schema([("value", type)]))
 
 
-def test_nanoseconds_are_not_cut() -> None:
+def test_nanoseconds_are_not_truncated() -> None:
     for value in (1000, 1001):
         batch = pa.record_batch({"value": pa.array([value], pa.timestamp("ns", "UTC"))})
         if value == 1000:

@@ -1,4 +1,4 @@
-"""What of Spark's configuration reaches the stores."""
+"""Options of Spark's configuration that reach the stores."""
 
 from holdfast.spark.settings import Settings
 
@@ -16,7 +16,7 @@ def hdfs(directory: str) -> dict[str, str]:
     return dict(settings.stores.hdfs)
 
 
-def test_hadoops_options_go_to_hdfs_without_those_of_others() -> None:
+def test_hdfs_gets_its_options_of_hadoop() -> None:
     expected = {
         "dfs.nameservices": "cluster",
         "fs.defaultFS": "hdfs://cluster",
@@ -26,6 +26,6 @@ def test_hadoops_options_go_to_hdfs_without_those_of_others() -> None:
         assert hdfs(directory) == expected
 
 
-def test_they_go_nowhere_where_checkpoints_are_elsewhere() -> None:
+def test_other_stores_get_no_options_of_hdfs() -> None:
     for directory in ("file:///a", "s3://bucket/a", "hdfsx://cluster/a"):
         assert hdfs(directory) == {}

@@ -1,8 +1,9 @@
-"""A subtask without Spark: what it reports, and what it refuses of an operator."""
+"""A subtask without Spark: its reports, and its refusals of operators."""
 
 import pyarrow as pa
 import pytest
 from jobs.job import Job
+from jobs.keyed import ReportList
 from jobs.operators import Groups, Returns, StopsReading, WrongColumns
 from pyspark import cloudpickle
 
@@ -22,17 +23,7 @@ from holdfast.spark.subtask import (
 from holdfast.testing import ManualClock
 
 
-class Reported:
-    """The reports of subtasks."""
-
-    def __init__(self) -> None:
-        self.value: list[bytes] = []
-
-    def add(self, term: list[bytes]) -> None:
-        self.value += term
-
-
-class OneSecondALook(ManualClock):
+class SteppingClock(ManualClock):
     """A clock that advances by a second at each measurement."""
 
     def monotonic_s(self) -> float:
@@ -46,12 +37,12 @@ def run(
     clock: Clock = SYSTEM_CLOCK,
     marks: tuple[int, int, int] = (0, 0, 0),
 ) -> tuple[list[int], list[bytes]]:
-    """Run subtask 0 over three rows with these marks; the ids that come out, and what it reports."""
+    """Run subtask 0 over three rows with these marks, and return its output ids and its reports."""
     storage = FileSystemCheckpointStorage(directory)
     access = storage.create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
     settings = Settings.parse({"spark.holdfast.checkpoint.dir": "file:///nowhere"})
-    reported = Reported()
+    reports = ReportList()
     runner = SubtaskRunner(
         operator=OperatorInfo(
             uid="operator",
@@ -73,16 +64,16 @@ def run(
             clock=clock,
         ),
         payload=TaskPayload(cloudpickle.dumps(function), (StoredSubtask(),), None),  # type: ignore[no-untyped-call]
-        reports=reported,
+        reports=reports,
     )
     rows = pa.record_batch(
         {"id": [-1, 0, 1, 2], "at": [0] * 4, "name": ["a"] * 4}, schema=Job.arrow_schema
     ).append_column("subtask", pa.array([-1, *marks], pa.int32()))
     ids = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
-    return ids, reported.value
+    return ids, reports.value
 
 
-def test_rows_come_out_and_the_state_is_reported(memory_directory: str) -> None:
+def test_rows_are_emitted_and_the_state_is_reported(memory_directory: str) -> None:
     ids, reports = run(memory_directory, Groups(2))
     assert ids == [0, 1]
     assert len(reports) == 1
@@ -99,7 +90,7 @@ def test_late_rows_are_dropped_and_counted(memory_directory: str) -> None:
 
 
 def test_durations_of_steps_are_from_the_clock_of_the_job(memory_directory: str) -> None:
-    _, reports = run(memory_directory, Groups(2), OneSecondALook())
+    _, reports = run(memory_directory, Groups(2), SteppingClock())
     [report] = decode_acknowledgements(reports)
     counted = report.state.statistics
     assert counted is not None
