@@ -1,6 +1,6 @@
 """Bad input raises one clear error before the sink gets any data.
 
-These tests need Spark; `test_continuation.py` and `test_subtask.py` have the others.
+Most of these tests need Spark; `test_continuation.py` and `test_subtask.py` have the others.
 """
 
 import re
@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from holdfast import StatefulFunction, stateful_query
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.checkpoint_location import check_disjoint
 from holdfast.spark.query import StatefulOperator
 from holdfast.spark.settings import Settings
 from holdfast.spark_progress import history_of
@@ -206,3 +207,34 @@ def test_call_of_an_operator_outside_of_a_stream_is_refused(spark: SparkSession,
     operator = job.operator(Groups(70))
     with pytest.raises(InvalidRequestError, match="foreachBatch"):
         operator(spark.range(1), 0)
+
+
+@pytest.mark.parametrize(
+    ("location", "directory"),
+    [
+        ("s3a://bucket/spark", "s3://bucket/spark/state"),
+        ("s3://bucket/spark", "fsspec+s3a://bucket/spark"),
+        ("s3a://bucket/spark/all", "s3://bucket/spark/all/state/_entropy_"),
+        ("s3a://bucket/state/job/spark", "s3://bucket/state"),
+        ("fsspec+sftp://host/spark", "sftp://host/spark/state"),
+        ("file:/tmp/spark/", "file:///tmp/spark/state"),
+    ],
+)
+def test_overlapping_directories_are_refused_in_any_spelling(location: str, directory: str) -> None:
+    with pytest.raises(InvalidRequestError, match="outside of the checkpointLocation"):
+        check_disjoint(location, directory, "job")
+
+
+@pytest.mark.parametrize(
+    ("location", "directory"),
+    [
+        ("s3a://bucket/spark", "s3://bucket/spark-state"),
+        ("s3a://bucket/spark", "s3://other/spark/state"),
+        ("s3a://bucket/spark", "gs://bucket/spark/state"),
+        ("s3a://bucket/all/spark", "s3://bucket/all"),
+        ("s3a://key:secret@bucket/spark", "s3://bucket/state"),
+        ("s3a://bucket/spark", None),
+    ],
+)
+def test_separate_directories_are_accepted(location: str, directory: str | None) -> None:
+    check_disjoint(location, directory, "job")

@@ -1,4 +1,4 @@
-"""`configure`: settings as arguments, checked before a session is created."""
+"""`configure`: settings as arguments, checked before a session is created; and the version of PySpark."""
 
 import json
 import os
@@ -11,7 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast import configure
+from holdfast.cli.command_line import main
 from holdfast.errors import InvalidRequestError
+from holdfast.spark import check_pyspark
 from holdfast.spark.settings import PREFIX, SettingArguments, Settings, settings_table
 
 SECRET = "the-secret-of-a-test"
@@ -247,3 +249,28 @@ def test_precedence_is_application_then_command_then_file(tmp_path: Path) -> Non
             "s3.concurrency": "9",
         }.items()
     }
+
+
+@pytest.mark.parametrize("version", ["3.5.8", "4.0.1", "4.0.2.dev0"])
+def test_old_pyspark_is_refused_in_one_line(version: str) -> None:
+    with pytest.raises(ImportError) as refused:
+        check_pyspark(version)
+    (line,) = str(refused.value).splitlines()
+    assert f"needs PySpark 4.1 or later, and this is PySpark {version}" in line
+
+
+@pytest.mark.parametrize("version", ["4.1.0.dev3", "4.1.1", "4.2.0-preview2", "4.10.0", "5.0.0"])
+def test_later_pyspark_is_accepted(version: str) -> None:
+    check_pyspark(version)
+
+
+def test_command_refuses_an_old_pyspark_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("holdfast.spark.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "holdfast.spark")
+    monkeypatch.setattr("pyspark.__version__", "4.0.1")
+    assert main(["rollback", "file:///nowhere"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "this is PySpark 4.0.1" in line

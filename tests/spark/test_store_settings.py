@@ -1,4 +1,4 @@
-"""Settings of S3: those of Holdfast and of Hadoop, and two queries with different ones."""
+"""Settings of S3, those of Holdfast and of Hadoop, and of HDFS; two queries with different ones."""
 
 import threading
 from collections.abc import Callable
@@ -375,3 +375,32 @@ def hadoop_settings(bucket: S3Bucket) -> Given:
         f"spark.hadoop.fs.s3a.bucket.{bucket.name}.access.key": bucket.server.access_key,
         f"spark.hadoop.fs.s3a.bucket.{bucket.name}.secret.key": bucket.server.secret_key,
     }
+
+
+HADOOP = {
+    "spark.hadoop.dfs.nameservices": "cluster",
+    "spark.hadoop.fs.defaultFS": "hdfs://cluster",
+    "spark.hadoop.fs.viewfs.mounttable.all.link./a": "hdfs://cluster/a",
+    "spark.hadoop.fs.s3a.path.style.access": "true",
+    "dfs.replication": "1",
+}
+
+
+def hdfs(directory: str) -> dict[str, str]:
+    settings = Settings.parse(HADOOP | {"spark.holdfast.checkpoint.dir": directory})
+    return dict(settings.stores.hdfs)
+
+
+def test_hdfs_gets_its_options_of_hadoop() -> None:
+    expected = {
+        "dfs.nameservices": "cluster",
+        "fs.defaultFS": "hdfs://cluster",
+        "fs.viewfs.mounttable.all.link./a": "hdfs://cluster/a",
+    }
+    for directory in ("hdfs://cluster/a", "HDFS:///a", "viewfs://all/a"):
+        assert hdfs(directory) == expected
+
+
+def test_other_stores_get_no_options_of_hdfs() -> None:
+    for directory in ("file:///a", "s3://bucket/a", "hdfsx://cluster/a"):
+        assert hdfs(directory) == {}
