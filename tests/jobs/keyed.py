@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from jobs.coordinator import QUERY, begin_checkpoint, progress
+from jobs.operators import Totals
 from jobs.session import STATE_BACKEND
 from msgspec import structs
 from pyspark import cloudpickle
@@ -39,7 +40,7 @@ from holdfast.spark.subtask import (
 )
 
 UID = "operator"
-DEFAULT_STATE = ContextVar("USUAL", default=StateSettings(backend=STATE_BACKEND))  # noqa: B039  # frozen
+DEFAULT_STATE = ContextVar("DEFAULT_STATE", default=StateSettings(backend=STATE_BACKEND))  # noqa: B039  # frozen
 """Settings of jobs that are given no others."""
 
 
@@ -214,6 +215,21 @@ class KeyedJob:
         columns = [table[name].combine_chunks() for name in self._key]
         groups = key_hash(columns).to_numpy().astype(np.int64) % max_parallelism
         return groups * self._parallelism // max_parallelism
+
+
+TOTALS_INPUT = pa.schema([("key", pa.int64()), ("id", pa.int64())])
+TOTALS_OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
+
+
+def totals_job(directory: str, function: Totals | None = None, **options: Any) -> KeyedJob:
+    """Return a job that counts rows and adds up ids by key."""
+    schemas = {"schema": TOTALS_INPUT, "output": TOTALS_OUTPUT}
+    return KeyedJob(directory, function or Totals(), **schemas, **options)
+
+
+def totals_rows(keys: Iterable[int]) -> list[dict[str, int]]:
+    """Return a row of each key, whose id is the key."""
+    return [{"key": key, "id": key} for key in keys]
 
 
 class ReportList:

@@ -6,10 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from jobs.keyed import KeyedJob
-from jobs.operators import Totals
+from jobs.keyed import totals_job, totals_rows
 
 from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.columnar.segment_store import SegmentStore
@@ -22,8 +20,6 @@ from holdfast.spark.settings import StateSettings
 from holdfast.spark.subtask import LocalFiles
 from holdfast.testing import ManualClock
 
-SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
-OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
 KEYS = range(4000)
 LARGE = 1 << 30
 
@@ -46,11 +42,8 @@ class Host:
 
     def start(self, parallelism: int = 2) -> None:
         """Start the query, maybe again."""
-        self.job = KeyedJob(
+        self.job = totals_job(
             self.storage,
-            Totals(),
-            schema=SCHEMA,
-            output=OUTPUT,
             parallelism=parallelism,
             state=StateSettings(
                 local_bytes=self.max_bytes,
@@ -62,7 +55,7 @@ class Host:
 
     def run(self, keys: range = KEYS) -> None:
         """Run a batch with a row of each key; all keys have had the same number of rows."""
-        output = self.job.run([{"key": key, "id": key} for key in keys])
+        output = self.job.run(totals_rows(keys))
         self.rounds += 1
         assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(keys, self.rounds)
 
@@ -85,10 +78,8 @@ class Host:
 
 
 @pytest.fixture
-def host(memory_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "blockmgr-1"))
-    (tmp_path / "blockmgr-1").mkdir()
-    return Host(memory_directory, tmp_path / "blockmgr-1")
+def host(memory_directory: str, task_directory: Path) -> Host:
+    return Host(memory_directory, task_directory)
 
 
 def test_written_segments_are_mapped_by_the_next_task(host: Host) -> None:

@@ -3,40 +3,22 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from jobs.keyed import KeyedJob
+from jobs.keyed import KeyedJob, totals_job, totals_rows
 from jobs.operators import Totals
 
 from holdfast.backends.keyed import BackendName, RocksDBSettings
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.settings import Settings, StateSettings
 
-SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
-OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
 KEYS = range(4000)
-
-
-ROWS = [{"key": key, "id": key} for key in KEYS]
-
-
-def totals_job(directory: str, function: Totals | None = None, **options: Any) -> KeyedJob:
-    return KeyedJob(directory, function or Totals(), schema=SCHEMA, output=OUTPUT, **options)
-
-
-@pytest.fixture
-def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory that Spark gives to tasks."""
-    directory = tmp_path / "blockmgr-1"
-    directory.mkdir()
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(directory))
-    return directory
+ROWS = totals_rows(KEYS)
 
 
 def test_job_resumes_with_another_backend_and_parallelism(
-    memory_directory: str, local: Path
+    memory_directory: str, task_directory: Path
 ) -> None:
     runs: list[tuple[BackendName, dict[str, BackendName], int, set[str]]] = [
         ("rocksdb", {}, 2, set()),
@@ -64,7 +46,7 @@ def test_job_resumes_with_another_backend_and_parallelism(
         output = job.run(ROWS)
         assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(KEYS, rounds)
         assert not sources or job.sources == sources, rounds
-        names = [name for _, folders, _ in os.walk(local) for name in folders]
+        names = [name for _, folders, _ in os.walk(task_directory) for name in folders]
         assert not any(name.endswith(".rocksdb") for name in names)
 
 
@@ -76,14 +58,16 @@ class Fails(Totals):
         raise ValueError("it fails")
 
 
-def test_failed_task_leaves_no_database_on_the_host(memory_directory: str, local: Path) -> None:
+def test_failed_task_leaves_no_database_on_the_host(
+    memory_directory: str, task_directory: Path
+) -> None:
     state = StateSettings(local_bytes=1 << 30, backend="rocksdb")
     job = totals_job(memory_directory, Fails(), state=state)
     with pytest.raises(ValueError, match="it fails"):
         job.run(ROWS)
     # Although the error and its traceback may still be alive.
-    assert list(local.rglob("holdfast/*"))
-    assert not list(local.rglob("*.rocksdb"))
+    assert list(task_directory.rglob("holdfast/*"))
+    assert not list(task_directory.rglob("*.rocksdb"))
 
 
 def test_backends_are_set_for_the_job_and_for_uids() -> None:
