@@ -54,10 +54,6 @@ def interrupt_at(module: object, step: str, action: Callable[[], object]) -> Non
             action()
 
 
-def _interrupt() -> None:
-    raise KeyboardInterrupt
-
-
 def run_after(
     module: object, step: str, action: Callable[[], object]
 ) -> AbstractContextManager[object]:
@@ -140,7 +136,9 @@ def test_restore_verifies_files_before_it_ends(restore: Restore, fork: str, chan
 
 
 def test_restore_without_metadata_is_only_completed(restore: Restore, fork: str) -> None:
-    with run_after(change_notes, "end_attempt", _interrupt):
+    calls = [mock.DEFAULT, KeyboardInterrupt]  # the second one is the last step of the restore
+    real = change_notes.replace
+    with mock.patch.object(change_notes, "replace", wraps=real, side_effect=calls):
         with pytest.raises(KeyboardInterrupt):
             restore()
     assert not can_be_started(fork)
