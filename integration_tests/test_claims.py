@@ -1,4 +1,4 @@
-"""Jobs that claim what others have left, on a local disk, on MinIO and on HDFS."""
+"""Jobs that claim the checkpoints of others, on a local disk, on MinIO and on HDFS."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ STORES = ["local", "minio", "hdfs"]
 
 @pytest.fixture(params=STORES)
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Where jobs have their directories."""
+    """The URI of the directory of all jobs."""
     if request.param == "local":
         yield f"file://{tmp_path}"
         return
@@ -60,7 +60,7 @@ def claiming(directory: str, start: str, job_id: str = "job") -> CheckpointCoord
     return coordinator(directory, job_id=job_id, start=start, claims_start=True, num_retained=1)
 
 
-def test_a_claimed_file_is_never_deleted_by_its_former_owner_and_goes_with_its_last_use(
+def test_claimed_file_is_deleted_after_its_last_use_by_its_new_owner(
     directory: str, former: CheckpointCoordinator
 ) -> None:
     pointer = latest_checkpoint(former).location.external_pointer
@@ -78,7 +78,7 @@ def test_a_claimed_file_is_never_deleted_by_its_former_owner_and_goes_with_its_l
     subtasks = latest_checkpoint(driver).metadata.operators[UID].subtasks
     for index, segments in enumerate(contents([subtasks[0], subtasks[1]])):
         assert sorted(segments.values()) == [
-            b"%s of %d" % (what, index) for what in (b"new", b"newer", b"old")
+            b"%s of %d" % (name, index) for name in (b"new", b"newer", b"old")
         ]
     with pytest.raises(CheckpointConflictError, match=r"job 'job' in .* has claimed"):
         begin_checkpoint(coordinator(directory, job_id="other"), 2)
@@ -89,7 +89,7 @@ def test_a_claimed_file_is_never_deleted_by_its_former_owner_and_goes_with_its_l
     assert shared_in(latest_checkpoint(driver).metadata) == files_below(f"{directory}/job/shared")
 
 
-def test_of_four_jobs_that_claim_a_checkpoint_at_once_a_single_one_has_it(
+def test_one_of_four_concurrent_claims_of_a_checkpoint_succeeds(
     directory: str, former: CheckpointCoordinator
 ) -> None:
     pointer = latest_checkpoint(former).location.external_pointer

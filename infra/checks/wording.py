@@ -60,9 +60,7 @@ PENDING = (
     "docs/proof.md",
     "docs/settings.md",
     "docs/troubleshooting.md",
-    "integration_tests/",
     "proof/",
-    "tests/cases_of_spark/",
     "tests/locations/",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""

@@ -1,4 +1,4 @@
-"""`holdfast savepoint`, `restore` and `rollback` in processes of their own, beside a query that runs."""
+"""`holdfast savepoint`, `restore` and `rollback` in separate processes while a query runs."""
 
 import os
 import subprocess
@@ -14,8 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 
 def holdfast(*words: str) -> str:
-    """What the command prints, run by somebody else."""
-    done = subprocess.run(
+    """Run the command in another process; returns its output."""
+    completed = subprocess.run(
         [sys.executable, "-m", "holdfast", *words],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
@@ -23,12 +23,12 @@ def holdfast(*words: str) -> str:
         text=True,
         check=True,
     )
-    return done.stdout
+    return completed.stdout
 
 
 @pytest.fixture
 def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[NumberedSums, StreamingQuery]]:
-    """A query with both kinds of state that runs, two batches done."""
+    """A running query with operator state and keyed state, after two batches."""
     feed(tmp_path / "source", range(2))
     settings = {
         "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/checkpoints",
@@ -41,7 +41,7 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[NumberedSums,
     query.stop()
 
 
-def test_a_running_query_is_forked_by_commands_and_both_go_on(
+def test_commands_fork_a_running_query_and_both_continue(
     spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
@@ -62,7 +62,7 @@ def test_a_running_query_is_forked_by_commands_and_both_go_on(
     assert original.totals_and_numbers() == expected_numbers(range(4))
 
 
-def test_a_query_that_is_rolled_back_while_it_runs_commits_nothing_any_more(
+def test_query_rolled_back_while_running_no_longer_commits(
     running: tuple[NumberedSums, StreamingQuery],
 ) -> None:
     original, query = running

@@ -16,23 +16,23 @@ from holdfast.spark.query import CLEANER
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a driver has left that was killed while each of its jobs was at another step."""
+def killed_jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directories of jobs whose driver was killed while each of them was at another step."""
     directory = tmp_path_factory.mktemp("killed")
     run_until_killed("-m", "jobs.steps", str(directory))
     return directory
 
 
-def test_there_are_no_other_steps(killed: Path) -> None:
-    seen = set(json.loads((killed / "seen.json").read_text()))
+def test_all_steps_of_a_batch_are_known(killed_jobs: Path) -> None:
+    seen = set(json.loads((killed_jobs / "seen.json").read_text()))
     assert seen | {"a task ends"} == set(STEPS)
 
 
 @pytest.mark.parametrize("number", range(len(STEPS)), ids=lambda number: f"before {STEPS[number]}")
-def test_a_driver_killed_at_any_step_loses_and_doubles_nothing(
-    spark: SparkSession, killed: Path, reference: Reference, number: int
+def test_driver_killed_at_any_step_loses_and_duplicates_nothing(
+    spark: SparkSession, killed_jobs: Path, reference: Reference, number: int
 ) -> None:
-    job = job_of(spark, killed, str(number))
+    job = job_of(spark, killed_jobs, str(number))
     is_committed = number >= COMMITTED_FROM
     assert max(job.checkpoint_ids()) == (BATCH + 1 if is_committed else BATCH)
     sunk: list[int] = []

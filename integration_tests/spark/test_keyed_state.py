@@ -17,7 +17,7 @@ from holdfast.spark.query import CLEANER
 
 # The demo kills its second job, which is by key and keeps its state in columns, at other points.
 @pytest.mark.parametrize("state_backend", ["rocksdb"], indirect=True)
-def test_a_killed_driver_loses_and_doubles_nothing(
+def test_killed_driver_loses_and_duplicates_nothing(
     spark: SparkSession, tmp_path: Path, state_backend: BackendName
 ) -> None:
     job = Job(spark, tmp_path / "job")

@@ -1,4 +1,4 @@
-"""Executors in processes of their own, on a standalone cluster: they die, or come too late."""
+"""Executors in separate processes on a standalone cluster that die, or report too late."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def on_cluster(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) 
         yield on_cluster
 
 
-def test_an_executor_that_dies_while_the_operator_runs_is_made_up_for(
+def test_executor_killed_during_operator_is_replaced(
     on_cluster: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
     on_cluster.start(fed_job, WaitingGroups(GROUP, signals))
@@ -41,7 +41,7 @@ def test_an_executor_that_dies_while_the_operator_runs_is_made_up_for(
     check_result(fed_job, reference)
 
 
-def test_a_machine_that_dies_after_its_task_has_written_is_not_missed(
+def test_worker_killed_after_its_task_wrote_loses_nothing(
     cluster: SparkCluster,
     on_cluster: Driver,
     fed_job: Job,
@@ -61,8 +61,8 @@ def test_a_machine_that_dies_after_its_task_has_written_is_not_missed(
     check_result(fed_job, reference)
 
 
-@pytest.mark.parametrize("persist", [False, True], ids=["behind a shuffle", "in the cache"])
-def test_rows_that_are_lost_behind_the_operator_cost_a_restart(
+@pytest.mark.parametrize("persist", [False, True], ids=["after a shuffle", "in the cache"])
+def test_lost_operator_output_requires_a_restart(
     on_cluster: Driver,
     fed_job: Job,
     signals: Signals,
@@ -84,7 +84,7 @@ def test_rows_that_are_lost_behind_the_operator_cost_a_restart(
     check_result(fed_job, reference)
 
 
-def test_an_attempt_that_outlives_its_batch_writes_for_nobody(
+def test_task_attempt_outliving_its_batch_is_discarded(
     on_cluster: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
     operator = WaitingAndFailingGroups(GROUP, signals)
@@ -99,7 +99,7 @@ def test_an_attempt_that_outlives_its_batch_writes_for_nobody(
     check_result(fed_job, reference)
 
 
-def test_of_two_drivers_on_one_job_the_older_stops_and_has_doubled_nothing(
+def test_older_of_two_drivers_stops_and_duplicates_nothing(
     on_cluster: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
     on_cluster.start(fed_job, WatchedGroups(GROUP, signals), WaitingSink(signals))

@@ -42,7 +42,7 @@ def speculating(
         yield speculating
 
 
-def test_a_task_that_fails_is_made_up_for_elsewhere(
+def test_failed_task_is_retried_on_another_executor(
     speculating: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
     speculating.start(fed_job, RetriedGroups(GROUP, signals))
@@ -51,7 +51,7 @@ def test_a_task_that_fails_is_made_up_for_elsewhere(
     check_result(fed_job, reference)
 
 
-def test_of_twins_the_first_to_end_counts_and_the_other_writes_for_nobody(
+def test_speculative_attempts_commit_only_the_first_to_finish(
     speculating: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
     speculating.start(fed_job, SpeculativeGroups(GROUP, signals))

@@ -3,7 +3,8 @@
     stream   u2 0xaced, u2 5, content
     content  byte for its type, then an object, class, string, array, enum, null, or reference to an earlier one
 
-The stream describes the fields of every class, so the end of every object is known.
+The stream describes the fields of every class, so the end of every object is known. The library `javaobj-py3` does not
+return that end, and does not read objects of classes that write their own blocks.
 
 Source:
     Java Object Serialization Specification, chapter 6, Object Serialization Stream Protocol.
@@ -13,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from holdfast.flink.binary.data_input import DataInput, corrupted_error, modified_utf8
+from holdfast.flink.binary import DataInput, corrupted_error, modified_utf8
 
 _Value = TypeVar("_Value")
 
 _MAX_DEPTH = 100
 _START = 0xACED0005
-_NULL, _REFERENCE, _CLASS, _END_OF_BLOCKS, _PROXY = 0x70, 0x71, 0x72, 0x78, 0x7D
+_NULL, _END_OF_BLOCKS = 0x70, 0x78
 _FIRST_HANDLE = 0x7E0000
 _HAS_METHOD, _IS_SERIALIZABLE, _IS_EXTERNAL, _HAS_BLOCKS = 1, 2, 4, 8
 
@@ -65,16 +66,16 @@ class _Stream:
         self._source = source
         self._handles: list[Any] = []
         self._readers: dict[int, Callable[[int], Any]] = {
-            _REFERENCE: lambda _depth: self._before(),
-            _CLASS: self._new_class,
-            _PROXY: self._new_proxy,
+            0x71: lambda _depth: self._earlier(),
+            0x72: self._new_class,
             0x73: self._object,
             0x74: lambda _depth: self._register(source.utf()),
             0x75: self._array,
-            0x76: lambda depth: self._register(self._needed_class(depth)),
+            0x76: lambda depth: self._register(self._class(depth)),
             0x77: lambda _depth: source.take(source.byte()),
             0x7A: lambda _depth: source.take(source.count()),
             0x7C: lambda _depth: self._register(modified_utf8(source.take(source.read_long()))),
+            0x7D: self._new_proxy,
             0x7E: self._enum,
         }
 
@@ -94,18 +95,23 @@ class _Stream:
         self._handles.append(value)
         return value
 
-    def _before(self) -> Any:
+    def _earlier(self) -> Any:
         number = self._source.read_int() - _FIRST_HANDLE
         if not 0 <= number < len(self._handles):
             raise corrupted_error("a Java object refers to a missing one")
         return self._handles[number]
 
-    def _class(self, depth: int) -> _Class | None:
-        """Read the description of a class."""
-        known = self.content(depth + 1)
-        if known is not None and not isinstance(known, _Class):
+    def _optional_class(self, depth: int) -> _Class | None:
+        described = self.content(depth + 1)
+        if described is not None and not isinstance(described, _Class):
             raise corrupted_error("a Java object has a class that is not a class")
-        return known
+        return described
+
+    def _class(self, depth: int) -> _Class:
+        described = self._optional_class(depth)
+        if described is None:
+            raise corrupted_error("a Java object has no class")
+        return described
 
     def _new_class(self, depth: int) -> _Class:
         source = self._source
@@ -118,27 +124,21 @@ class _Stream:
             if code in "[L":
                 self.content(depth + 1)  # its type name
             described.fields.append((code, field_name))
-        return self._add_parent(described, depth)
+        return self._with_parent(described, depth)
 
     def _new_proxy(self, depth: int) -> _Class:
         described = self._register(_Class("", _IS_SERIALIZABLE))
         for _ in range(self._source.count(2)):
             self._source.utf()
-        return self._add_parent(described, depth)
+        return self._with_parent(described, depth)
 
-    def _add_parent(self, described: _Class, depth: int) -> _Class:
+    def _with_parent(self, described: _Class, depth: int) -> _Class:
         self._annotations(depth)
-        described.parent = self._class(depth)
-        return described
-
-    def _needed_class(self, depth: int) -> _Class:
-        described = self._class(depth)
-        if described is None:
-            raise corrupted_error("a Java object has no class")
+        described.parent = self._optional_class(depth)
         return described
 
     def _object(self, depth: int) -> JavaObject:
-        described = self._needed_class(depth)
+        described = self._class(depth)
         value = self._register(JavaObject(described.name))
         family = [described]
         while (parent := family[-1].parent) is not None and len(family) <= _MAX_DEPTH:
@@ -147,21 +147,19 @@ class _Stream:
             if each.flags & _IS_EXTERNAL:
                 if not each.flags & _HAS_BLOCKS:
                     raise corrupted_error(f"only {each.name} can read its own format")
-                value.items += self._annotations(depth)
-                continue
-            for code, name in each.fields:
-                value.fields[name] = self._field(code, depth)
-            if each.flags & _HAS_METHOD:
+            else:
+                value.fields |= {name: self._field(code, depth) for code, name in each.fields}
+            if each.flags & (_IS_EXTERNAL | _HAS_METHOD):
                 value.items += self._annotations(depth)
         return value
 
     def _enum(self, depth: int) -> JavaObject:
-        constant = self._register(JavaObject(self._needed_class(depth).name))
+        constant = self._register(JavaObject(self._class(depth).name))
         constant.items.append(self.content(depth + 1))
         return constant
 
     def _array(self, depth: int) -> JavaObject:
-        described = self._needed_class(depth)
+        described = self._class(depth)
         code = described.name[1:2]
         value = self._register(JavaObject(described.name))
         value.items += [self._field(code, depth) for _ in range(self._source.count())]

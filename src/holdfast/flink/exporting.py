@@ -16,8 +16,7 @@ from holdfast.backends.inspection import ReadableState, StoredState, states_of
 from holdfast.backends.keys import key_group_range
 from holdfast.common import checkpoint_directory, uripath
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.flink.metadata import operator_id
-from holdfast.flink.moving.exported_rows import (
+from holdfast.flink.exported_rows import (
     ENTRY,
     OF_WINDOWS,
     ExportedRows,
@@ -25,8 +24,10 @@ from holdfast.flink.moving.exported_rows import (
     java_values,
     values_of,
 )
-from holdfast.flink.moving.spilled_rows import SpilledRows, SpillFile
-from holdfast.flink.moving.written_streams import (
+from holdfast.flink.metadata import operator_id
+from holdfast.flink.serializers import encode_items, written_type
+from holdfast.flink.spilled_rows import SpilledRows, SpillFile
+from holdfast.flink.written_streams import (
     Entries,
     WrittenFile,
     WrittenList,
@@ -35,7 +36,6 @@ from holdfast.flink.moving.written_streams import (
     write_keyed_state,
     write_operator_state,
 )
-from holdfast.flink.serializers import encode_items, written_type
 from holdfast.locations.file_systems import file_system_for, publish
 from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
@@ -157,30 +157,6 @@ class FlinkExport:
         return directory
 
 
-@dataclass(frozen=True, slots=True)
-class _ListExport:
-    """An operator state as bytes.
-
-    Attributes:
-        kind: `list`, `union` or `broadcast`.
-        snapshots: Snapshots of its serializers, by role.
-        elements: Elements by subtask; the entries of a broadcast state are one element, which every subtask gets.
-    """
-
-    kind: str
-    snapshots: Mapping[str, bytes]
-    elements: SpilledRows | bytes
-
-    def of_subtask(self, subtask: int) -> WrittenList:
-        elements = [self.elements] if isinstance(self.elements, bytes) else self._own(subtask)
-        return WrittenList(self.kind, self.snapshots, elements)
-
-    def _own(self, subtask: int) -> Iterator[bytes]:
-        assert isinstance(self.elements, SpilledRows)
-        for _, rows in self.elements.blocks(subtask, subtask + 1):
-            yield from rows.column(0).to_pylist()
-
-
 class _OperatorExport:
     """An operator with its states as bytes by key group or subtask of Flink, before it is written."""
 
@@ -191,8 +167,8 @@ class _OperatorExport:
         self._operator = operator
         self._file = file
         self._has_windows = has_windows
-        self._lists: dict[str, _ListExport] = {}
-        self._make_keyed_rows: list[tuple[ExportedRows, SpilledRows]] = []
+        self._lists: dict[str, WrittenList] = {}
+        self._keyed: list[tuple[ExportedRows, SpilledRows]] = []
 
     def add(self, state: StoredState) -> str:
         """Add a state; returns a readable description of the result. Raises `InvalidRequestError`."""
@@ -216,9 +192,8 @@ class _OperatorExport:
             lists = keyed = None
             if self._lists:
                 with _file(directory, f"{self._id}-{subtask}-operator") as file:
-                    own = {name: each.of_subtask(subtask) for name, each in self._lists.items()}
-                    lists = write_operator_state(file, own)
-            if self._make_keyed_rows:
+                    lists = write_operator_state(file, self._lists, subtask)
+            if self._keyed:
                 with _file(directory, f"{self._id}-{subtask}-keyed") as file:
                     keyed = self._write_keyed(file, subtask)
             subtasks.append((lists, keyed))
@@ -228,12 +203,12 @@ class _OperatorExport:
         operator = self._operator
         own = key_group_range(operator.max_parallelism, operator.parallelism, subtask)
         first, end = own.start_key_group, own.end_key_group + 1
-        infos = [exported.info for exported, _ in self._make_keyed_rows]
-        snapshot = self._make_keyed_rows[0][0].key.snapshot
-        groups = _by_group([rows for _, rows in self._make_keyed_rows], first, end)
+        infos = [exported.info for exported, _ in self._keyed]
+        snapshot = self._keyed[0][0].key.snapshot
+        groups = _by_group([rows for _, rows in self._keyed], first, end)
         return write_keyed_state(file, snapshot, infos, first, groups)
 
-    def _broadcast(self, kind: str, readable: ReadableState) -> _ListExport:
+    def _broadcast(self, kind: str, readable: ReadableState) -> WrittenList:
         names = ("key", "value")
         types = [written_type(readable.schema.field(name).type) for name in names]
         entries: list[bytes] = []
@@ -242,11 +217,12 @@ class _OperatorExport:
             with java_values():
                 pairs = zip(*(values_of(rows.column(name)) for name in names), strict=True)
                 entries += [types[0].encode(key) + types[1].encode(value) for key, value in pairs]
-        roles = dict(zip(("KEY_SERIALIZER", "VALUE_SERIALIZER"), types, strict=True))
-        snapshots = {role: type.snapshot for role, type in roles.items()}
-        return _ListExport(kind, snapshots, encode_items(entries))
+        roles = ("KEY_SERIALIZER", "VALUE_SERIALIZER")
+        snapshots = dict(zip(roles, [type.snapshot for type in types], strict=True))
+        copy = [encode_items(entries)]
+        return WrittenList(kind, snapshots, lambda _subtask: copy)
 
-    def _list(self, kind: str, readable: ReadableState) -> _ListExport:
+    def _list(self, kind: str, readable: ReadableState) -> WrittenList:
         element = written_type(readable.schema.field("value").type)
         elements = SpilledRows(_ELEMENT, self._operator.parallelism, self._file)
         for rows in _pieces(readable):
@@ -256,21 +232,24 @@ class _OperatorExport:
             subtasks = rows.column("subtask").to_numpy().astype(np.int64)
             elements.add(pa.record_batch([written], schema=_ELEMENT), subtasks)
         elements.finish()
-        return _ListExport(kind, {"VALUE_SERIALIZER": element.snapshot}, elements)
+
+        def own(subtask: int) -> Iterator[bytes]:
+            for _, rows in elements.blocks(subtask, subtask + 1):
+                yield from rows.column(0).to_pylist()
+
+        return WrittenList(kind, {"VALUE_SERIALIZER": element.snapshot}, own)
 
     def _add_keyed(self, state: StoredState, readable: ReadableState) -> str:
         columns = pa.schema([field for field in readable.schema if field.name != "subtask"])
         groups = self._operator.max_parallelism
         exported = ExportedRows.of(state, columns, groups, has_windows=self._has_windows)
-        if self._make_keyed_rows and not self._make_keyed_rows[0][0].spec.key.equals(
-            exported.spec.key
-        ):
+        if self._keyed and not self._keyed[0][0].spec.key.equals(exported.spec.key):
             raise InvalidRequestError("states of one operator have different keys")
         rows = SpilledRows(ENTRY, groups, self._file)
         for batch in _pieces(readable):
             rows.add(*exported.entries(batch.drop_columns(["subtask"])))
         rows.finish()
-        self._make_keyed_rows.append((exported, rows))
+        self._keyed.append((exported, rows))
         return exported.description
 
 
@@ -312,6 +291,5 @@ def _file(directory: str, name: str) -> Iterator[WrittenFile]:
     try:
         yield WrittenFile(name, stream.write)
         stream.commit()
-    except BaseException:
+    finally:
         stream.abort()
-        raise

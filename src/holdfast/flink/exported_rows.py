@@ -19,10 +19,9 @@ from holdfast.backends.inspection import StoredState
 from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import flink_key_groups
 from holdfast.errors import InvalidRequestError
-from holdfast.flink.moving.spilled_rows import Groups
-from holdfast.flink.moving.written_streams import keyed_info
 from holdfast.flink.serializers import (
     NO_NAMESPACE,
+    WINDOW_OF_TIME,
     WrittenType,
     list_snapshot,
     list_without_count,
@@ -32,11 +31,12 @@ from holdfast.flink.serializers import (
     timer_snapshot,
     timer_time,
     tuple_of_columns,
-    window_of_time,
     with_last_access,
     written_type,
 )
+from holdfast.flink.spilled_rows import Groups
 from holdfast.flink.states import TIMERS, prefix_bytes
+from holdfast.flink.written_streams import keyed_info
 
 ENTRY = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 OF_WINDOWS = "_timers/event/windows"
@@ -63,7 +63,6 @@ class ExportedRows:
         info: Its description in a savepoint.
         description: Readable description.
         key: Encoding of its keys.
-        max_parallelism: Number of key groups.
         spec: Its columns in Holdfast.
         namespace: Encoding of its namespaces.
         rest: Encodes the columns other than keys and namespaces.
@@ -81,13 +80,7 @@ class ExportedRows:
     def of(
         cls, state: StoredState, columns: pa.Schema, max_parallelism: int, *, has_windows: bool
     ) -> "ExportedRows":
-        """Convert the description of a state.
-
-        Args:
-            state: The state.
-            columns: Columns of the state's rows.
-            max_parallelism: Number of key groups.
-            has_windows: Whether its operator has windows.
+        """Convert the description of a state with columns, of an operator that may have windows.
 
         Raises:
             InvalidRequestError: It can't be exported to Flink.
@@ -101,7 +94,7 @@ class ExportedRows:
         namespace = NO_NAMESPACE
         is_window = spec.namespace.equals(_TIME_WINDOW)
         if len(spec.namespace):
-            namespace = window_of_time() if is_window else _of_columns(spec.namespace)
+            namespace = WINDOW_OF_TIME if is_window else _of_columns(spec.namespace)
             if has_windows and not is_window:
                 raise InvalidRequestError(
                     "session windows can't be exported, because Flink stores merged windows differently"
@@ -115,7 +108,8 @@ class ExportedRows:
                 raise InvalidRequestError("Flink has only timers of functions and windows")
             domain, service = _SERVICES[state.name]
             name, description = f"{TIMERS}{domain}_{service}", f"timers of {domain} time"
-            snapshot, rest = _timers(key, namespace)
+            snapshot = timer_snapshot(key, namespace)
+            rest: _Rest = _timer_entries
         else:
             name = _CONTENTS if has_windows and is_window else state.name
             description = f"{state.kind}, {columns.field(_VALUE).type}"
@@ -201,11 +195,9 @@ def _length(part: bytes) -> bytes:
     return len(part).to_bytes(max((len(part).bit_length() + 7) // 8, 1), "little")
 
 
-def _timers(key: WrittenType, namespace: WrittenType) -> tuple[bytes, _Rest]:
-    """Return the snapshot and encoder of timers, which have their time before the key, and no value."""
-    return timer_snapshot(key, namespace), lambda columns: (
-        (timer_time(time), b"", b"") for time in columns[0]
-    )
+def _timer_entries(columns: list[list[Any]]) -> Iterable[tuple[bytes, bytes, bytes]]:
+    """Encode timers, which have their time before the key, and no value."""
+    return ((timer_time(time), b"", b"") for time in columns[0])
 
 
 def _content(spec: TableSpec, columns: pa.Schema) -> tuple[bytes, _Rest]:

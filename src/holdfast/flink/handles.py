@@ -29,19 +29,12 @@ class InlineStream:
 
 @dataclass(frozen=True, slots=True)
 class FileStream:
-    """A file, or a part of it.
-
-    Attributes:
-        uri: URI of the file; only a name if it is relative.
-        is_relative: Whether it is in the metadata's directory.
-        start: Start of the part.
-        size: Length of the part, in bytes.
-    """
+    """A file, or `size` bytes of it; `uri` is only a name if the file is in the metadata's directory."""
 
     uri: str
-    is_relative: bool
-    start: int
     size: int
+    start: int = 0
+    is_relative: bool = False
 
 
 StreamHandle = InlineStream | FileStream
@@ -49,12 +42,7 @@ StreamHandle = InlineStream | FileStream
 
 @dataclass(frozen=True, slots=True)
 class OperatorHandle:
-    """Operator state of a subtask.
-
-    Attributes:
-        states: The mode of each state, an index of `MODES`, and the offsets of its elements.
-        stream: The stream of these offsets.
-    """
+    """Operator state of a subtask: the mode of each state, an index of `MODES`, and the offsets of its elements."""
 
     states: dict[str, tuple[int, tuple[int, ...]]]
     stream: StreamHandle
@@ -66,8 +54,7 @@ class KeyGroupsHandle:
 
     Attributes:
         first: First key group.
-        offsets: Offset of each group; not positive if it is empty or missing.
-        stream: The stream of these offsets.
+        offsets: Offset of each group in the stream; not positive if it is empty or missing.
         is_canonical: Whether they are known to be in the format that all backends share.
     """
 
@@ -77,14 +64,9 @@ class KeyGroupsHandle:
     is_canonical: bool = False
 
     def extents(self, size: int, *, min_offset: int) -> list[tuple[int, int, int]]:
-        """Return each existing key group with its start and end.
+        """Return each existing key group with its start and end in a stream of `size` bytes.
 
-        Args:
-            size: Length of the stream, in bytes.
-            min_offset: Smallest possible offset of a group; a lower one means that it is missing.
-
-        Raises:
-            CheckpointCorruptedError: A key group starts after the end of the stream.
+        A group with an offset below `min_offset` is missing.
         """
         there = [
             (group, offset)
@@ -100,14 +82,7 @@ class KeyGroupsHandle:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalHandle:
-    """Key groups of a subtask in files of RocksDB.
-
-    Attributes:
-        first: First key group.
-        count: Number of key groups.
-        meta: Descriptions of the states.
-        files: Name and content of each file.
-    """
+    """`count` key groups of a subtask from `first` in files of RocksDB: descriptions of the states, and files by name."""
 
     first: int
     count: int
@@ -117,12 +92,7 @@ class IncrementalHandle:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogHandle:
-    """Key groups of a subtask as of an earlier time, and the changes since then.
-
-    Attributes:
-        bases: The earlier key groups.
-        changes: Number of streams of changes.
-    """
+    """Key groups of a subtask as of an earlier time, and the number of streams with changes since then."""
 
     bases: "tuple[KeyedHandle, ...]"
     changes: int
@@ -137,12 +107,7 @@ KeyedHandle = KeyGroupsHandle | IncrementalHandle | ChangelogHandle | ChangesHan
 
 
 def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
-    """Read a stream handle.
-
-    Raises:
-        CheckpointCorruptedError: It is corrupted.
-        UnsupportedFormatError: Its type is unknown.
-    """
+    """Read a stream handle. Raises `CheckpointCorruptedError`, and `UnsupportedFormatError` for an unknown type."""
     _check_depth(depth)
     match source.byte():
         case 0:
@@ -152,19 +117,18 @@ def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
             return InlineStream(source.take(source.count()))
         case 2:
             size = _size(source)
-            return FileStream(source.utf(), is_relative=False, start=0, size=size)
+            return FileStream(source.utf(), size)
         case 3:
             key_groups = _key_groups(source, depth + 1)
             return None if key_groups is None else key_groups.stream
         case 6:
-            name = source.utf()
-            return FileStream(name, is_relative=True, start=0, size=_size(source))
+            return FileStream(source.utf(), _size(source), is_relative=True)
         case 15:
             start, size = _size(source), _size(source)
             source.read_int()  # scope of sharing
             uri = source.utf()
             source.utf()
-            return FileStream(uri, is_relative=False, start=start, size=size)
+            return FileStream(uri, size, start)
         case 16:
             return InlineStream(b"")
         case kind:
@@ -172,7 +136,7 @@ def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
 
 
 def needed_stream(source: DataInput, depth: int = 0) -> StreamHandle:
-    """Read a stream handle that must not be null. Raises like `stream_handle`."""
+    """Read a stream handle that must not be null."""
     handle = stream_handle(source, depth)
     if handle is None:
         raise corrupted_error("a stream handle is missing")
@@ -180,7 +144,7 @@ def needed_stream(source: DataInput, depth: int = 0) -> StreamHandle:
 
 
 def operator_handle(source: DataInput) -> OperatorHandle | None:
-    """Read an operator handle. Raises like `stream_handle`."""
+    """Read an operator handle."""
     kind = source.byte()
     if kind == 0:
         return None
@@ -200,7 +164,7 @@ def operator_handle(source: DataInput) -> OperatorHandle | None:
 
 
 def keyed_handle(source: DataInput, depth: int = 0) -> KeyedHandle | None:
-    """Read a keyed handle. Raises like `stream_handle`."""
+    """Read a keyed handle."""
     _check_depth(depth)
     kind = source.byte()
     if kind == 0:
@@ -214,17 +178,16 @@ def channel_bytes(source: DataInput, *, has_kind: bool) -> int:
     """Read a handle of in-flight data; returns its number of bytes."""
     kind = source.byte() if has_kind else 1
     source.read_int()
-    if kind in {1, 2}:
+    if kind not in {1, 2, 3, 4}:
+        raise _unknown("channel", kind)
+    is_merged = kind >= 3
+    if not is_merged:
         source.take(8)
         source.longs(source.count(8))
-        size = source.read_long()
-        stream_handle(source)
-    elif kind in {3, 4}:
-        size = source.read_long()
-        stream_handle(source)
+    size = source.read_long()
+    stream_handle(source)
+    if is_merged:
         source.take(source.count())
-    else:
-        raise _unknown("channel", kind)
     return size
 
 
@@ -269,8 +232,9 @@ def _changelog(source: DataInput, depth: int, *, is_new: bool) -> ChangelogHandl
     changes = [keyed_handle(source, depth + 1) for _ in range(source.count())]
     source.take(16 if is_new else 8)
     source.utf()
-    there = tuple(handle for handle in bases if handle is not None)
-    return ChangelogHandle(there, sum(handle is not None for handle in changes))
+    return ChangelogHandle(
+        tuple(base for base in bases if base is not None), len(changes) - changes.count(None)
+    )
 
 
 def _changes_inline(source: DataInput, _depth: int) -> ChangesHandle:

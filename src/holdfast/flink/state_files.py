@@ -6,15 +6,18 @@ foreign metadata can't make a reader open arbitrary files. If a file is missing,
 job's whole directory had been moved.
 """
 
+import io
+import os
 import re
-from collections.abc import Mapping
-from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import BinaryIO, Self
 
 from holdfast.common import read_exactly, uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.flink.binary import DataInput, corrupted_error
-from holdfast.flink.metadata.handles import FileStream, InlineStream, StreamHandle
+from holdfast.flink.handles import FileStream, InlineStream, StreamHandle
 from holdfast.locations.file_systems import file_system_for
 
 _IN_A_JOB = re.compile(r".*/(chk-\d+|shared|taskowned)/(.+)")
@@ -25,14 +28,18 @@ _CHECKPOINT = re.compile(r"chk-\d+")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 
 
-class StateStream(Protocol):
-    """Bytes with random access; used in a `with` block.
+class StateStream:
+    """Bytes with random access in a file, which is opened on the first read and closed at the end of a `with` block.
 
     Attributes:
         size: Number of bytes.
     """
 
-    size: int
+    def __init__(self, open_file: Callable[[], BinaryIO], start: int, size: int) -> None:
+        self._open_file = open_file
+        self._start = start
+        self._file: BinaryIO | None = None
+        self.size = size
 
     def read(self, start: int, end: int) -> bytes:
         """Read the bytes between two positions.
@@ -41,16 +48,20 @@ class StateStream(Protocol):
             CheckpointCorruptedError: The stream is shorter.
             CheckpointNotFoundError: The file is missing.
         """
-        ...
+        if not 0 <= start <= end <= self.size:
+            raise corrupted_error(f"range {start} to {end} is outside of {self.size} bytes")
+        if self._file is None:
+            self._file = self._open_file()
+        self._file.seek(self._start + start)
+        return bytes(read_exactly(self._file, end - start))
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class StateFiles:
@@ -77,8 +88,9 @@ class StateFiles:
             CheckpointCorruptedError: Its name is not a valid file name.
         """
         if isinstance(handle, InlineStream):
-            return _Inline(handle.data)
-        return _File(self._uris(handle), handle)
+            return StateStream(partial(io.BytesIO, handle.data), 0, len(handle.data))
+        end = handle.start + handle.size
+        return StateStream(partial(_open_first, self._uris(handle), end), handle.start, handle.size)
 
     def input(self, stream: StateStream, start: int, end: int) -> DataInput:
         """Read the bytes of a stream between two positions as an input of values."""
@@ -106,13 +118,13 @@ class StateFiles:
                 "it, specify moved={directory: directory}, or --moved DIRECTORY=DIRECTORY"
             )
             raise InvalidRequestError(message, uri)
-        if not moved:
-            message = (
-                "a file of the checkpoint is in another store than its metadata; to allow this, or if it was "
-                "moved, specify moved={old: new}, or --moved OLD=NEW"
-            )
-            raise InvalidRequestError(message, uri)
-        return moved
+        if moved:
+            return moved
+        message = (
+            "a file of the checkpoint is in another store than its metadata; to allow this, or if it was "
+            "moved, specify moved={old: new}, or --moved OLD=NEW"
+        )
+        raise InvalidRequestError(message, uri)
 
     def _is_near(self, uri: str) -> bool:
         """Return whether a file is below the directory of the metadata or, for a checkpoint, of its job."""
@@ -135,66 +147,26 @@ class StateFiles:
         ]
 
 
-class _Inline:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.size = len(data)
-
-    def read(self, start: int, end: int) -> bytes:
-        _check(start, end, self.size)
-        return self._data[start:end]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class _File:
-    def __init__(self, uris: list[str], handle: FileStream) -> None:
-        self._uris = uris
-        self._start = handle.start
-        self._file: BinaryIO | None = None
-        self.size = handle.size
-
-    def read(self, start: int, end: int) -> bytes:
-        _check(start, end, self.size)
-        if self._file is None:
-            self._file, uri = self._open_first()
-            length = self._file.seek(0, 2)
-            if length < self._start + self.size:
-                message = f"{uri} has {length} bytes instead of the {self._start + self.size} in its metadata"
+def _open_first(uris: list[str], end: int) -> BinaryIO:
+    """Open the first existing file, which must have `end` bytes or more."""
+    for uri in uris:
+        try:
+            file = file_system_for(uri).open(uri)
+        except CheckpointNotFoundError:
+            continue
+        with ExitStack() as on_error:
+            on_error.enter_context(file)
+            length = file.seek(0, os.SEEK_END)
+            if length < end:
+                message = f"{uri} has {length} bytes instead of the {end} in its metadata"
                 raise corrupted_error(message)
-        self._file.seek(self._start + start)
-        return bytes(read_exactly(self._file, end - start))
-
-    def _open_first(self) -> tuple[BinaryIO, str]:
-        """Open the file; returns its URI too. Raises `CheckpointNotFoundError`."""
-        for uri in self._uris:
-            try:
-                return file_system_for(uri).open(uri), uri
-            except CheckpointNotFoundError:
-                continue
-        message = (
-            "a file of the checkpoint is missing; if it was moved, specify where to: "
-            "moved={old: new}, or --moved OLD=NEW"
-        )
-        raise CheckpointNotFoundError(message, self._uris[0])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def _check(start: int, end: int, size: int) -> None:
-    if not 0 <= start <= end <= size:
-        message = f"range {start} to {end} is outside of {size} bytes"
-        raise corrupted_error(message)
+            on_error.pop_all()
+        return file
+    message = (
+        "a file of the checkpoint is missing; if it was moved, specify where to: "
+        "moved={old: new}, or --moved OLD=NEW"
+    )
+    raise CheckpointNotFoundError(message, uris[0])
 
 
 def _normal(uri: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import CheckpointError, UnsupportedFormatError
 from holdfast.flink.binary import DataInput, corrupted_error
-from holdfast.flink.metadata.handles import (
+from holdfast.flink.handles import (
     KeyedHandle,
     OperatorHandle,
     StreamHandle,
@@ -36,14 +36,12 @@ class FlinkSubtask:
 
     Attributes:
         operator: List, union and broadcast states.
-        raw_operator: A stream written by the function.
         keyed: Keyed state.
         raw_keyed: Timers on the heap in a job with RocksDB.
         in_flight_bytes: Size of the rows between operators in an unaligned checkpoint.
     """
 
     operator: OperatorHandle | None
-    raw_operator: OperatorHandle | None
     keyed: KeyedHandle | None
     raw_keyed: KeyedHandle | None
     in_flight_bytes: int
@@ -61,7 +59,6 @@ class FlinkOperator:
         max_parallelism: Number of key groups.
         coordinator: State of the operator's coordinator on the JobManager, such as a source's splits.
         subtasks: By index, without finished ones.
-        is_finished: Whether all subtasks had finished.
     """
 
     id: str
@@ -71,18 +68,16 @@ class FlinkOperator:
     max_parallelism: int
     coordinator: StreamHandle | None
     subtasks: dict[int, FlinkSubtask]
-    is_finished: bool
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Size of the rows between operators in an unaligned checkpoint."""
+        return sum(subtask.in_flight_bytes for subtask in self.subtasks.values())
 
 
 @dataclass(frozen=True, slots=True)
 class FlinkMetadata:
-    """Content of a `_metadata` file.
-
-    Attributes:
-        version: Version of the metadata format.
-        checkpoint_id: Id of the checkpoint; savepoints have an id, too.
-        operators: In the order of the file.
-    """
+    """Content of a `_metadata` file of a format `version`, with operators in the order of the file."""
 
     version: int
     checkpoint_id: int
@@ -90,12 +85,7 @@ class FlinkMetadata:
 
 
 def parse_metadata(data: bytes) -> FlinkMetadata:
-    """Read a `_metadata` file.
-
-    Raises:
-        CheckpointCorruptedError: It is corrupted.
-        UnsupportedFormatError: It is not from Flink, or its version is unknown.
-    """
+    """Read a `_metadata` file. Raises `CheckpointCorruptedError` and `UnsupportedFormatError`."""
     source = DataInput(data)
     if source.left < 8 or source.read_int() != _MAGIC:
         message = (
@@ -111,7 +101,8 @@ def parse_metadata(data: bytes) -> FlinkMetadata:
         raise UnsupportedFormatError(message)
     checkpoint_id = source.read_long()
     for _ in range(source.count(8)):
-        _skip_master(source)
+        source.expect(_MASTER_MAGIC, "state of the master")
+        source.take(source.count())
     operators = []
     for number in range(source.count(16)):
         try:
@@ -120,11 +111,6 @@ def parse_metadata(data: bytes) -> FlinkMetadata:
             last = f" after operator {operators[-1].id}" if operators else ""
             raise type(error)(f"{error.args[0]} (operator {number}{last})") from error
     return FlinkMetadata(version, checkpoint_id, tuple(operators))
-
-
-def _skip_master(source: DataInput) -> None:
-    source.expect(_MASTER_MAGIC, "state of the master")
-    source.take(source.count())
 
 
 def _operator(source: DataInput, version: int) -> FlinkOperator:
@@ -137,11 +123,9 @@ def _operator(source: DataInput, version: int) -> FlinkOperator:
         raise corrupted_error(
             f"an operator has {parallelism} subtasks and {max_parallelism} key groups"
         )
-    coordinator = None
+    coordinator = stream_handle(source) if version > 2 else None
     if version == 2:
         source.read_int()
-    else:
-        coordinator = stream_handle(source)
     count = source.read_int()
     if count > min(parallelism, source.left // 4):
         raise corrupted_error(f"an operator of {parallelism} subtasks has the state of {count}")
@@ -155,15 +139,13 @@ def _operator(source: DataInput, version: int) -> FlinkOperator:
                 f"subtask index {index} is not below the parallelism {parallelism}"
             )
         subtasks[index] = _subtask(source, version)
-    return FlinkOperator(
-        id, name, uid, parallelism, max_parallelism, coordinator, subtasks, is_finished=count < 0
-    )
+    return FlinkOperator(id, name, uid, parallelism, max_parallelism, coordinator, subtasks)
 
 
 def _subtask(source: DataInput, version: int) -> FlinkSubtask:
     if version == 2:
         source.take(12)
-    operator, raw_operator = _optional(source), _optional(source)
+    operator, _raw_operator = _optional(source), _optional(source)
     keyed, raw_keyed = keyed_handle(source), keyed_handle(source)
     in_flight = 0
     if version >= 3:
@@ -172,7 +154,7 @@ def _subtask(source: DataInput, version: int) -> FlinkSubtask:
                 in_flight += channel_bytes(source, has_kind=version >= 6)
     if version >= 7 and source.byte():
         source.read_long()
-    return FlinkSubtask(operator, raw_operator, keyed, raw_keyed, in_flight)
+    return FlinkSubtask(operator, keyed, raw_keyed, in_flight)
 
 
 def _optional(source: DataInput) -> OperatorHandle | None:

@@ -25,10 +25,10 @@ from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import KEY_HASH, KeyGroupRange, key_hash
 from holdfast.common import SYSTEM_CLOCK, checkpoint_directory
 from holdfast.errors import InvalidRequestError, UnreadableStateError
-from holdfast.flink.moving.import_plan import ImportPlan, MovedState, Place
-from holdfast.flink.moving.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
-from holdfast.flink.moving.spilled_rows import SpilledRows, SpillFile
+from holdfast.flink.import_plan import ImportPlan, MovedState, Place
+from holdfast.flink.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
 from holdfast.flink.savepoint import FlinkSavepoint
+from holdfast.flink.spilled_rows import SpilledRows, SpillFile
 from holdfast.locations.coordination import complete_checkpoint, dispose_on_error
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation, FileSystemCheckpointStorage
@@ -112,32 +112,14 @@ class _Operator:
     lists: dict[str, StateRows] = field(default_factory=dict)
     keyed: list["_KeyedRows"] = field(default_factory=list)
 
-    @property
-    def has_states(self) -> bool:
-        """True if it has any state."""
-        return bool(self.lists or self.keyed)
-
 
 @dataclass(frozen=True, slots=True)
 class _KeyedRows:
-    """A keyed state, and its rows by their new key groups.
-
-    Attributes:
-        spec: Columns of the state.
-        descriptor: Descriptor of the state.
-        rows: Rows of the state.
-    """
+    """A keyed state, and its rows by their new key groups."""
 
     spec: TableSpec
     descriptor: KeyedDescriptor | None
     rows: SpilledRows
-
-    @classmethod
-    def of(
-        cls, spec: TableSpec, state: StateRows, max_parallelism: int, file: SpillFile
-    ) -> "_KeyedRows":
-        """Return an empty state; `rows` only determines the types."""
-        return cls(spec, state.descriptor, SpilledRows(state.rows.schema, max_parallelism, file))
 
     def add(self, rows: pa.Table, max_parallelism: int) -> None:
         """Route rows by Spark's hash. Raises `InvalidRequestError` for keys that can't be hashed."""
@@ -202,22 +184,21 @@ class FlinkStateImport:
             raise UnreadableStateError(f"{'; '.join(plan.refused)}; {_WAY_OUT}")
         if not plan.moved:
             raise InvalidRequestError(f"no state would be imported: {'; '.join(plan.lost)}")
+        key, ttl_ms, descriptors, types = key or {}, ttl_ms or {}, descriptors or {}, types or {}
         by_key = [each for each in plan.moved if each.is_keyed]
-        with_ttl = {each.source for each in by_key if each.has_ttl}
-        _check_known("ttl_ms", ttl_ms or {}, with_ttl)
-        _check_known("descriptors", descriptors or {}, {each.target for each in by_key})
-        _check_known("types", types or {}, {each.source for each in by_key})
-        _check_known("key", key or {}, {each.target[0] for each in by_key})
-        unsaid = [
+        with_ttl = [each for each in by_key if each.has_ttl]
+        _check_known("ttl_ms", ttl_ms, {each.source for each in with_ttl})
+        _check_known("descriptors", descriptors, {each.target for each in by_key})
+        _check_known("types", types, {each.source for each in by_key})
+        _check_known("key", key, {each.target[0] for each in by_key})
+        unknown = [
             "/".join(each.source)
-            for each in by_key
-            if each.has_ttl
-            and each.source not in (ttl_ms or {})
-            and each.target not in (descriptors or {})
+            for each in with_ttl
+            if each.source not in ttl_ms and each.target not in descriptors
         ]
-        if unsaid:
+        if unknown:
             message = (
-                f"values of {', '.join(unsaid)} have a time to live, which Flink does not store: set "
+                f"values of {', '.join(unknown)} have a time to live, which Flink does not store: set "
                 "ttl_ms={(operator, state): 3_600_000} or --ttl OPERATOR/STATE=3600000, or use None or never "
                 "for values that do not expire"
             )
@@ -227,11 +208,11 @@ class FlinkStateImport:
             plan=plan,
             keys={
                 uid: (names,) if isinstance(names, str) else tuple(names)
-                for uid, names in (key or {}).items()
+                for uid, names in key.items()
             },
-            ttl_ms=ttl_ms or {},
-            descriptors=descriptors or {},
-            types=types or {},
+            ttl_ms=ttl_ms,
+            descriptors=descriptors,
+            types=types,
             allow_loss=allow_loss,
         )
 
@@ -260,7 +241,9 @@ class FlinkStateImport:
                 continue
             if on_read is not None:
                 on_read(*each.target, count)
-        read = {uid: operator for uid, operator in operators.items() if operator.has_states}
+        read = {
+            uid: operator for uid, operator in operators.items() if operator.lists or operator.keyed
+        }
         watermarks = "watermarks, which are not in Flink savepoints: event time starts from scratch"
         return StatesRead(read, [*lost, watermarks])
 
@@ -271,24 +254,17 @@ class FlinkStateImport:
             rows = self.savepoint.read_state(*each.source, kind=each.kind)
             operator.lists[name] = StateRows(rows, union=each.kind == "union")
             return len(rows)
-        types = self.types.get(each.source)
-        batches = self.savepoint.iter_state(
-            *each.source,
-            kind=each.kind,
-            explode=each.kind == "keyed map",
-            check_keys=True,
-            types=types,
-        )
         keyed: _KeyedRows | None = None
-        for rows in self._tables(batches, each):
+        for rows in self._tables(each):
             names = key_names(rows.schema.field("key").type, self.keys.get(each.target[0], ()))
             if operator.key not in {(), names}:
                 message = f"operator {each.target[0]!r} has states with keys {list(operator.key)} and {list(names)}"
                 raise InvalidRequestError(message)
             groups = operator.max_parallelism
-            spec, state = self._make_keyed_rows(each, rows, names, groups)
+            spec, state = self._convert(each, rows, names, groups)
             if keyed is None:
-                keyed = _KeyedRows.of(spec, state, groups, file)
+                spilled = SpilledRows(state.rows.schema, groups, file)
+                keyed = _KeyedRows(spec, state.descriptor, spilled)
             keyed.add(state.rows, groups)
         assert keyed is not None
         keyed.rows.finish()
@@ -296,22 +272,21 @@ class FlinkStateImport:
         operator.keyed.append(keyed)
         return keyed.rows.count
 
-    def _tables(self, batches: Iterator[pa.RecordBatch], each: MovedState) -> Iterator[pa.Table]:
+    def _tables(self, each: MovedState) -> Iterator[pa.Table]:
         """Read the rows of a state, one key group at a time; yields at least one table, for its types."""
-        first = next(batches, None)
-        if first is None:
-            yield self.savepoint.read_state(
-                *each.source,
-                kind=each.kind,
-                explode=each.kind == "keyed map",
-                types=self.types.get(each.source),
-            )
-            return
-        yield pa.Table.from_batches([first])
-        for batch in batches:
+        arguments: dict[str, Any] = {
+            "kind": each.kind,
+            "explode": each.kind == "keyed map",
+            "types": self.types.get(each.source),
+        }
+        is_empty = True
+        for batch in self.savepoint.iter_state(*each.source, check_keys=True, **arguments):
             yield pa.Table.from_batches([batch])
+            is_empty = False
+        if is_empty:
+            yield self.savepoint.read_state(*each.source, **arguments)
 
-    def _make_keyed_rows(
+    def _convert(
         self, each: MovedState, rows: pa.Table, names: tuple[str, ...], max_parallelism: int
     ) -> tuple[TableSpec, StateRows]:
         if each.domain:
@@ -335,12 +310,7 @@ class FlinkStateImport:
 
 @dataclass(frozen=True, slots=True)
 class StatesRead:
-    """State of Flink that has been read, before it is written.
-
-    Attributes:
-        operators: New operators by uid.
-        lost: Readable lines of data that is not imported.
-    """
+    """State of Flink that has been read, before it is written, and readable lines of data that is not imported."""
 
     operators: Mapping[str, _Operator]
     lost: list[str]

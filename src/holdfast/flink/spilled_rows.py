@@ -40,11 +40,7 @@ class SpillFile:
         self._size = 0
 
     def append(self, data: pa.Buffer) -> Place:
-        """Append bytes; returns their place.
-
-        Raises:
-            StorageFullError: They could not be written.
-        """
+        """Append bytes; returns their place. Raises `StorageFullError`."""
         place = self._size, data.size
         try:
             if self._file is None:
@@ -112,11 +108,7 @@ class SpilledRows:
         self.count = 0
 
     def add(self, rows: pa.RecordBatch, groups: Groups) -> None:
-        """Take rows, and the group of each.
-
-        Raises:
-            StorageFullError: They could not be written.
-        """
+        """Take rows, and the group of each. Raises `StorageFullError`."""
         if not len(rows):
             return
         self.count += len(rows)
@@ -130,11 +122,7 @@ class SpilledRows:
             self._end_run(on_disk=True)
 
     def finish(self) -> None:
-        """Finish the input; no more rows can be added.
-
-        Raises:
-            StorageFullError: The last ones could not be written.
-        """
+        """Finish the input; no more rows can be added. Raises `StorageFullError`."""
         if self._waiting:
             self._end_run(on_disk=self._waiting_bytes > min(_FEW_BYTES, self._run_bytes))
 
@@ -142,10 +130,6 @@ class SpilledRows:
         """Read the rows of a range of groups in ascending order, with the group of each row.
 
         Each table has one group, or several small ones. Reading an earlier group than before starts from the beginning.
-
-        Args:
-            first: First group.
-            end: Exclusive end of the range.
         """
         if first < self._position:
             for run in self._runs:

@@ -81,12 +81,7 @@ class ImportPlan:
     def of(
         cls, savepoint: FlinkSavepoint, states: Mapping[Place, Place] | None, *, timers: bool
     ) -> Self:
-        """Plan the import of a savepoint.
-
-        Args:
-            savepoint: The savepoint.
-            states: New states by Flink's states; None for all except those of windows and sources.
-            timers: Whether to import timers of functions with their operator's keyed states.
+        """Plan the import of a savepoint; arguments are those of `import_savepoint`.
 
         Raises:
             InvalidRequestError: A named state does not exist, or two have the same target.
@@ -153,7 +148,7 @@ class _Sorting:
                 self._take_named(row, place, target)
                 if row["kind"].startswith("keyed"):
                     targets.setdefault(label, set()).add(target[0])
-            if not places and row["state"] and not self._is_of_timers(row):
+            if not places and row["state"] and not _is_of_timers(row):
                 self._take_offsets(row)
                 others.setdefault(label, []).append(row["state"])
         if left:
@@ -168,7 +163,7 @@ class _Sorting:
         ]
         if others.keys() - named:
             self.lost.append(f"all states of {', '.join(sorted(others.keys() - named))}")
-        for row in filter(self._is_of_timers, self._states):
+        for row in filter(_is_of_timers, self._states):
             for uid in sorted(targets.get(row["operator"], ())):
                 self._take_timers(row, uid, timers=timers)
 
@@ -177,7 +172,7 @@ class _Sorting:
         if row["failure"]:
             message = f"state {'/'.join(place)} can't be read: {row['failure']}"
             raise InvalidRequestError(message)
-        if not self._is_of_timers(row):
+        if not _is_of_timers(row):
             self._take(row, row["operator"], place, target)
 
     def _is(self, place: Place, row: Mapping[str, Any]) -> bool:
@@ -196,7 +191,7 @@ class _Sorting:
             )
         elif state in SOURCES:
             self._take_offsets(row)
-        elif self._is_of_timers(row):
+        elif _is_of_timers(row):
             self._take_timers(row, operator, timers=timers)
         elif row["value"] == "null":
             self.refused.append(f"state {operator}/{state} has values without a type")
@@ -243,9 +238,9 @@ class _Sorting:
             )
         )
 
-    @staticmethod
-    def _is_of_timers(row: Mapping[str, Any]) -> bool:
-        return bool(row["kind"] == _TIMER)
+
+def _is_of_timers(row: Mapping[str, Any]) -> bool:
+    return bool(row["kind"] == _TIMER)
 
 
 def _unequal_copies(savepoint: FlinkSavepoint, sorting: _Sorting) -> Iterator[str]:

@@ -32,12 +32,7 @@ Entries = Iterable[tuple[bytes, bytes]]
 
 
 class WrittenFile:
-    """A file in the metadata's directory, in progress.
-
-    Args:
-        name: Name of the file.
-        write: Appends bytes to the file.
-    """
+    """A file in the metadata's directory, in progress; `write` appends bytes to it."""
 
     def __init__(self, name: str, write: Callable[[bytes], object]) -> None:
         self.name = name
@@ -68,20 +63,22 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenList:
-    """Operator state of a subtask.
+    """Operator state.
 
     Attributes:
         kind: `list`, `union` or `broadcast`.
         snapshots: Snapshots of its serializers, by role.
-        elements: Elements as bytes; the entries of a broadcast state are one element.
+        elements: Returns the elements of a subtask as bytes; the entries of a broadcast state are one element.
     """
 
     kind: str
     snapshots: Mapping[str, bytes]
-    elements: Iterable[bytes]
+    elements: Callable[[int], Iterable[bytes]]
 
 
-def write_operator_state(file: WrittenFile, states: Mapping[str, WrittenList]) -> bytes:
+def write_operator_state(
+    file: WrittenFile, states: Mapping[str, WrittenList], subtask: int
+) -> bytes:
     """Write operator state of a subtask to a file; returns its handle."""
     parts: list[list[bytes]] = [[], []]
     for state, written in states.items():
@@ -95,7 +92,7 @@ def write_operator_state(file: WrittenFile, states: Mapping[str, WrittenList]) -
     places = []
     for state, written in states.items():
         offsets = array("q")
-        for element in written.elements:
+        for element in written.elements(subtask):
             offsets.append(file.size)
             file.append(element)
         mode, _ = _MODES[written.kind]
@@ -126,7 +123,7 @@ def write_keyed_state(
         key: Snapshot of the key's serializer.
         infos: Descriptions of the states.
         first: First key group.
-        groups: For each key group, the numbers of its states with their entries.
+        groups: For each key group, the numbers of its states with entries, and these.
     """
     head = _INT.pack(_KEYED_VERSION) + b"\0" + _INT.pack(_SNAPSHOT_VERSION) + key
     file.append(head + _SHORT.pack(len(infos)) + b"".join(infos))
@@ -146,13 +143,11 @@ def _group(states: Iterable[tuple[int, Entries]]) -> Iterator[bytes]:
     """Yield a key group without its end; the highest bit of a key marks the last entry of a state."""
     for number, entries in states:
         yield _SHORT.pack(number)
-        last: tuple[bytes, bytes] | None = None
-        for entry in entries:
-            if last is not None:
-                yield _entry(*last)
-            last = entry
-        assert last is not None
-        key, value = last
+        left = iter(entries)
+        key, value = next(left)
+        for next_key, next_value in left:
+            yield _entry(key, value)
+            key, value = next_key, next_value
         yield _entry(bytes([key[0] | 0x80]) + key[1:], value)
 
 
@@ -169,14 +164,7 @@ def _offsets(offsets: "array[int]") -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class WrittenOperator:
-    """An operator in the metadata.
-
-    Attributes:
-        id: Hexadecimal id.
-        parallelism: Number of subtasks.
-        max_parallelism: Number of key groups.
-        subtasks: For each subtask the handles of operator state and keyed state, or None.
-    """
+    """An operator in the metadata; each subtask has the handles of operator state and keyed state, or None."""
 
     id: str
     parallelism: int
@@ -208,14 +196,7 @@ def _operator(operator: WrittenOperator) -> bytes:
 def _info(
     name: str, kind: int, options: Mapping[str, str], snapshots: Mapping[str, bytes]
 ) -> bytes:
-    return (
-        utf(name)
-        + _INT.pack(kind)
-        + encode_items([utf(option) + utf(value) for option, value in options.items()])
-        + encode_items(
-            [
-                utf(role) + _INT.pack(_SNAPSHOT_VERSION) + snapshot
-                for role, snapshot in snapshots.items()
-            ]
-        )
-    )
+    version = _INT.pack(_SNAPSHOT_VERSION)
+    serializers = [utf(role) + version + snapshot for role, snapshot in snapshots.items()]
+    pairs = [utf(option) + utf(value) for option, value in options.items()]
+    return utf(name) + _INT.pack(kind) + encode_items(pairs) + encode_items(serializers)
