@@ -47,16 +47,9 @@ def fold_values(values: Sequence[Column], bounds: Rows, spec: TableSpec) -> list
 def fold_into(
     before: Sequence[pa.Array], added: Sequence[pa.Array], has_before: Flags, spec: TableSpec
 ) -> list[pa.Array]:
-    """Fold added rows of a table into the rows that are there.
+    """Fold added values of a table into those before, if the row has some; else they stay as they are.
 
-    Args:
-        before: The columns of values of the rows that are there.
-        added: The values of the added rows, as many.
-        has_before: The added rows to fold into the row before; the others stay as they are.
-        spec: The table's name, columns and types.
-
-    Raises:
-        InvalidRequestError: A sum overflows its type.
+    Raises `InvalidRequestError` if a sum overflows its type.
     """
     count = len(has_before)
     rows = np.arange(2 * count)
@@ -78,18 +71,10 @@ def fold_into(
 def fold_column(
     column: Column, type: pa.DataType, bounds: Rows, fold: Fold, *, state: str
 ) -> Column:
-    """Fold each group of adjacent operands into one value.
+    """Fold each group of adjacent operands, oldest first, into one value of the same type.
 
-    Args:
-        column: The operands, oldest first in each group.
-        type: Their type, and the type of the values.
-        bounds: The start of each group, then the end of the last one. The value of a group without operands is
-            null, or any number.
-        fold: The operation that combines two operands.
-        state: The state's name, for errors.
-
-    Raises:
-        InvalidRequestError: A sum overflows the type, or bytes are not a sketch.
+    `bounds` has the start of each group, then the end of the last one. The value of a group without operands is null,
+    or any number. Raises `InvalidRequestError` if a sum overflows the type, or bytes are not a sketch.
     """
     try:
         return _fold(column, column_type(type), bounds, fold)

@@ -4,10 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, get_args
 
-from holdfast.backends.keyed.columnar import ColumnarStateTables, Workspace
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
-from holdfast.backends.keyed.segments import ROCKSDB, read_manifest, write_canonical_tables
+from holdfast.backends.keyed.segments import (
+    ColumnarStateTables,
+    Workspace,
+    read_manifest,
+    write_canonical_tables,
+)
+from holdfast.backends.keyed.segments.manifest import ROCKSDB
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams
@@ -52,7 +57,7 @@ def open_tables(
     """
     if backend == "rocksdb":
         with _rocksdict():
-            from holdfast.backends.keyed.rocksdb import (  # noqa: PLC0415  # an extra
+            from holdfast.backends.keyed.rocksdb_tables import (  # noqa: PLC0415  # an extra
                 RocksDBStateTables,
             )
         return RocksDBStateTables(
@@ -63,31 +68,21 @@ def open_tables(
             may_refer=may_refer,
             on_metrics=on_metrics,
         )
+
+    def open_segments(handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> StateTables:
+        if backend == "heap":
+            return HeapStateTables(key_groups, handles)
+        return ColumnarStateTables(
+            key_groups, handles, directory=directory, workspace=workspace, may_refer=may_refer
+        )
+
     try:
-        return _open(key_groups, handles, backend, directory, workspace, may_refer=may_refer)
+        return open_segments(handles, may_refer=may_refer)
     except UnsupportedFormatError as error:
         if error.kind != ROCKSDB:
             raise
-    readable = readable_handles(handles, directory)
-    # The converted files are not part of any checkpoint.
-    return _open(key_groups, readable, backend, directory, workspace, may_refer=False)
-
-
-def _open(
-    key_groups: KeyGroupRange,
-    handles: Sequence[SegmentsStateHandle],
-    backend: BackendName,
-    directory: str | None,
-    workspace: Workspace | None,
-    *,
-    may_refer: bool,
-) -> StateTables:
-    """Open tables that are stored in segments."""
-    if backend == "heap":
-        return HeapStateTables(key_groups, handles)
-    return ColumnarStateTables(
-        key_groups, handles, directory=directory, workspace=workspace, may_refer=may_refer
-    )
+    # Converted files are not part of any checkpoint.
+    return open_segments(readable_handles(handles, directory), may_refer=False)
 
 
 def readable_handles(
@@ -114,7 +109,7 @@ def readable_handles(
             if error.kind != ROCKSDB:
                 raise
             with _rocksdict():
-                from holdfast.backends.keyed.rocksdb import canonical_handles  # noqa: PLC0415
+                from holdfast.backends.keyed.rocksdb_tables import canonical_handles  # noqa: PLC0415
             readable += canonical_handles([handle], directory)
         else:
             readable.append(handle)
@@ -148,7 +143,7 @@ def write_canonical(
         if error.kind != ROCKSDB:
             raise
     with _rocksdict():
-        from holdfast.backends.keyed.rocksdb import write_canonical_rows  # noqa: PLC0415
+        from holdfast.backends.keyed.rocksdb_tables import write_canonical_rows  # noqa: PLC0415
     return write_canonical_rows(handle, streams, now_ms=now_ms)
 
 

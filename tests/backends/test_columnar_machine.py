@@ -20,7 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy, Workspace
+from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy, Workspace
 from holdfast.backends.keyed.table import Operation, StateTable, StateTables, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage

@@ -4,7 +4,7 @@ import pyarrow as pa
 from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.keyed import Keys, StateTable, StateTables, TableSpec
-from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb_tables import RocksDBStateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.testing.contracts import KeyedCheckpoints

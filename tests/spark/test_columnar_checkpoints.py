@@ -11,7 +11,7 @@ from jobs.segments import MAX_PARALLELISM, UID, shared_files, shared_in
 
 import holdfast
 from holdfast.backends.keyed import TableSpec
-from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
+from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.table import Identities
 from holdfast.backends.keys import key_group_range
 from holdfast.errors import CheckpointCorruptedError

@@ -12,10 +12,10 @@ from jobs.keyed import KeyedJob
 from jobs.keyed_operators import Totals
 
 from holdfast.backends.keyed import BackendName
-from holdfast.backends.keyed.columnar.segment_store import SegmentStore
-from holdfast.backends.keyed.segments import Segment
 from holdfast.backends.keyed.segments import segment as segment_module
 from holdfast.backends.keyed.segments import trailer as trailer_module
+from holdfast.backends.keyed.segments.segment import Segment
+from holdfast.backends.keyed.segments.segment_store import SegmentStore
 from holdfast.backends.keyed.segments.trailer import FRAME, Trailer
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.local_state import LocalFiles, StateSettings

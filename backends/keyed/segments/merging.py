@@ -8,14 +8,12 @@ Folded operands get the latest of their times.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from holdfast.backends.keyed.columns import (
-    Column,
     Rows,
     concatenate,
     cut,
@@ -23,13 +21,7 @@ from holdfast.backends.keyed.columns import (
     take,
 )
 from holdfast.backends.keyed.folding import fold_values
-from holdfast.backends.keyed.segments.rows import (
-    OpenSlice,
-    Operations,
-    RowRange,
-    SortedRows,
-    Times,
-)
+from holdfast.backends.keyed.segments.rows import OpenSlice, Operations, RowRange, SortedRows, Times
 from holdfast.backends.keyed.table import Flags, Operation, SortKeys, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 
@@ -50,15 +42,9 @@ def rows_between(
     endings: Flags | None = None,
     now_ms: int | None = None,
 ) -> SortedRows:
-    """Return the merged rows with a sort key in one of several ranges.
+    """Return the merged rows of slices, newest first, with a sort key in one of several ranges, as `StateTable.rows_between`.
 
-    Args:
-        slices: Newest first.
-        spec: The table's specification.
-        first: The first sort key of each range; the ranges ascend and don't overlap.
-        end: The end of each range, exclusive.
-        endings: For each number of 16 bits whether sort keys with this ending count; None if all do.
-        now_ms: The present for TTLs, milliseconds; None to keep expired rows.
+    Expired rows are kept if there is no present `now_ms`.
     """
     ranges = [slice_.rows_between(first, end, endings) for slice_ in slices]
     return merge(ranges, spec, is_bottom=True, now_ms=now_ms)
@@ -74,16 +60,12 @@ def scan(
     end: int,
     now_ms: int | None = None,
 ) -> Iterator[SortedRows]:
-    """Return all merged rows between two sort keys, in steps of equal ranges.
+    """Return all merged rows between two sort keys, in steps of equal ranges of them.
 
     Args:
         slices: Returns the slices that have rows between two sort keys, newest first.
-        spec: The table's specification.
-        rows: Estimated number of rows.
-        step_rows: Wanted rows per step.
-        first: The first sort key.
-        end: The end of the sort keys, exclusive.
-        now_ms: The present for TTLs, milliseconds; None to keep expired rows.
+        rows: Estimated number of rows, which decides how many steps there are.
+        now_ms: The present for TTLs; None to keep expired rows.
     """
     steps = max(1, -(-rows // step_rows))
     edges = [first + (end - first) * step // steps for step in range(steps + 1)]
@@ -103,13 +85,9 @@ def is_expired(times_ms: Times, spec: TableSpec, now_ms: int) -> npt.NDArray[np.
 def merge(
     ranges: Sequence[RowRange], spec: TableSpec, *, is_bottom: bool, now_ms: int | None
 ) -> SortedRows:
-    """Merge rows.
+    """Merge rows of ranges, newest first.
 
-    Args:
-        ranges: Newest first.
-        spec: The table's specification.
-        is_bottom: Whether no older rows exist.
-        now_ms: The present for TTLs, milliseconds; None to keep expired rows.
+    `is_bottom` says that no older rows exist. Expired rows are kept if there is no present `now_ms`.
 
     Raises:
         InvalidRequestError: A sum overflows its type.
@@ -137,31 +115,28 @@ def merge(
 
 
 def _concatenate_ranges(ranges: Sequence[RowRange], spec: TableSpec) -> SortedRows:
-    sort_keys = [range_.source.sort_keys[range_.first : range_.end] for range_ in ranges]
-    operations = None
-    if any(range_.source.operations is not None for range_ in ranges):
-        operations = _concatenate_numbers([_operations(range_) for range_ in ranges])
-    times = None
-    if spec.ttl_ms is not None:
-        times = _concatenate_numbers([_times(range_) for range_ in ranges])
+    def numbers(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        arrays = list(parts)
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    has_operations = any(range_.source.operations is not None for range_ in ranges)
     ids = [
         [cut(column, range_.first, range_.end) for column in range_.source.ids] for range_ in ranges
     ]
     values = [range_.source.values_between(range_.first, range_.end) for range_ in ranges]
     return SortedRows(
-        _concatenate_numbers(sort_keys),
-        operations,
-        times,
-        _concatenate_columns(ids, [field.type for field in spec.id_fields]),
-        _concatenate_columns(values, spec.values.types),
+        numbers(range_.source.sort_keys[range_.first : range_.end] for range_ in ranges),
+        numbers(map(_operations, ranges)) if has_operations else None,
+        None if spec.ttl_ms is None else numbers(map(_times, ranges)),
+        [
+            concatenate(parts, field.type)
+            for parts, field in zip(zip(*ids, strict=True), spec.id_fields, strict=True)
+        ],
+        [
+            concatenate(parts, type)
+            for parts, type in zip(zip(*values, strict=True), spec.values.types, strict=True)
+        ],
     )
-
-
-_Array = TypeVar("_Array", bound=npt.NDArray[Any])
-
-
-def _concatenate_numbers(arrays: Sequence[_Array]) -> _Array:
-    return arrays[0] if len(arrays) == 1 else cast("_Array", np.concatenate(arrays))
 
 
 def _operations(range_: RowRange) -> Operations:
@@ -175,15 +150,6 @@ def _times(range_: RowRange) -> Times:
     times = range_.source.times_ms
     assert times is not None
     return times[range_.first : range_.end]
-
-
-def _concatenate_columns(
-    ranges: Sequence[Sequence[Column]], types: Sequence[pa.DataType]
-) -> list[Column]:
-    return [
-        concatenate([columns[number] for columns in ranges], type)
-        for number, type in enumerate(types)
-    ]
 
 
 def _take_newest(

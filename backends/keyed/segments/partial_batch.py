@@ -30,13 +30,7 @@ Read = Callable[[int, int], pa.Buffer]
 class PartialBatch:
     """The batch of a section. It is read whole if it has a type, such as a dictionary, whose rows need other data.
 
-    Args:
-        read: Reads bytes of the section.
-        length: The file's length in bytes.
-
-    Raises:
-        ValueError: The section doesn't have exactly one record batch.
-        pa.ArrowException: It is not an Arrow file.
+    Raises `ValueError` or `pa.ArrowException` if the section is not an Arrow file with exactly one record batch.
     """
 
     def __init__(self, read: Read, length: int) -> None:
@@ -65,21 +59,14 @@ class PartialBatch:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
         return self._batch.schema
 
     @property
     def rows(self) -> int:
-        """Number of all rows."""
         return int(self._batch.num_rows)
 
     def column_between(self, index: int, first: int, end: int) -> pa.Array:
-        """Return the rows from `first` up to `end` of a column; read no others.
-
-        Raises:
-            ValueError: The stored bytes are not a valid column.
-            pa.ArrowException: Likewise.
-        """
+        """Return the rows from `first` up to `end` of a column; read no others. Raises as the class."""
         column = self._batch.column(index)
         if not self._is_whole:
             self._load(column.type, iter(column.buffers()), first, end)
@@ -135,7 +122,6 @@ class PartialBatch:
         self._load_bytes(buffer, first // 8, -(-end // 8))
 
     def _load_bytes(self, buffer: pa.Buffer | None, first: int, end: int) -> None:
-        """Read bytes of a buffer."""
         if buffer is None or first == end:
             return
         if end > buffer.size:

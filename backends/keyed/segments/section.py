@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import check_blocks, check_memory
-from holdfast.backends.keyed.columns import Column, cut, from_arrow, numpy_type
+from holdfast.backends.keyed.columns import Column, cut, from_arrow
 from holdfast.backends.keyed.segments.partial_batch import PartialBatch
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.segments.trailer import (
@@ -44,12 +44,7 @@ class SectionBytes(Protocol):
 
 
 class Section:
-    """Sorted rows of one table. A column is read and verified when it is first used.
-
-    Args:
-        segment: The bytes of the segment.
-        place: The section's place in them.
-    """
+    """Sorted rows of one table. A column is read and verified when it is first used."""
 
     def __init__(self, segment: SectionBytes, place: SectionPlace) -> None:
         self._segment = segment
@@ -78,7 +73,6 @@ class Section:
         return self._place.place[1]
 
     def has(self, name: str) -> bool:
-        """Return whether the section has a column of this name."""
         return name in self._by_name
 
     @property
@@ -105,7 +99,7 @@ class Section:
             self._segment.advise(sequential=lookups * _ROWS_PER_PAGE_READ > self.rows)
 
     def column(self, name: str, type: pa.DataType) -> Column:
-        """Return a column. Arguments and errors are those of `column_between`."""
+        """Return a column. Raises as `column_between`."""
         column = self._columns.get(name)
         if column is None:
             column = self._columns[name] = self.column_between(name, type, 0, self.rows)
@@ -124,30 +118,19 @@ class Section:
     def column_between(self, name: str, type: pa.DataType, first: int, end: int) -> Column:
         """Return the rows from `first` up to `end` of a column; read no others, if possible.
 
-        Args:
-            name: The column's name.
-            type: Its Arrow type.
-            first: The first row.
-            end: The end of the rows, exclusive.
-
-        Raises:
-            CheckpointCorruptedError: A block is corrupt, or the column is missing or has another type.
+        Raises `CheckpointCorruptedError` if a block is corrupt, or the column is missing or has another type.
         """
         place = self._by_name.get(name)
         if place is None:
-            raise self._segment.corrupted_error(
-                f"a section of table {self.table!r} has no column {name!r}"
-            )
+            raise self._section_error(f"has no column {name!r}")
         if first == end:
             return from_arrow(pa.array([], type))
         if place.kind == ARROW_KIND:
             if 2 * (end - first) <= self.rows and self._batch is None:
                 return self._read_partially(name, type, first, end)
             return cut(self._read_by_arrow(name, type), first, end)
-        if place.kind != column_kind(type, numpy_type(type)):
-            raise self._segment.corrupted_error(
-                f"column {name!r} of table {self.table!r} is {place.kind}, expected {type}"
-            )
+        if place.kind != column_kind(type):
+            raise self._type_error(name, place.kind, type)
         if place.kind in TEXT_KINDS:
             return self._read_texts(place, type, first, end)
         width = np.dtype(place.kind).itemsize
@@ -208,9 +191,7 @@ class Section:
         read = self._segment.read  # not through `self`: a cycle would delay freeing the memory
         try:
             if self._partial is None:
-                self._partial = PartialBatch(
-                    lambda offset, size: read(start + offset, size), length
-                )
+                self._partial = PartialBatch(lambda at, size: read(start + at, size), length)
             batch = self._partial
             index = self._index_of(name, type, batch.schema, batch.rows)
             return from_arrow(batch.column_between(index, first, end))
@@ -221,21 +202,25 @@ class Section:
         """Return the index of a column. Raises `CheckpointCorruptedError` if the batch doesn't match the section."""
         index: int = schema.get_field_index(name)
         if index < 0 or rows != self.rows:
-            raise self._segment.corrupted_error(
-                f"a section of table {self.table!r} has other columns or rows"
-            )
+            raise self._section_error("has other columns or rows")
         stored = schema.field(index).type
         if not stored.equals(type):
-            raise self._segment.corrupted_error(
-                f"column {name!r} of table {self.table!r} is {stored}, expected {type}"
-            )
+            raise self._type_error(name, stored, type)
         return index
 
     def _decoding_error(self, error: Exception) -> CheckpointCorruptedError:
         raise_shortage(error)
+        return self._section_error(f"can't be decoded ({error})")
+
+    def _type_error(
+        self, name: str, stored: object, expected: pa.DataType
+    ) -> CheckpointCorruptedError:
         return self._segment.corrupted_error(
-            f"a section of table {self.table!r} can't be decoded ({error})"
+            f"column {name!r} of table {self.table!r} is {stored}, expected {expected}"
         )
+
+    def _section_error(self, message: str) -> CheckpointCorruptedError:
+        return self._segment.corrupted_error(f"a section of table {self.table!r} {message}")
 
 
 def _only_batch(section: pa.Buffer) -> pa.RecordBatch:

@@ -10,12 +10,12 @@ from holdfast.backends.keyed.segments.manifest import (
     Slice,
     TableManifest,
     decode_manifest,
+    resolve_migration,
 )
 from holdfast.backends.keyed.segments.merging import scan, sort_key_range
 from holdfast.backends.keyed.segments.rows import OpenSlice, SectionRows, SortedRows
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.segment import StoredSegment
-from holdfast.backends.keyed.segments.stored_specs import resolve_migration
 from holdfast.backends.keyed.table import Migration, SortKeys, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import location_of
@@ -39,11 +39,7 @@ _MAX_UNCHECKED_STEPS = 1000
 
 @dataclass(frozen=True)
 class RestoredTable:
-    """A table of a checkpoint, as a backend that keeps no segments reads it.
-
-    Attributes:
-        spec: The table's specification when it was stored.
-    """
+    """A table of a checkpoint, as a backend that keeps no segments reads it; `spec` is the stored specification."""
 
     spec: TableSpec
     _manifest: TableManifest
@@ -92,8 +88,7 @@ class RestoredTable:
 
     def _read_steps(self, steps: Iterable[SortedRows], spec: TableSpec) -> Iterator[TableRows]:
         try:
-            for step in steps:
-                yield step.table_rows(spec)
+            yield from (step.table_rows(spec) for step in steps)
         finally:
             self._segments.close()
 
@@ -112,11 +107,7 @@ class RestoredTable:
 def read_tables(
     handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRange
 ) -> list[RestoredTable]:
-    """Open the tables of several handles, restricted to some key groups.
-
-    Args:
-        handles: Handles of any backend that writes segments; no two have rows of one key group of a table.
-        key_groups: The key groups whose rows are wanted.
+    """Open the tables of several handles of segments, restricted to some key groups.
 
     Raises:
         InvalidRequestError: Two handles have rows of one key group of a table.
@@ -156,15 +147,10 @@ def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRa
 
 
 def check_disjoint(stored: Iterable[tuple[KeyGroupRange, Collection[str]]]) -> None:
-    """Reject handles if two have rows of one key group of a table.
+    """Raise `InvalidRequestError` if two handles have rows of one key group of a table.
 
-    A savepoint that was written with the API has several handles of a key group, with different tables.
-
-    Args:
-        stored: The key groups of each handle, and the names of the tables that it has rows of.
-
-    Raises:
-        InvalidRequestError: Two handles have rows of one key group of a table.
+    A handle is given by its key groups, and the names of the tables that it has rows of. A savepoint that was written
+    with the API has several handles of a key group, with different tables.
     """
     ranges: dict[str, list[tuple[int, int]]] = {}
     for groups, names in stored:

@@ -6,24 +6,29 @@ but written to separate runs.
 """
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
+from holdfast.backends.keyed.segments.checkpoint_files import (
+    finish_stream,
+    new_segment_name,
+    write_manifest,
+)
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     Run,
     Slice,
+    StoredSpec,
     TableManifest,
     encode_manifest,
+    resolve_migration,
 )
 from holdfast.backends.keyed.segments.merging import merge, sort_key_range
 from holdfast.backends.keyed.segments.rows import OpenSlice, RowRange, SortedRows
 from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
-from holdfast.backends.keyed.segments.stored_specs import StoredSpec, resolve_migration
 from holdfast.backends.keyed.segments.table_reader import (
     LocatedRows,
     StoredSegments,
@@ -35,7 +40,7 @@ from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.common import raise_if_cancelled
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
-from holdfast.locations.storages import CheckpointedStateScope, CheckpointStateOutputStream
+from holdfast.locations.storages import CheckpointedStateScope
 
 STEP_ROWS = 1 << 18
 """Rows of a section: readers have whole sections in memory."""
@@ -57,11 +62,7 @@ def write_tables(
 ) -> SegmentsStateHandle:
     """Write tables into one segment that belongs only to this checkpoint.
 
-    Args:
-        tables: The specification of each table, and its rows: ascending by sort key, as `StateTable.scan` returns
-            them, and with times if the table has a TTL.
-        key_groups: The key groups of the rows.
-        streams: Streams for the segment and the manifest.
+    The rows of each table are ascending by sort key, as `StateTable.scan` returns them, with times if it has a TTL.
 
     Raises:
         InvalidRequestError: Rows are not ascending by sort key.
@@ -85,18 +86,9 @@ def write_tables(
 def write_canonical_tables(
     handle: SegmentsStateHandle, streams: SnapshotStreams, *, now_ms: int
 ) -> SegmentsStateHandle:
-    """Merge the rows of segments into a single segment, step by step.
+    """Merge the rows of a handle's segments and key groups into a single segment, step by step.
 
-    Args:
-        handle: The segments; only rows of its key groups count.
-        streams: Streams for the segment and its manifest.
-        now_ms: The present for TTLs, milliseconds.
-
-    Raises:
-        CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: A segment or the manifest is corrupt.
-        UnsupportedFormatError: A newer Holdfast wrote it, or it is a RocksDB database.
-        StorageUnavailableError: The store did not take it.
+    Raises as `write_canonical`, and `UnsupportedFormatError` for a RocksDB database.
     """
     key_groups = KeyGroupRange(*handle.key_groups)
     manifest = read_manifest([handle], key_groups)
@@ -129,26 +121,7 @@ def _write_segment(
         if writer.sections:
             writer.finish()
             segments[name] = finish_stream(streams, stream)
-    with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
-        stream.write(encode_manifest(Manifest(manifests)))
-        manifest = finish_stream(streams, stream)
-    return SegmentsStateHandle(
-        (key_groups.start_key_group, key_groups.end_key_group), segments, manifest
-    )
-
-
-def new_segment_name() -> str:
-    """Return a unique name for a segment."""
-    return os.urandom(16).hex()
-
-
-def finish_stream(
-    streams: SnapshotStreams, stream: CheckpointStateOutputStream
-) -> StreamStateHandle:
-    """Close a stream that is not empty. Raises `StorageUnavailableError`."""
-    handle = streams.finish(stream)
-    assert handle is not None  # only of an empty stream
-    return handle
+    return write_manifest(streams, encode_manifest(Manifest(manifests)), key_groups, segments)
 
 
 class _RunWriter:
@@ -161,10 +134,9 @@ class _RunWriter:
         self._slices: list[Slice] = []
 
     def add(self, rows: SortedRows, spec: TableSpec, number: int = 0) -> None:
-        """Add rows with greater sort keys than before, and the spec with this index among those of the table.
+        """Add rows with greater sort keys than before, else raise `InvalidRequestError`.
 
-        Raises:
-            InvalidRequestError: The rows are not ascending by sort key.
+        `number` is the index of the spec among those of the table.
         """
         for step in _split_rows(rows):
             first, last = int(step.sort_keys[0]), int(step.sort_keys[-1])

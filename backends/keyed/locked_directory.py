@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
+from holdfast.backends.keyed.rocksdb_errors import map_errors
 from holdfast.errors import StorageUnavailableError
 
 SUFFIX = ".rocksdb"
@@ -26,9 +26,8 @@ _HELD = "held"
 class LockedDirectory:
     """A new directory that this process has locked, until it is released or the process ends.
 
-    Args:
-        parent: The parent directory, from which directories of ended processes are deleted. None uses a subdirectory of
-            the system's temporary directory.
+    Directories of ended processes are deleted from its parent, which is a subdirectory of the system's temporary
+    directory if it is None.
 
     Raises:
         StorageFullError: The disk is full.

@@ -1,40 +1,59 @@
-"""All tables of a subtask in a RocksDB database."""
+"""All tables of a subtask in a RocksDB database, through rocksdict; and conversion of databases to segments.
+
+    rocksdb_tables    all tables of a subtask: restored, written to, and captured
+    rocksdb_table     the rows of a state, in their own column family
+    rocksdb_files     the files of a stored database: their upload, and download to this host
+    rocksdb_database  an open database, its writes and metrics
+    rocksdb_options   the memory that all databases of a process share, and their options
+    rocksdb_errors    mapping of errors of RocksDB and the disk
+    locked_directory  the working directory of a process
+
+For large values with partial updates, and for states larger than memory. Needs `holdfast[rocksdb]`.
+"""
 
 import os
 import shutil
-import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
-from holdfast.backends.keyed.compatibility import check_no_mixed_tables, check_same_spec
-from holdfast.backends.keyed.rocksdb.canonical_form import canonical_handles
-from holdfast.backends.keyed.rocksdb.database import Database
-from holdfast.backends.keyed.rocksdb.locked_directory import LockedDirectory
-from holdfast.backends.keyed.rocksdb.rocksdb_snapshot import (
+import msgspec
+
+from holdfast.backends.keyed.eager_tables import EagerTables
+from holdfast.backends.keyed.locked_directory import LockedDirectory, locked_directory
+from holdfast.backends.keyed.rocksdb_database import Database
+from holdfast.backends.keyed.rocksdb_files import (
     CapturedDatabase,
     Files,
     RocksDBSnapshotStrategy,
+    StoredDatabase,
+    stored_database,
 )
-from holdfast.backends.keyed.rocksdb.rocksdb_table import RocksDBTable, first_key
-from holdfast.backends.keyed.rocksdb.stored_database import StoredDatabase, stored_database
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
-from holdfast.backends.keyed.segments import (
-    RestoredTable,
-    StoredSpec,
-    check_disjoint,
-    read_tables,
-    resolve_migration,
-)
-from holdfast.backends.keyed.table import Migration, TableSpec
+from holdfast.backends.keyed.rocksdb_table import RocksDBTable, first_key
+from holdfast.backends.keyed.segments import read_tables, write_tables
+from holdfast.backends.keyed.segments.checkpoint_files import ConfirmedFiles
+from holdfast.backends.keyed.segments.manifest import StoredSpec, resolve_migration
+from holdfast.backends.keyed.segments.table_reader import check_disjoint
+from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import AsyncSnapshot
-from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.locations.storages import CheckpointStreamFactory
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
+from holdfast.common import raise_if_cancelled
+from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
+from holdfast.locations.storages import (
+    CheckpointStreamFactory,
+    FileSystemCheckpointStreamFactory,
+)
+
+_STEP_ROWS = 1 << 14
+_IN_MEMORY_BYTES = 1 << 20
+_READ_BYTES = 8 << 20
+"""Enough for indexes and filters of a sequential read, which uses each block once."""
 
 
-class RocksDBStateTables:
+class RocksDBStateTables(EagerTables[RocksDBTable]):
     """Tables in a database, each in its own column family. Used by one thread.
 
     Writes go to memory, then to files that are merged in the background, so states can be larger than memory. A
@@ -70,115 +89,42 @@ class RocksDBStateTables:
         may_refer: bool = True,
         on_metrics: Callable[[Mapping[str, int]], None] | None = None,
     ) -> None:
+        super().__init__(key_groups)
         self._on_metrics = on_metrics
-        self._key_groups = key_groups
         self._settings = settings or RocksDBSettings()
         self._copies = directory
-        self._tables: dict[str, RocksDBTable] = {}
-        self._mixed: dict[str, RestoredTable] = {}
-        self._requested: set[str] = set()
-        self._now_ms = 0
-        self._is_closed = False
-        self._lock = threading.Lock()  # snapshots are written in other threads
-        self._written: dict[int, Files] = {}  # by checkpoint
-        self._pending: set[int] = set()
-        self._confirmed: Files = {}
-        self._confirmed_id = 0
+        self._confirmed = ConfirmedFiles[Files]({})
         self._cursors: dict[str, bytes] = {}
         self._directory = LockedDirectory(directory)
         try:
-            self._database = self._open(handles, may_refer=may_refer)
+            self._open(handles, may_refer=may_refer)
         except BaseException:
             self._directory.release()
             raise
 
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        return self._key_groups
-
-    def table(
-        self,
-        spec: TableSpec,
-        migration: Migration | None = None,
-        *,
-        rewrite: bool = False,  # noqa: ARG002  # all values are rewritten at once
-    ) -> RocksDBTable:
-        self._check_open()
-        mixed = self._mixed.get(spec.name)
-        known = self._tables.get(spec.name)
-        if known is not None and spec.name in self._requested:
-            check_same_spec(known.spec, spec)
-            return known
-        if mixed is not None:
-            table = self._create(spec)
-            table.restore(mixed.rows(spec, migration))
-            del self._mixed[spec.name]
-        elif known is not None:
-            table = self._migrate(known, spec, migration)
-        else:
-            table = self._create(spec)
-        self._tables[spec.name] = table
-        self._requested.add(spec.name)
-        return table
-
-    def specs(self) -> Mapping[str, TableSpec]:
-        return {
-            name: table.spec
-            for tables in (self._mixed, self._tables)
-            for name, table in tables.items()
-        }
-
-    def drop(self, name: str) -> None:
-        if self._tables.pop(name, None) is not None:
-            self._database.drop(name)
-        self._mixed.pop(name, None)
-        self._requested.discard(name)
-
-    def advance_time(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
-        self._check_open()
-        check_no_mixed_tables(self._mixed)
-
-        def on_written(files: Files) -> None:
-            with self._lock:
-                if checkpoint_id in self._pending:
-                    self._written[checkpoint_id] = files
-
+        self._check_snapshot()
         strategy = RocksDBSnapshotStrategy(
             self._key_groups,
             self._capture,
-            on_written,
+            partial(self._confirmed.note_written, checkpoint_id),
             self._copies,
             self._settings.transfer_threads,
         )
         resources = strategy.sync_prepare_resources(checkpoint_id)
         if self._settings.has_metrics and self._on_metrics is not None:
             self._on_metrics(self._database.metrics())
-        self._pending.add(checkpoint_id)
+        self._confirmed.pending[checkpoint_id] = frozenset()
         return AsyncSnapshot.of(strategy, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        if checkpoint_id <= self._confirmed_id:
-            return
-        self._confirmed_id = checkpoint_id
-        with self._lock:
-            self._confirmed = self._written.get(checkpoint_id, self._confirmed)
-            self._pending = {number for number in self._pending if number > checkpoint_id}
-            self._written = {
-                number: files for number, files in self._written.items() if number > checkpoint_id
-            }
+        self._confirmed.confirm(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        with self._lock:
-            self._pending.discard(checkpoint_id)
-            self._written.pop(checkpoint_id, None)
+        self._confirmed.abort(checkpoint_id)
 
     def close(self) -> None:
-        self._is_closed = True
-        self._tables.clear()
-        self._mixed.clear()
+        super().close()
         self._database.close()
 
     def _capture(self) -> CapturedDatabase:
@@ -191,18 +137,17 @@ class RocksDBStateTables:
             self._database.capture(path)
         cursors = {name: self._cursors[name] for name in self._cursors if name in self._tables}
         specs = tuple(table.spec for table in self._tables.values())
-        return CapturedDatabase(path, specs, self._confirmed, cursors)
+        return CapturedDatabase(path, specs, self._confirmed.files, cursors)
 
-    def _open(self, handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> Database:
+    def _open(self, handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> None:
         """Open a database with the rows of all handles."""
         path = os.path.join(self._directory.path, "db")
         stored = [stored_database(handle) for handle in handles]
         databases = [database for database in stored if database is not None]
         if not databases or len(databases) < len(stored) or not _has_same_specs(databases):
             self._database = Database(path, self._settings, directory=self._directory)
-            for restored in read_tables(canonical_handles(handles, self._copies), self._key_groups):
-                self._restore(restored)
-            return self._database
+            self._restore(read_tables(canonical_handles(handles, self._copies), self._key_groups))
+            return
         check_disjoint(
             (KeyGroupRange(*each.handle.key_groups), [spec.name for spec in each.manifest.specs])
             for each in databases
@@ -222,8 +167,7 @@ class RocksDBStateTables:
             self._import(other, os.path.join(self._directory.path, f"other-{number}"))
         self._cursors = dict(base.manifest.cursors)
         if may_refer:
-            self._confirmed = base.streams
-        return self._database
+            self._confirmed.files = base.streams
 
     def _clip(self, base: StoredDatabase) -> None:
         """Delete the rows of key groups that now belong to other subtasks, without reading them."""
@@ -254,20 +198,12 @@ class RocksDBStateTables:
                 self._database.family(stored.name).ingest(rows, path)
         shutil.rmtree(path, ignore_errors=True)
 
-    def _restore(self, restored: RestoredTable) -> None:
-        table = self._create(restored.spec)
-        try:
-            table.restore(restored.rows())
-        except StateMigrationError:
-            # It was stored with several types, which only a migration can unify.
-            self._database.drop(restored.spec.name)
-            self._mixed[restored.spec.name] = restored
-        else:
-            self._tables[restored.spec.name] = table
-
     def _create(self, spec: TableSpec) -> RocksDBTable:
         family = self._database.family(spec.name)
         return RocksDBTable(spec, family, self._key_groups, lambda: self._now_ms)
+
+    def _delete_rows(self, name: str) -> None:
+        self._database.drop(name)
 
     def _migrate(
         self, known: RocksDBTable, spec: TableSpec, migration: Migration | None
@@ -276,13 +212,8 @@ class RocksDBStateTables:
         change = resolve_migration(known.spec, spec, migration)
         if change is None and (known.spec.ttl_ms is None) == (spec.ttl_ms is None):
             return self._create(spec)
-        table = self._create(spec)  # in the same column family: iterators don't see later writes
-        table.restore(rows.migrate(known.spec, change) for rows in known.all_rows())
-        return table
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise InvalidRequestError("the backend is closed")
+        # In the same column family: iterators don't see later writes.
+        return super()._migrate(known, spec, migration)
 
 
 def _has_same_specs(databases: Sequence[StoredDatabase]) -> bool:
@@ -293,3 +224,94 @@ def _has_same_specs(databases: Sequence[StoredDatabase]) -> bool:
         for database in databases
         for spec in database.manifest.specs
     )
+
+
+def canonical_handles(
+    handles: Sequence[SegmentsStateHandle], directory: str | None = None
+) -> list[SegmentsStateHandle]:
+    """Return handles to the same rows in segments. Arguments and errors are those of `readable_handles`."""
+    databases = [stored_database(handle) for handle in handles]
+    return [
+        handle if database is None else _convert(database, directory)
+        for handle, database in zip(handles, databases, strict=True)
+    ]
+
+
+def write_canonical_rows(
+    handle: SegmentsStateHandle, streams: SnapshotStreams, *, now_ms: int
+) -> SegmentsStateHandle:
+    """Write the live rows of a database to a segment, through a temporary copy of its files on this host.
+
+    Arguments and errors are those of `write_canonical`.
+    """
+    database = stored_database(handle)
+    assert database is not None  # callers read segments themselves
+    with locked_directory() as directory:
+        return _write_segment(database, directory, streams, now_ms)
+
+
+class _DirectoryLease:
+    """Keeps a directory until the lease is garbage-collected."""
+
+    def __init__(self, directory: LockedDirectory) -> None:
+        weakref.finalize(self, directory.release)
+
+
+class _LeasedFile(FileStateHandle, frozen=True, kw_only=True):
+    """A file in a leased directory; never stored."""
+
+    lease: _DirectoryLease
+
+
+def _convert(stored: StoredDatabase, parent: str | None) -> SegmentsStateHandle:
+    """Convert a database to a segment, which is a file unless it is small."""
+    directory = LockedDirectory(parent)
+    lease = _DirectoryLease(directory)
+    prefix = f"file://{directory.path}/"
+    factory = FileSystemCheckpointStreamFactory(
+        exclusive_prefix=prefix,
+        shared_prefix=prefix,
+        metadata_directory="",
+        inline_threshold=_IN_MEMORY_BYTES,
+        write_buffer_bytes=_IN_MEMORY_BYTES,
+    )
+    handle = _write_segment(stored, directory.path, SnapshotStreams(factory))
+    segments = {
+        name: _LeasedFile(stream.uri, stream.size, stream.checksum, lease=lease)
+        if isinstance(stream, FileStateHandle)
+        else stream
+        for name, stream in handle.segments.items()
+    }
+    return msgspec.structs.replace(handle, segments=segments)
+
+
+def _write_segment(
+    stored: StoredDatabase, directory: str, streams: SnapshotStreams, now_ms: int | None = None
+) -> SegmentsStateHandle:
+    """Write the rows of a database to a segment, without those that have expired at `now_ms`, if given."""
+    key_groups = KeyGroupRange(*stored.handle.key_groups)
+    settings = RocksDBSettings(memory_bytes=_READ_BYTES)
+    path = os.path.join(directory, "db")
+    try:
+        stored.fetch(path, None, max_threads=settings.transfer_threads)
+        with closing(Database(path, settings, is_read_only=True)) as database:
+            return write_tables(_tables(stored, database, key_groups, now_ms), key_groups, streams)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _tables(
+    stored: StoredDatabase, database: Database, key_groups: KeyGroupRange, now_ms: int | None
+) -> Iterator[tuple[TableSpec, Iterable[TableRows]]]:
+    for stored_spec in stored.manifest.specs:
+        spec = stored_spec.spec()
+        family = database.family(spec.name)
+        table = RocksDBTable(spec, family, key_groups, lambda: now_ms or 0)
+        steps = table.all_rows(_STEP_ROWS) if now_ms is None else table.scan(_STEP_ROWS)
+        yield spec, _until_cancelled(steps)
+
+
+def _until_cancelled(steps: Iterable[TableRows]) -> Iterator[TableRows]:
+    for step in steps:
+        raise_if_cancelled()
+        yield step

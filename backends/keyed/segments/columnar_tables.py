@@ -1,34 +1,32 @@
 """All tables of a subtask in sorted columns."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
-from holdfast.backends.keyed.columnar.columnar_table import ColumnarTable
-from holdfast.backends.keyed.columnar.compaction import Compaction, NewSegment
-from holdfast.backends.keyed.columnar.policy import MergePolicy
-from holdfast.backends.keyed.columnar.segment_store import SegmentStore, Workspace
 from holdfast.backends.keyed.compatibility import check_same_spec
-from holdfast.backends.keyed.segments import (
+from holdfast.backends.keyed.segments.checkpoint_files import (
+    ConfirmedFiles,
+    finish_stream,
+    write_manifest,
+)
+from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
+from holdfast.backends.keyed.segments.compaction import Compaction, MergePolicy, NewSegment
+from holdfast.backends.keyed.segments.manifest import (
     Manifest,
-    Section,
-    Segment,
     Slice,
     StoredSpec,
     TableManifest,
     encode_manifest,
-    finish_stream,
-    read_manifest,
-    sort_key_range,
 )
+from holdfast.backends.keyed.segments.merging import sort_key_range
+from holdfast.backends.keyed.segments.section import Section
+from holdfast.backends.keyed.segments.segment import Segment
+from holdfast.backends.keyed.segments.segment_store import SegmentStore, Workspace
+from holdfast.backends.keyed.segments.table_reader import read_manifest
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import (
-    AsyncSnapshot,
-    SnapshotResult,
-    SnapshotStreams,
-)
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import (
     PlaceholderStreamStateHandle,
@@ -37,6 +35,9 @@ from holdfast.locations.handles import (
 )
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
+
+_Streams = Mapping[str, StreamStateHandle]
+"""Stored segments by name."""
 
 
 class ColumnarStateTables:
@@ -82,17 +83,11 @@ class ColumnarStateTables:
         self._policy = policy or MergePolicy()
         self._workspace = workspace or Workspace()
         self._restored = dict(read_manifest(handles, key_groups).tables)
-        streams: dict[str, StreamStateHandle] = {}
-        for handle in handles:
-            streams.update(handle.segments)
+        streams = {name: file for handle in handles for name, file in handle.segments.items()}
         self._store = SegmentStore(directory, self._workspace, streams)
         self._tables: dict[str, ColumnarTable] = {}
         self._now_ms = 0
-        self._lock = threading.Lock()  # snapshots can be written in another thread
-        self._written: dict[int, Mapping[str, StreamStateHandle]] = {}  # by checkpoint
-        self._confirmed: Mapping[str, StreamStateHandle] = streams if may_refer else {}
-        self._confirmed_id = 0
-        self._pending: dict[int, frozenset[str]] = {}  # names of segments, by checkpoint
+        self._confirmed = ConfirmedFiles[_Streams](streams if may_refer else {})
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -140,31 +135,18 @@ class ColumnarStateTables:
         Raises:
             CheckpointCorruptedError: A segment that would be merged is corrupt.
         """
-
-        def note_streams(streams: Mapping[str, StreamStateHandle]) -> None:
-            with self._lock:
-                if checkpoint_id in self._pending:
-                    self._written[checkpoint_id] = streams
-
-        strategy = _ColumnarSnapshotStrategy(self._key_groups, self._capture, note_streams)
+        note_written = partial(self._confirmed.note_written, checkpoint_id)
+        strategy = _ColumnarSnapshotStrategy(self._key_groups, self._capture, note_written)
         resources = strategy.sync_prepare_resources(checkpoint_id)
-        self._pending[checkpoint_id] = resources.manifest.segments
+        self._confirmed.pending[checkpoint_id] = resources.manifest.segments
         return AsyncSnapshot.of(strategy, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        if checkpoint_id <= self._confirmed_id:
-            return
-        self._confirmed_id = checkpoint_id
-        with self._lock:
-            self._confirmed = self._written.get(checkpoint_id, self._confirmed)
-            self._written = _entries_after(self._written, checkpoint_id)
-        self._pending = _entries_after(self._pending, checkpoint_id)
-        self._delete_unused()
+        if self._confirmed.confirm(checkpoint_id):
+            self._delete_unused()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        with self._lock:
-            self._written.pop(checkpoint_id, None)
-        self._pending.pop(checkpoint_id, None)
+        self._confirmed.abort(checkpoint_id)
 
     def close(self) -> None:
         self._tables = {}
@@ -178,11 +160,10 @@ class ColumnarStateTables:
     def _capture(self) -> "_CapturedTables":
         """Write recent writes to segments, merge, and capture the resulting tables."""
         new, merged = NewSegment(), NewSegment()
-        self._workspace.arena.reset()
+        arena = self._workspace.arena
+        arena.reset()
         manifests = {
-            name: Compaction(
-                table, self._policy, new=new, merged=merged, arena=self._workspace.arena
-            ).compact()
+            name: Compaction(table, self._policy, new=new, merged=merged, arena=arena).compact()
             for name, table in self._tables.items()
         }
         for segment in (new, merged):
@@ -192,19 +173,18 @@ class ColumnarStateTables:
         for name, manifest in manifests.items():  # nothing fails from here on
             self._tables[name].commit(manifest)
         captured = self._manifest()
-        names = captured.segments
+        confirmed = self._confirmed.files
+        new_names = captured.segments - confirmed.keys()
         return _CapturedTables(
             captured,
-            {name: self._store.segment(name) for name in names if name not in self._confirmed},
-            {name: self._confirmed[name] for name in names if name in self._confirmed},
+            {name: self._store.segment(name) for name in new_names},
+            {name: confirmed[name] for name in captured.segments - new_names},
         )
 
     def _delete_unused(self) -> None:
         """Delete local copies that neither the tables nor a confirmed or pending checkpoint need."""
-        used = self._manifest().segments | self._confirmed.keys()
-        for names in self._pending.values():
-            used |= names
-        self._store.discard(self._store.names - used)
+        used = self._manifest().segments | self._confirmed.files.keys()
+        self._store.discard(self._store.names - used.union(*self._confirmed.pending.values()))
 
     def _open_section(self, slice_: Slice) -> Section:
         segment = self._store.segment(slice_.segment)
@@ -236,17 +216,11 @@ class _CapturedTables:
 
 @dataclass(frozen=True, slots=True)
 class _ColumnarSnapshotStrategy:
-    """Writes new segments and the manifest, and refers to confirmed segments.
-
-    Attributes:
-        key_groups: The key groups of the subtask.
-        capture: Captures the current state of all tables.
-        note_streams: Called with the stream of every segment once the snapshot is written.
-    """
+    """Writes new segments and the manifest, and refers to confirmed segments."""
 
     key_groups: KeyGroupRange
     capture: Callable[[], _CapturedTables]
-    note_streams: Callable[[Mapping[str, StreamStateHandle]], None]
+    note_written: Callable[[_Streams], None]
 
     def sync_prepare_resources(self, checkpoint_id: int) -> _CapturedTables:  # noqa: ARG002  # the port's
         return self.capture()
@@ -261,22 +235,11 @@ class _ColumnarSnapshotStrategy:
             with streams.open(CheckpointedStateScope.SHARED) as stream:
                 segment.write_to(stream)
                 new[name] = finish_stream(streams, stream)
-        with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
-            stream.write(encode_manifest(resources.manifest))
-            manifest = finish_stream(streams, stream)
-        self.note_streams({**resources.confirmed, **new})
         references = {
             name: PlaceholderStreamStateHandle(name, stream.size)
             for name, stream in resources.confirmed.items()
         }
-        key_groups = self.key_groups.start_key_group, self.key_groups.end_key_group
-        handle = SegmentsStateHandle(key_groups, {**references, **new}, manifest)
+        manifest = encode_manifest(resources.manifest)
+        handle = write_manifest(streams, manifest, self.key_groups, {**references, **new})
+        self.note_written({**resources.confirmed, **new})
         return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
-
-
-_Value = TypeVar("_Value")
-
-
-def _entries_after(by_checkpoint: Mapping[int, _Value], checkpoint_id: int) -> dict[int, _Value]:
-    """Return the entries of checkpoints after this one."""
-    return {number: value for number, value in by_checkpoint.items() if number > checkpoint_id}

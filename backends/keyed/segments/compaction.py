@@ -4,40 +4,116 @@ Merged rows live longer than recent writes, so each get a separate segment. Most
 they write, or nothing, and make one segment.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.backends.keyed.columnar.chunked_merging import Arena, merge_in_chunks
-from holdfast.backends.keyed.columnar.columnar_table import ColumnarTable
-from holdfast.backends.keyed.columnar.policy import MergePolicy
-from holdfast.backends.keyed.segments import (
-    END,
-    RowRange,
-    Run,
-    SegmentWriter,
-    Slice,
-    SortedRows,
-    TableManifest,
-    new_segment_name,
-)
+from holdfast.backends.keyed.segments.checkpoint_files import new_segment_name
+from holdfast.backends.keyed.segments.chunked_merging import Arena, merge_in_chunks
+from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
+from holdfast.backends.keyed.segments.manifest import END, Run, Slice, TableManifest
+from holdfast.backends.keyed.segments.rows import RowRange, SortedRows
+from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
 from holdfast.locations.file_systems import BytesLike
 
+_MAX_SWEEP_BATCHES = 1024.0
+_MIN_SWEEP_STEPS = 64
 _BOTTOM_LEVEL = 99
 _NEW_FLUSH_WEIGHT = 0.2
 _MAX_BUDGET_SHARE = 1.25
 """Bound of a step's size relative to its budget, which is estimated by rows of different sizes."""
 
 
-@dataclass(slots=True)
-class NewSegment:
-    """A segment in progress, whose buffers are kept until it is stored.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePolicy:
+    """Which runs are merged, and when: pure decisions, by sizes in bytes.
+
+    A flush is the data that a batch changes. Runs have levels by size, each `fan_in` times the one below. A full small
+    level is merged at once, if that costs no more than the batch justifies. Runs from the sweep level on are merged
+    into the bottom step by step, in a sweep over the sort keys, so that no batch merges more than a step. Levels depend
+    on the present size of flushes: a run that was small among large flushes is swept among small ones.
 
     Attributes:
-        name: The segment's name.
-        buffers: The segment's bytes.
+        fan_in: Number of runs of a level that are merged into one.
+        level_bytes: Maximum size of a run of level 0, unless flushes are larger.
+        tier_bytes: Maximum bytes that a merge of small levels reads, unless `fan_in` runs of the size of the
+            batch's own flush are more.
+        min_step_bytes: Minimum bytes that a step of the sweep reads.
+        max_step_bytes: Maximum bytes that a step of the sweep reads.
+        sweep_factor: A sweep over all sort keys takes this times sqrt(bottom / flush) batches, which balances the
+            bytes that are read and the bytes that are rewritten.
+        rewrite_factor: Everything is merged if the older runs together are at most this many times the new one, so
+            that small states stay one run.
     """
+
+    fan_in: int = 8
+    level_bytes: float = 0.5e6
+    tier_bytes: float = 32e6
+    min_step_bytes: float = 8e6
+    max_step_bytes: float = 64e6
+    sweep_factor: float = 5.0
+    rewrite_factor: float = 3.0
+
+    def level(self, size: float, flush: float) -> int:
+        """Return the level of a run of this size."""
+        unit = self._unit(flush)
+        return 0 if size <= unit else math.ceil(math.log(size / unit, self.fan_in) - 1e-9)
+
+    def sweep_level(self, flush: float) -> int:
+        """Return the first level whose runs are swept, not merged at once."""
+        levels = math.log(self.tier_bytes / self._unit(flush), self.fan_in)
+        return 1 + max(0, math.floor(levels + 1e-9) - 1)
+
+    def credit(self, *, total: float, bottom: float, flush: float) -> float:
+        """Return the bytes that a batch adds to the sweep's credit."""
+        batches = self.sweep_factor * math.sqrt(max(1.0, bottom / max(flush, 1.0)))
+        return total / min(_MAX_SWEEP_BATCHES, max(self.fan_in, batches))
+
+    def step_bytes(self, total: float, earned: float) -> float:
+        """Return the wanted bytes of a step of the sweep over `total` bytes.
+
+        Steps smaller than what a batch has `earned`, by its credit, would never complete the sweep.
+        """
+        wanted = max(total / _MIN_SWEEP_STEPS, self.min_step_bytes, earned)
+        return min(wanted, self.max_step_bytes)
+
+    def window(
+        self, sizes: Sequence[float], levels: Sequence[int], *, new: float, flush: float
+    ) -> tuple[int, int] | None:
+        """Return the adjacent runs to merge now, the first and the end, exclusive; None for none.
+
+        Runs are given newest first, by their sizes and their levels by the present size of flushes. `new` is the size
+        of the first one if it is new, else 0.
+        """
+        count = len(sizes)
+        if new and count > 1 and sum(sizes[1:]) <= self.rewrite_factor * new:
+            return 0, count
+        max_total = max(self.tier_bytes, self.fan_in * self._unit(new))
+        for level in range(self.sweep_level(flush)):
+            end = next((at for at in range(count) if levels[at] > level), count)
+            full = [at for at in range(end) if levels[at] == level]
+            if len(full) < self.fan_in:
+                continue
+            first = full[0] if sum(sizes[full[0] : end]) <= max_total else full[-self.fan_in]
+            total = sum(sizes[first:end])
+            if total > max_total:  # a larger batch follows, or these runs are swept later
+                return None
+            while end < count and sizes[end] <= total and total + sizes[end] <= self.tier_bytes:
+                total += sizes[end]
+                end += 1
+            return first, end
+        return None
+
+    def _unit(self, flush: float) -> float:
+        """Return the maximum size of a run of level 0, which a usual flush does not exceed."""
+        return max(self.level_bytes, 1.5 * flush)
+
+
+@dataclass(slots=True)
+class NewSegment:
+    """A segment in progress, whose buffers are kept until it is stored."""
 
     name: str = field(default_factory=new_segment_name)
     buffers: list[BytesLike] = field(default_factory=list)
@@ -49,13 +125,7 @@ class NewSegment:
 
 @dataclass(frozen=True, slots=True)
 class _SizedRun:
-    """A run of the table, or the recent writes.
-
-    Attributes:
-        size: Estimated bytes.
-        level: Its level by the present size of flushes.
-        run: The run; None for recent writes.
-    """
+    """A run of the table, or None for the recent writes, with its level by the present size of flushes."""
 
     size: float
     level: int
@@ -63,15 +133,7 @@ class _SizedRun:
 
 
 class Compaction:
-    """The compaction of a table; it doesn't change the table.
-
-    Args:
-        table: The table.
-        policy: The merge policy.
-        new: The segment for recent writes.
-        merged: The segment for merged rows.
-        arena: Memory for merging.
-    """
+    """The compaction of a table, into a segment for recent writes and one for merged rows; it doesn't change the table."""
 
     def __init__(
         self,
@@ -109,12 +171,8 @@ class Compaction:
         runs = [*recent, *(_SizedRun(run.size, self._level(run), run) for run in old.runs)]
         window: tuple[int, int] | None = (0, len(runs))
         if not (runs and self._table.is_rewritten):
-            window = self._policy.window(
-                [run.size for run in runs],
-                [run.level for run in runs],
-                new=size,
-                flush=self._flush,
-            )
+            sizes, levels = [run.size for run in runs], [run.level for run in runs]
+            window = self._policy.window(sizes, levels, new=size, flush=self._flush)
         if window is not None:
             new = msgspec.structs.replace(old, runs=self._merge_runs(rows, runs, *window))
         else:
@@ -238,13 +296,8 @@ class Compaction:
         return [self._table.open_slice(slice_).row_range() for run in runs for slice_ in run.slices]
 
     def _merge(self, ranges: Sequence[RowRange], *, is_bottom: bool) -> SortedRows:
-        return merge_in_chunks(
-            ranges,
-            self._table.spec,
-            self._arena,
-            is_bottom=is_bottom,
-            now_ms=self._table.now_ms,
-        )
+        spec, now_ms = self._table.spec, self._table.now_ms
+        return merge_in_chunks(ranges, spec, self._arena, is_bottom=is_bottom, now_ms=now_ms)
 
     def _write(self, segment: NewSegment, rows: SortedRows, *, is_bottom: bool) -> Slice:
         """Add a section with the rows; return a slice of the whole section."""

@@ -1,5 +1,6 @@
 """Merge rows chunk by chunk: a chunk is sorted in the processor's cache, and the output's memory is reused."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,27 +9,26 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.backends.keyed.columns import Column, concatenate
-from holdfast.backends.keyed.segments import RowRange, SortedRows, merge
+from holdfast.backends.keyed.segments.merging import merge
+from holdfast.backends.keyed.segments.rows import RowRange, SortedRows
 from holdfast.backends.keyed.table import TableSpec
 
 CHUNK_ROWS = 1 << 16
 """Wanted rows of a chunk."""
 
 _MIN_ARENA_BYTES = 8 << 20
+_MAX_ARENA_BYTES = 64 << 20
 _ALIGNMENT = 64
 
 
 class Arena:
     """Memory for merged rows, reused by the next snapshot: allocating new pages costs more than merging.
 
-    The memory of a large merge is freed if no other large one follows.
-
-    Args:
-        max_bytes: Maximum size; larger arrays are allocated separately.
+    Arrays that exceed its maximum size are allocated separately. The memory of a large merge is freed if no other
+    large one follows.
     """
 
-    def __init__(self, max_bytes: int = 64 << 20) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
         self._end = 0
         self._needed = 0  # recently; older needs decay
@@ -49,12 +49,12 @@ class Arena:
         """Return an uninitialized array."""
         dtype = np.dtype(dtype)
         size = -(-length * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        if self._end + size > self._max_bytes:
+        if self._end + size > _MAX_ARENA_BYTES:
             return np.empty(length, dtype)
         if self._end + size > len(self._buffer):
             wanted = max(_MIN_ARENA_BYTES, 2 * (self._end + size))
             # Arrays that were returned before keep the old buffer.
-            self._buffer = np.empty(min(self._max_bytes, wanted), np.uint8)
+            self._buffer = np.empty(min(_MAX_ARENA_BYTES, wanted), np.uint8)
             self._end = 0
         data = self._buffer[self._end : self._end + length * dtype.itemsize]
         self._end += size
@@ -90,23 +90,13 @@ def _split_ranges(ranges: Sequence[RowRange], total: int) -> list[list[RowRange]
     largest = max(ranges, key=lambda range_: range_.rows)
     step = max(1, largest.rows * CHUNK_ROWS // total)
     cuts = np.unique(largest.source.sort_keys[largest.first + step : largest.end : step])
-    edges = [
-        [
-            range_.first,
-            *(
-                range_.first + range_.source.sort_keys[range_.first : range_.end].searchsorted(cuts)
-            ).tolist(),
-            range_.end,
-        ]
-        for range_ in ranges
-    ]
-    return [
-        [
-            replace(range_, first=edge[number], end=edge[number + 1])
-            for range_, edge in zip(ranges, edges, strict=True)
-        ]
-        for number in range(len(cuts) + 1)
-    ]
+    parts = []
+    for range_ in ranges:
+        sort_keys = range_.source.sort_keys[range_.first : range_.end]
+        inner = range_.first + sort_keys.searchsorted(cuts)
+        edges = itertools.pairwise([range_.first, *inner.tolist(), range_.end])
+        parts.append([replace(range_, first=first, end=end) for first, end in edges])
+    return [list(chunk) for chunk in zip(*parts, strict=True)]
 
 
 class _RowBuilder:
@@ -140,10 +130,10 @@ class _RowBuilder:
     def finish(self) -> SortedRows:
         if not self._rows:
             return SortedRows.empty(self._spec)
-        types = [field.type for field in (*self._spec.id_fields, *self._spec.values)]
+        fields = (*self._spec.id_fields, *self._spec.values)
         columns = [
-            concatenate(column.chunks(), type)
-            for column, type in zip(self._columns, types, strict=True)
+            concatenate(column.chunks(), field.type)
+            for column, field in zip(self._columns, fields, strict=True)
         ]
         ids = len(self._spec.id_fields)
         return SortedRows(
