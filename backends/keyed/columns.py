@@ -107,7 +107,6 @@ def _without_views(type: pa.DataType) -> pa.DataType:
 
 
 def take(column: Column, rows: npt.NDArray[Any]) -> Column:
-    """Return the values at these rows."""
     if isinstance(column, np.ndarray):
         return column.take(rows)
     return column.take(pa.array(rows))

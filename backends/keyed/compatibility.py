@@ -44,7 +44,6 @@ class StateFunction:
 
     @classmethod
     def of(cls, function: Any) -> "StateFunction":
-        """Return the identity of a function."""
         while isinstance(function, partial):
             function = function.func
         name = getattr(function, "__name__", type(function).__name__)
@@ -149,7 +148,6 @@ def check_same_spec(known: TableSpec, spec: TableSpec) -> None:
 
 
 def _describe(settings: Sequence[Any]) -> str:
-    """Describe a requested state, for messages."""
     words = []
     for part in settings:
         if isinstance(part, pa.Schema):

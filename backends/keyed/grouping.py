@@ -49,19 +49,16 @@ class Grouping:
 
     @cached_property
     def firsts(self) -> Positions:
-        """The first row of each group."""
         return self.order.take(self.starts)
 
     @property
     def lasts(self) -> Positions:
-        """The last row of each group."""
         return (
             self.order[np.append(self.starts[1:], len(self.order)) - 1] if len(self) else self.order
         )
 
     @cached_property
     def counts(self) -> Positions:
-        """The number of rows of each group."""
         return np.diff(np.append(self.starts, len(self.order)))
 
     @cached_property

@@ -302,13 +302,11 @@ class HeapTable:
 
 
 def _sort_rows(groups: Iterable[Rows]) -> list[tuple[Identity, Row]]:
-    """Return the rows of key groups by sort key."""
     rows = (item for group in groups for item in group.items())
     return sorted(rows, key=lambda item: item[1].sort_key)
 
 
 def _to_table_rows(spec: TableSpec, ordered: Sequence[tuple[Identity, Row]]) -> TableRows:
-    """Convert sorted rows to columns."""
     columns = [
         from_cells([identity[index] for identity, _ in ordered], field.type)
         for index, field in enumerate(spec.id_fields)
@@ -364,7 +362,6 @@ class SortIndex:
             self._added.append(sort_key)
 
     def remove(self, identity: Identity) -> None:
-        """Remove an identity of the index."""
         self._removed.add(identity)
 
     def between(

@@ -262,7 +262,6 @@ class KnownStates:
         sub_key: pa.Schema = NO_COLUMNS,
         folds: tuple[Fold, ...] = (),
     ) -> ValueRows:
-        """Return the rows of a state with values, restored or new."""
         spec = TableSpec(
             name=form.name,
             kind=kind,

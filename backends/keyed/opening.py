@@ -90,10 +90,8 @@ def readable_handles(
 ) -> list[SegmentsStateHandle]:
     """Return handles to the same rows in segments; rows in RocksDB's files are converted.
 
-    Args:
-        handles: The handles to convert.
-        directory: The directory of large converted segments, which are deleted with their handles; None uses a temporary
-            directory. Other hosts can't read them.
+    Large converted segments are in the directory, or else in a temporary one, and are deleted with their handles.
+    Other hosts can't read them.
 
     Raises:
         InvalidRequestError: A handle needs RocksDB, which is not installed.
@@ -124,10 +122,7 @@ def write_canonical(
     Each table becomes one run of a single segment, without overwritten, deleted and expired rows and those of other
     key groups. Rows with an older type of the state become a separate run, because only the job can migrate them.
 
-    Args:
-        handle: The stored rows, written by any backend. RocksDB's files are copied to a temporary directory.
-        factory: Creates the streams of the segment and its manifest.
-        now_ms: The present time in milliseconds, which decides which rows have expired.
+    RocksDB's files are copied to a temporary directory. `now_ms` is the present, which decides which rows have expired.
 
     Raises:
         InvalidRequestError: The rows are in RocksDB's files, and RocksDB is not installed.

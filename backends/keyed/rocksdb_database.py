@@ -309,7 +309,6 @@ class Database:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all states."""
         return frozenset(self._families)
 
     def family(self, name: str) -> Family:

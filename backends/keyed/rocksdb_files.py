@@ -35,11 +35,7 @@ from holdfast.common import (
     replace_file,
 )
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations.handles import (
-    PlaceholderStreamStateHandle,
-    SegmentsStateHandle,
-    StreamStateHandle,
-)
+from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
 
@@ -164,10 +160,8 @@ class StoredDatabase:
 def stored_database(handle: SegmentsStateHandle) -> StoredDatabase | None:
     """Read the manifest of a handle's database; None if the handle's rows are in segments.
 
-    Raises:
-        CheckpointNotFoundError: The manifest is missing.
-        CheckpointCorruptedError: The manifest is corrupted, or refers to a file that the handle doesn't have.
-        UnsupportedFormatError: The manifest was written by a newer Holdfast.
+    Raises `CheckpointNotFoundError`, `UnsupportedFormatError`, or `CheckpointCorruptedError`: also if the manifest
+    refers to a file that the handle doesn't have.
     """
     content = read_manifest_bytes(handle)
     if not content.startswith(ROCKSDB_MAGIC):
@@ -225,7 +219,6 @@ class CapturedDatabase:
     cursors: Mapping[str, bytes]
 
     def release(self) -> None:
-        """Delete the directory. Never raises."""
         if self.path:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -268,10 +261,6 @@ class RocksDBSnapshotStrategy:
         new = [file for file in sorted_files if file not in confirmed]
         added = self._upload(resources.path, new, streams) if new else {}
         files = {file: confirmed.get(file) or added[file] for file in sorted_files}
-        shared = {
-            name: stream if file in added else PlaceholderStreamStateHandle(name, stream.size)
-            for file, (name, stream) in files.items()
-        }
         manifest = NativeManifest(
             (self.key_groups.start_key_group, self.key_groups.end_key_group),
             tuple(StoredSpec.of(spec) for spec in resources.specs),
@@ -279,7 +268,9 @@ class RocksDBSnapshotStrategy:
             private,
             dict(resources.cursors),
         )
-        handle = write_manifest(streams, encode_native(manifest), self.key_groups, shared)
+        kept = dict(file for name, file in files.items() if name not in added)
+        content = encode_native(manifest)
+        handle = write_manifest(streams, content, self.key_groups, dict(added.values()), kept)
         self.note_written(files)
         return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 

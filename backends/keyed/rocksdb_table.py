@@ -111,7 +111,6 @@ class RowForm:
         return tuple(columns)
 
     def heads(self, rows: Sequence[bytes]) -> npt.NDArray[Any]:
-        """Decode the heads of rows."""
         assert self._head is not None  # callers check
         whole = b"".join([row[:_HEAD_BYTES] for row in rows])
         return np.frombuffer(whole, self._head).astype(self._head.newbyteorder("="))

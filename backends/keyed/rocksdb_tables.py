@@ -22,7 +22,7 @@ from functools import partial
 import msgspec
 
 from holdfast.backends.keyed.eager_tables import EagerTables
-from holdfast.backends.keyed.locked_directory import LockedDirectory, locked_directory
+from holdfast.backends.keyed.locked_directory import LockedDirectory
 from holdfast.backends.keyed.rocksdb_database import Database
 from holdfast.backends.keyed.rocksdb_files import (
     CapturedDatabase,
@@ -246,8 +246,11 @@ def write_canonical_rows(
     """
     database = stored_database(handle)
     assert database is not None  # callers read segments themselves
-    with locked_directory() as directory:
-        return _write_segment(database, directory, streams, now_ms)
+    directory = LockedDirectory(None)
+    try:
+        return _write_segment(database, directory.path, streams, now_ms)
+    finally:
+        directory.release()
 
 
 class _DirectoryLease:

@@ -3,11 +3,16 @@
 import os
 import threading
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams
-from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
+from holdfast.locations.handles import (
+    PlaceholderStreamStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
 from holdfast.locations.storages import CheckpointedStateScope, CheckpointStateOutputStream
 
 _Files = TypeVar("_Files")
@@ -31,14 +36,21 @@ def write_manifest(
     streams: SnapshotStreams,
     content: bytes,
     key_groups: KeyGroupRange,
-    segments: Mapping[str, StreamStateHandle],
+    new: Mapping[str, StreamStateHandle],
+    confirmed: Mapping[str, StreamStateHandle] = MappingProxyType({}),
 ) -> SegmentsStateHandle:
-    """Write a manifest; return the handle of it and of the files that it names. Raises `StorageUnavailableError`."""
+    """Write a manifest; return the handle of it, of new files, and of those of a confirmed checkpoint, by their names.
+
+    Raises `StorageUnavailableError`.
+    """
     with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
         stream.write(content)
         manifest = finish_stream(streams, stream)
+    references = {
+        name: PlaceholderStreamStateHandle(name, stream.size) for name, stream in confirmed.items()
+    }
     groups = key_groups.start_key_group, key_groups.end_key_group
-    return SegmentsStateHandle(groups, dict(segments), manifest)
+    return SegmentsStateHandle(groups, {**references, **new}, manifest)
 
 
 class ConfirmedFiles(Generic[_Files]):

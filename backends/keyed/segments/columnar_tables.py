@@ -28,11 +28,7 @@ from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.handles import (
-    PlaceholderStreamStateHandle,
-    SegmentsStateHandle,
-    StreamStateHandle,
-)
+from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
 
@@ -197,20 +193,13 @@ class ColumnarStateTables:
 
 @dataclass(slots=True)
 class _CapturedTables:
-    """Tables as they were when the snapshot was taken.
-
-    Attributes:
-        manifest: The manifest of the tables.
-        segments: The segments that the last confirmed checkpoint doesn't have, by name.
-        confirmed: The streams of the other segments, by name.
-    """
+    """Tables as they were when the snapshot was taken, with new segments and those of the last confirmed checkpoint."""
 
     manifest: Manifest
     segments: dict[str, Segment]
-    confirmed: dict[str, StreamStateHandle]
+    confirmed: _Streams
 
     def release(self) -> None:
-        """Release the segments."""
         self.segments = {}
 
 
@@ -235,11 +224,7 @@ class _ColumnarSnapshotStrategy:
             with streams.open(CheckpointedStateScope.SHARED) as stream:
                 segment.write_to(stream)
                 new[name] = finish_stream(streams, stream)
-        references = {
-            name: PlaceholderStreamStateHandle(name, stream.size)
-            for name, stream in resources.confirmed.items()
-        }
         manifest = encode_manifest(resources.manifest)
-        handle = write_manifest(streams, manifest, self.key_groups, {**references, **new})
+        handle = write_manifest(streams, manifest, self.key_groups, new, resources.confirmed)
         self.note_written({**resources.confirmed, **new})
         return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))

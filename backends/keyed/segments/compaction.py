@@ -28,7 +28,7 @@ _MAX_BUDGET_SHARE = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePolicy:
-    """Which runs are merged, and when: pure decisions, by sizes in bytes.
+    """The decision which runs are merged, and when, by sizes in bytes. Pure.
 
     A flush is the data that a batch changes. Runs have levels by size, each `fan_in` times the one below. A full small
     level is merged at once, if that costs no more than the batch justifies. Runs from the sweep level on are merged
@@ -74,7 +74,7 @@ class MergePolicy:
     def step_bytes(self, total: float, earned: float) -> float:
         """Return the wanted bytes of a step of the sweep over `total` bytes.
 
-        Steps smaller than what a batch has `earned`, by its credit, would never complete the sweep.
+        Smaller steps than the credit that a batch has `earned` would never complete the sweep.
         """
         wanted = max(total / _MIN_SWEEP_STEPS, self.min_step_bytes, earned)
         return min(wanted, self.max_step_bytes)

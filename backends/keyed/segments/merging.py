@@ -87,7 +87,7 @@ def merge(
 ) -> SortedRows:
     """Merge rows of ranges, newest first.
 
-    `is_bottom` says that no older rows exist. Expired rows are kept if there is no present `now_ms`.
+    No older rows exist if `is_bottom` is set. Expired rows are kept if there is no present `now_ms`.
 
     Raises:
         InvalidRequestError: A sum overflows its type.

@@ -59,7 +59,6 @@ class SortedRows:
 
     @classmethod
     def empty(cls, spec: TableSpec) -> "SortedRows":
-        """Return no rows."""
         ids, values = (
             [from_arrow(pa.array([], field.type)) for field in fields]
             for fields in (spec.id_fields, spec.values)
@@ -92,7 +91,6 @@ class SortedRows:
 
     @property
     def size(self) -> int:
-        """Estimated bytes."""
         columns = (self.sort_keys, self.operations, self.times_ms, *self.ids, *self.values)
         return sum(column.nbytes for column in columns if column is not None)
 
@@ -118,7 +116,6 @@ class SortedRows:
         return columns
 
     def table_rows(self, spec: TableSpec) -> TableRows:
-        """Return the rows as a table returns them."""
         ids = tuple(to_arrow(c, f.type) for c, f in zip(self.ids, spec.id_fields, strict=True))
         values = tuple(to_arrow(c, f.type) for c, f in zip(self.values, spec.values, strict=True))
         times = None if spec.ttl_ms is None else self.times_ms

@@ -59,7 +59,6 @@ class Section:
 
     @property
     def sort_keys(self) -> SortKeys:
-        """The sort key of each row."""
         return cast("SortKeys", self.column("hi", pa.uint64()))
 
     @property

@@ -176,7 +176,6 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
         return len(self._source.view)
 
     def section(self, number: int) -> Section:
@@ -195,7 +194,6 @@ class Segment:
         self._fetch = fetch
 
     def is_changed(self) -> bool:
-        """Return whether the file was written to or replaced since it was mapped."""
         return self._source.is_changed()
 
     def advise(self, *, sequential: bool) -> None:
@@ -295,7 +293,6 @@ class StoredSegment:
         """Do nothing: only requested bytes are read."""
 
     def close(self) -> None:
-        """Close the stream."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()

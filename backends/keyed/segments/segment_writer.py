@@ -51,7 +51,7 @@ class SegmentWriter:
     ) -> int:
         """Append a section of at least one row, by ascending sort keys; return its number.
 
-        `has_filter` says that most lookups are expected to miss it: it gets a filter then if it is large enough.
+        A large enough section gets a filter if `has_filter` is set, because most lookups are expected to miss it.
         """
         fields = [pa.field("hi", pa.uint64(), nullable=False), *(field for field, _ in columns)]
         arrays = [pa.array(sort_keys), *(_without_offset(array) for _, array in columns)]

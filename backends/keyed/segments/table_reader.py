@@ -73,8 +73,7 @@ class RestoredTable:
                 slice_ = whole.within(low, high)
                 if slice_ is not None:
                     located = self._segments.locate(slice_, spec.name)
-                    rows = located.load(specs[slice_.spec], migrations[slice_.spec])
-                    yield OpenSlice(rows, deleted_up_to_ms=slice_.deleted_up_to_ms)
+                    yield located.open(specs[slice_.spec], migrations[slice_.spec])
 
         first, end = self._range
         size = sum(slice_.size for slice_ in self._manifest.slices())
@@ -210,7 +209,7 @@ class StoredSegments:
         first, sort_keys = section.keys_between(slice_.first, slice_.end)
         reads_whole = 2 * len(sort_keys) > section.rows and not is_small
         load_whole = partial(segment.load_section, slice_.section) if reads_whole else None
-        return LocatedRows(section, first, sort_keys, load_whole)
+        return LocatedRows(slice_, section, first, sort_keys, load_whole)
 
     def _segment(self, name: str) -> StoredSegment:
         segment = self._segments.get(name)
@@ -221,14 +220,16 @@ class StoredSegments:
 
 @dataclass(frozen=True, slots=True)
 class LocatedRows:
-    """Rows of a section whose sort keys have been read, but no other columns."""
+    """Rows of a slice whose sort keys have been read, but no other columns."""
 
+    slice: Slice
     section: Section
     first: int
     sort_keys: SortKeys
     load_whole: Callable[[], Section] | None
 
-    def load(self, spec: TableSpec, migration: Migration | None = None) -> SortedRows:
+    def open(self, spec: TableSpec, migration: Migration | None = None) -> OpenSlice:
         """Read the rows into memory."""
         section = self.section if self.load_whole is None else self.load_whole()
-        return SectionRows(section, spec, migration).load(self.first, self.sort_keys)
+        rows = SectionRows(section, spec, migration).load(self.first, self.sort_keys)
+        return OpenSlice(rows, deleted_up_to_ms=self.slice.deleted_up_to_ms)

@@ -7,7 +7,6 @@ but written to separate runs.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -27,7 +26,7 @@ from holdfast.backends.keyed.segments.manifest import (
     resolve_migration,
 )
 from holdfast.backends.keyed.segments.merging import merge, sort_key_range
-from holdfast.backends.keyed.segments.rows import OpenSlice, RowRange, SortedRows
+from holdfast.backends.keyed.segments.rows import SortedRows
 from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
 from holdfast.backends.keyed.segments.table_reader import (
     LocatedRows,
@@ -150,7 +149,6 @@ class _RunWriter:
             )
 
     def runs(self, end: int) -> tuple[Run, ...]:
-        """Return the run, extended to the sort key `end`; none without rows."""
         ends = [slice_.first for slice_ in self._slices[1:]] + [end]
         slices = [
             msgspec.structs.replace(slice_, end=next_first)
@@ -167,15 +165,6 @@ def _split_rows(rows: SortedRows) -> Iterator[SortedRows]:
     for first, end in itertools.pairwise(edges):
         if first < end:
             yield rows.cut(first, end)
-
-
-@dataclass(frozen=True, slots=True)
-class _LocatedSlice:
-    """A slice whose sort keys have been read, and the number of its form."""
-
-    slice: Slice
-    form: int
-    located: LocatedRows
 
 
 class _CanonicalWriter:
@@ -225,19 +214,15 @@ class _CanonicalWriter:
             }
         return sorted(edges)
 
-    def _steps_between(self, low: int, high: int) -> Iterator[list[_LocatedSlice]]:
+    def _steps_between(self, low: int, high: int) -> Iterator[list[LocatedRows]]:
         """Return the slices between two sort keys, newest first; in several steps if they have too many rows."""
         slices = (slice_.within(low, high) for slice_ in self._table.slices())
         step = [
-            _LocatedSlice(
-                slice_,
-                self._forms[slice_.spec],
-                self._segments.locate(slice_, self._table.spec.name),
-            )
+            self._segments.locate(slice_, self._table.spec.name)
             for slice_ in slices
             if slice_ is not None
         ]
-        keys = [each.located.sort_keys for each in step]
+        keys = [rows.sort_keys for rows in step]
         if sum(map(len, keys)) > _MAX_STEPS * self._step_rows:
             ordered = np.sort(np.concatenate(keys))
             cuts = np.unique(ordered[self._step_rows :: self._step_rows]).tolist()
@@ -248,17 +233,14 @@ class _CanonicalWriter:
                 return
         yield step
 
-    def _merge(self, step: list[_LocatedSlice]) -> Iterator[tuple[int, SortedRows]]:
+    def _merge(self, step: list[LocatedRows]) -> Iterator[tuple[int, SortedRows]]:
         """Merge adjacent slices of one form; return each form's number and rows, from the bottom up."""
-        forms = [(form, list(group)) for form, group in itertools.groupby(step, lambda s: s.form)]
+        groups = itertools.groupby(step, lambda rows: self._forms[rows.slice.spec])
+        forms = [(form, list(group)) for form, group in groups]
         for number, (form, slices) in enumerate(reversed(forms)):
-            ranges = [self._row_range(each) for each in slices]
+            ranges = [rows.open(self._specs[rows.slice.spec]).row_range() for rows in slices]
             now_ms = self._now_ms[form]
             yield form, merge(ranges, self._specs[form], is_bottom=not number, now_ms=now_ms)
-
-    def _row_range(self, each: _LocatedSlice) -> RowRange:
-        rows = each.located.load(self._specs[each.slice.spec])
-        return OpenSlice(rows, deleted_up_to_ms=each.slice.deleted_up_to_ms).row_range()
 
     def _expiry_time(self, form: int, now_ms: int) -> int | None:
         """Return the present for rows of a form, shifted so that they live as long as those of the newest form."""
