@@ -20,7 +20,7 @@ from holdfast.backends.keyed.segments import (
     Workspace,
     read_tables,
 )
-from holdfast.backends.keyed.segments.chunked_merging import merge_in_chunks
+from holdfast.backends.keyed.segments.merging import merge_in_chunks
 from holdfast.backends.keyed.segments.rows import RowRange, SortedRows
 from holdfast.backends.keys import KeyGroupRange
 

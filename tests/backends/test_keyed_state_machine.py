@@ -81,7 +81,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.stack = ExitStack()
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr("holdfast.backends.keyed.segments.segment_writer.MIN_ROWS", 1)
-        patch.setattr("holdfast.backends.keyed.segments.chunked_merging.CHUNK_ROWS", 2)
+        patch.setattr("holdfast.backends.keyed.segments.merging.CHUNK_ROWS", 2)
         patch.setattr("holdfast.backends.keyed.segments.table_writer.STEP_ROWS", 7)
         patch.setattr("holdfast.backends.keyed.segments.table_writer.MERGED_ROWS", 5)
         self.key, self.key_of = KEYS[kind]

@@ -286,10 +286,10 @@ def test_a_damaged_copy_is_not_served_and_the_segment_is_fetched_again(host: Hos
 
 
 def test_full_disk_does_not_fail_a_batch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
+    def full(_: str) -> str:
         raise OSError(28, "no room")
 
-    monkeypatch.setattr(os, "writev", full)
+    monkeypatch.setattr("holdfast.backends.keyed.segments.segment_store.replace_file", full)
     for _ in range(3):
         host.run()
     assert not host.copies()

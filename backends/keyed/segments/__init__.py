@@ -20,8 +20,7 @@ the bytes; each calls those below it:
     table_writer      writes tables whole into one segment: heap snapshots, canonical savepoints
     table_reader      reads manifests, and tables without keeping segments
     checkpoint_files  streams and handles of a snapshot, and files that later ones refer to
-    chunked_merging   merges of many rows, in reused memory
-    merging           rows of several slices as one per identity
+    merging           rows of several slices as one per identity, many rows in reused memory
     rows              rows in memory or of a section, and the ranges of them that are merged
     manifest          tables, runs, slices and stored specifications
     segment           a segment in memory, in a mapped file, or in storage

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.backends.keyed.segments.checkpoint_files import new_segment_name
-from holdfast.backends.keyed.segments.chunked_merging import Arena, merge_in_chunks
 from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
 from holdfast.backends.keyed.segments.manifest import END, Run, Slice, TableManifest
+from holdfast.backends.keyed.segments.merging import Arena, merge_in_chunks
 from holdfast.backends.keyed.segments.rows import RowRange, SortedRows
 from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
 from holdfast.locations.file_systems import BytesLike
@@ -123,15 +123,6 @@ class NewSegment:
         self.writer = SegmentWriter(self.buffers.append)
 
 
-@dataclass(frozen=True, slots=True)
-class _SizedRun:
-    """A run of the table, or None for the recent writes, with its level by the present size of flushes."""
-
-    size: float
-    level: int
-    run: Run | None = None
-
-
 class Compaction:
     """The compaction of a table, into a segment for recent writes and one for merged rows; it doesn't change the table."""
 
@@ -161,52 +152,48 @@ class Compaction:
             InvalidRequestError: A sum overflows its type.
         """
         rows = self._table.merge_recent()
-        rows = rows if rows is not None and rows.rows else None
+        if rows is not None and not rows.rows:
+            rows = None
         size = 0.0 if rows is None else float(rows.size)
         if rows is not None:
             weight = _NEW_FLUSH_WEIGHT if self._flush else 1.0
             self._flush += weight * (size - self._flush)
         old = self._old
-        recent = [] if rows is None else [_SizedRun(size, self._policy.level(size, self._flush))]
-        runs = [*recent, *(_SizedRun(run.size, self._level(run), run) for run in old.runs)]
-        window: tuple[int, int] | None = (0, len(runs))
-        if not (runs and self._table.is_rewritten):
-            sizes, levels = [run.size for run in runs], [run.level for run in runs]
+        recent = [] if rows is None else [size]
+        sizes = [*recent, *(run.size for run in old.runs)]
+        levels = [self._policy.level(size, self._flush) for size in recent]
+        levels += map(self._level, old.runs)
+        window: tuple[int, int] | None = (0, len(sizes))
+        if not (sizes and self._table.is_rewritten):
             window = self._policy.window(sizes, levels, new=size, flush=self._flush)
         if window is not None:
-            new = msgspec.structs.replace(old, runs=self._merge_runs(rows, runs, *window))
+            new = msgspec.structs.replace(old, runs=self._merge_runs(rows, *window))
         else:
-            added: tuple[Run, ...] = ()
-            if rows is not None:
-                written = self._write(self._new, rows, is_bottom=not old.runs)
-                added = (Run(recent[0].level, (written,)),)
             swept = self._sweep()
-            new = msgspec.structs.replace(swept, runs=(*added, *swept.runs))
+            new = msgspec.structs.replace(swept, runs=(*self._write_recent(rows), *swept.runs))
         return msgspec.structs.replace(new, flush_bytes=self._flush).without_unused_specs()
 
-    def _merge_runs(
-        self, rows: SortedRows | None, runs: Sequence[_SizedRun], first: int, end: int
-    ) -> tuple[Run, ...]:
-        """Merge the runs from `first` up to `end` into one; return all runs."""
-        ranges: list[RowRange] = []
-        for run in runs[first:end]:
-            if run.run is not None:
-                ranges += self._open_ranges([run.run])
-            elif rows is not None:
-                ranges.append(RowRange.whole(rows))
-        is_bottom = end == len(runs)
-        merged = self._merge(ranges, is_bottom=is_bottom)
-        result: list[Run] = []
-        for run in runs[:first]:
-            if run.run is not None:
-                result.append(run.run)
-            elif rows is not None:
-                result.append(Run(run.level, (self._write(self._new, rows, is_bottom=False),)))
+    def _write_recent(self, rows: SortedRows | None) -> tuple[Run, ...]:
+        """Write recent writes, if there are some, as a run of their own."""
+        if rows is None:
+            return ()
+        slice_ = self._write(self._new, rows, is_bottom=not self._old.runs)
+        return (Run(self._policy.level(rows.size, self._flush), (slice_,)),)
+
+    def _merge_runs(self, rows: SortedRows | None, first: int, end: int) -> tuple[Run, ...]:
+        """Merge the runs from `first` up to `end` into one; return all runs. The recent writes, if any, are number 0."""
+        old, shift = self._old.runs, int(rows is not None)
+        ranges = [] if first or rows is None else [RowRange.whole(rows)]
+        newer = self._write_recent(rows) if first else ()
+        first, end = max(0, first - shift), end - shift  # from here on among the old runs
+        merged = self._merge(
+            [*ranges, *self._open_ranges(old[first:end])], is_bottom=end == len(old)
+        )
+        runs = [*newer, *old[:first]]
         if merged.rows:
-            slice_ = self._write(self._merged, merged, is_bottom=is_bottom)
-            result.append(Run(self._policy.level(merged.size, self._flush), (slice_,)))
-        result += [run.run for run in runs[end:] if run.run is not None]
-        return tuple(result)
+            slice_ = self._write(self._merged, merged, is_bottom=end == len(old))
+            runs.append(Run(self._policy.level(merged.size, self._flush), (slice_,)))
+        return (*runs, *old[end:])
 
     def _sweep(self) -> TableManifest:
         """Return the old runs; if there is credit, with a step of the swept runs merged into the last."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.backends.keyed.segments.chunked_merging import Arena
+from holdfast.backends.keyed.segments.merging import Arena
 from holdfast.backends.keyed.segments.segment import Segment
 from holdfast.common import FULL_ERRNOS, replace_file
 from holdfast.errors import (
