@@ -70,21 +70,20 @@ class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, spec: TableSpec) -> "StoredSpec":
         """Return the stored form of a specification."""
-        values = {field.name: getattr(spec, field.name) for field in fields(spec)}
-        return cls(
-            **{
-                name: _to_bytes(value) if isinstance(value, pa.Schema) else value
-                for name, value in values.items()
-            }
-        )
+        values: dict[str, Any] = {
+            field.name: _to_bytes(value) if isinstance(value, pa.Schema) else value
+            for field in fields(spec)
+            for value in [getattr(spec, field.name)]
+        }
+        return cls(**values)
 
     def spec(self) -> TableSpec:
         """Return the specification. Raises `pa.ArrowException`, `ValueError` or `OSError` if it is invalid."""
-        return _decode(self)
+        return _decode_spec(self)
 
 
 @lru_cache(maxsize=256)
-def _decode(stored: StoredSpec) -> TableSpec:
+def _decode_spec(stored: StoredSpec) -> TableSpec:
     if stored.ttl_ms is not None and not 0 < stored.ttl_ms <= MAX_INT64:
         message = f"table {stored.name!r} has a TTL of {stored.ttl_ms} ms"
         raise ValueError(message)

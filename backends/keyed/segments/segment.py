@@ -52,7 +52,7 @@ class _SegmentBytes:
         data: pa.Buffer,
         location: str,
         written: Checksum | None = None,
-        mapped: tuple[mmap.mmap, os.stat_result] | None = None,
+        mapped: tuple[mmap.mmap, os.stat_result] | tuple[None, None] = (None, None),
     ) -> None:
         self.buffer = data
         self.view = memoryview(data).cast("B")
@@ -63,7 +63,7 @@ class _SegmentBytes:
         )
         # Reading back bytes that were just written would only read the system's cache.
         self._is_verified = np.full(len(self.trailer.blocks) // 4, written is not None)
-        self._mapped, self._status = mapped or (None, None)
+        self._mapped, self._status = mapped
         self._has_readahead = True
 
     def is_changed(self) -> bool:
