@@ -10,7 +10,7 @@ Its bytes are a MessagePack map by field names in a `Frame` with the magic "HOLD
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property, lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
