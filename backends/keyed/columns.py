@@ -301,14 +301,7 @@ def from_cells(cells: Sequence[Any], type: pa.DataType) -> pa.Array:
         lengths = [0 if cell is None else len(cell) for cell in cells]
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         elements = [element for cell in cells if cell is not None for element in cell]
-        is_large = types.is_large_list(type)
-        make = pa.LargeListArray if is_large else pa.ListArray
-        return make.from_arrays(
-            pa.array(offsets, pa.int64() if is_large else pa.int32()),
-            from_cells(elements, type.value_type),
-            type=type,
-            mask=_missing(cells),
-        )
+        return list_array(offsets, from_cells(elements, type.value_type), type, _missing(cells))
     if any(is_type(type) for is_type in _PLAIN_CELLS):
         column = pa.array(cells, type)
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -324,6 +317,16 @@ def _storage_type(type: pa.DataType) -> pa.DataType | None:
     if types.is_floating(type) or types.is_temporal(type):
         return None if types.is_interval(type) else _INTEGERS[type.bit_width]
     return None
+
+
+def list_array(
+    offsets: Rows, elements: pa.Array, type: pa.DataType, missing: pa.Array | None
+) -> pa.Array:
+    """Return an array of lists or large lists; null where the flags are set."""
+    make, width = pa.ListArray, pa.int32()
+    if types.is_large_list(type):
+        make, width = pa.LargeListArray, pa.int64()
+    return make.from_arrays(pa.array(offsets, width), elements, type=type, mask=missing)
 
 
 def _missing(cells: Sequence[Any]) -> pa.Array:

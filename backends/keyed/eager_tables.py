@@ -32,15 +32,11 @@ class EagerTables(ABC, Generic[_Table]):
 
     def __init__(self, key_groups: KeyGroupRange) -> None:
         self._now_ms = 0
-        self._key_groups = key_groups
+        self.key_groups = key_groups
         self._tables: dict[str, _Table] = {}
         self._mixed: dict[str, RestoredTable] = {}
         self._requested: set[str] = set()
         self._is_closed = False
-
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        return self._key_groups
 
     def table(
         self,

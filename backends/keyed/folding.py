@@ -22,14 +22,13 @@ from holdfast.backends.keyed.columns import (
     column_type,
     concatenate_arrays,
     from_arrow,
+    list_array,
     numpy_type,
     take,
     to_arrow,
 )
 from holdfast.backends.keyed.table import Flags, Fold, TableSpec
 from holdfast.errors import InvalidRequestError
-
-_HALF = np.int64(0xFFFF_FFFF)
 
 
 class _FoldOverflowError(ArithmeticError):
@@ -140,23 +139,14 @@ def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[
         and max_count * int(numbers.min()) >= limits.min
     ):
         return np.add.reduceat(numbers, starts, dtype=numbers.dtype)
-    if numbers.dtype == np.uint64:
-        low = np.add.reduceat((numbers & np.uint64(_HALF)).view(np.int64), starts)
-        high = np.add.reduceat((numbers >> np.uint64(32)).view(np.int64), starts)
+    if numbers.dtype.itemsize < 8:
+        sums = np.add.reduceat(numbers, starts, dtype=np.int64)
     else:
-        wide = numbers.astype(np.int64, copy=False)
-        low = np.add.reduceat(wide & _HALF, starts)
-        high = np.add.reduceat(wide >> np.int64(32), starts)
-    # The sum is high * 2**32 + (low & _HALF), and neither overflows.
-    high += low >> np.int64(32)
-    low &= _HALF
-    lower, upper = limits.min, limits.max
-    over = (high > upper >> 32) | ((high == upper >> 32) & (low > upper & int(_HALF)))
-    under = (high < lower >> 32) | ((high == lower >> 32) & (low < lower & int(_HALF)))
-    if (over | under).any():
-        message = f"a sum is less than {lower} or greater than {upper}"
+        sums = np.add.reduceat(numbers.astype(object), starts)  # Python's integers don't overflow
+    if (sums < limits.min).any() or (sums > limits.max).any():
+        message = f"a sum is less than {limits.min} or greater than {limits.max}"
         raise _FoldOverflowError(message)
-    return ((high << np.int64(32)) | low).astype(numbers.dtype)
+    return sums.astype(numbers.dtype)
 
 
 def _fold_lists(lists: pa.Array, bounds: Rows) -> pa.Array:
@@ -168,9 +158,7 @@ def _fold_lists(lists: pa.Array, bounds: Rows) -> pa.Array:
     present = np.concatenate([[0], np.cumsum(valid)])
     absent = present.take(bounds[1:]) == present.take(bounds[:-1])
     mask = pa.array(absent) if absent.any() else None
-    make = pa.LargeListArray if types.is_large_list(lists.type) else pa.ListArray
-    width = pa.int64() if types.is_large_list(lists.type) else pa.int32()
-    return make.from_arrays(pa.array(offsets, width), lists.flatten(), type=lists.type, mask=mask)
+    return list_array(offsets, lists.flatten(), lists.type, mask)
 
 
 def _fold_sketches(sketches: pa.Array, type: pa.DataType, bounds: Rows) -> pa.Array:

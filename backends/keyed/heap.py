@@ -1,6 +1,6 @@
 """The heap backend: all tables of a subtask in dictionaries, written in full with each snapshot."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, NamedTuple
@@ -51,16 +51,8 @@ class HeapStateTables(EagerTables["HeapTable"]):
     Each snapshot writes all rows. The running tables share their dictionaries with it, and copy a dictionary
     before they change it.
 
-    Args:
-        key_groups: The key groups of the subtask.
-        handles: The stored state, written by such tables or by `ColumnarStateTables`; the handles' key groups
-            must not overlap.
-
-    Raises:
-        InvalidRequestError: Two handles have rows of the same key group.
-        CheckpointNotFoundError: A file is missing.
-        CheckpointCorruptedError: Stored bytes are corrupted.
-        UnsupportedFormatError: The state was written by a newer Holdfast, or is in RocksDB's files.
+    Arguments and errors are those of `open_tables`; also `InvalidRequestError` if two handles have rows of one key group,
+    and `UnsupportedFormatError` for RocksDB's files.
 
     Source:
         Flink, HeapKeyedStateBackend and CopyOnWriteStateTable.
@@ -74,9 +66,19 @@ class HeapStateTables(EagerTables["HeapTable"]):
 
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         self._check_snapshot()
-        strategy = _HeapSnapshotStrategy(self._tables, self._key_groups)
-        resources = strategy.sync_prepare_resources(checkpoint_id)
-        return AsyncSnapshot.of(strategy, resources, factory)
+        return AsyncSnapshot.of(self, self.sync_prepare_resources(checkpoint_id), factory)
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> "_CapturedTables":  # noqa: ARG002  # the port's
+        return _CapturedTables([(table.spec, table.capture()) for table in self._tables.values()])
+
+    def async_snapshot(
+        self, resources: "_CapturedTables", streams: SnapshotStreams
+    ) -> SnapshotResult:
+        if not resources.tables:
+            return SnapshotResult()
+        tables = ((spec, _in_steps(spec, rows, _STEP_ROWS)) for spec, rows in resources.tables)
+        handle = write_tables(tables, self.key_groups, streams)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Do nothing: no snapshot refers to another one."""
@@ -101,24 +103,6 @@ class _CapturedTables:
         self.tables = []
 
 
-@dataclass(frozen=True)
-class _HeapSnapshotStrategy:
-    tables: Mapping[str, "HeapTable"]
-    key_groups: KeyGroupRange
-
-    def sync_prepare_resources(self, checkpoint_id: int) -> _CapturedTables:  # noqa: ARG002  # the port's
-        return _CapturedTables([(table.spec, table.capture()) for table in self.tables.values()])
-
-    def async_snapshot(
-        self, resources: _CapturedTables, streams: SnapshotStreams
-    ) -> SnapshotResult:
-        if not resources.tables:
-            return SnapshotResult()
-        tables = ((spec, _in_steps(spec, rows, _STEP_ROWS)) for spec, rows in resources.tables)
-        handle = write_tables(tables, self.key_groups, streams)
-        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
-
-
 class HeapTable:
     """A table in dictionaries: one per key group, with rows by identity.
 
@@ -127,15 +111,11 @@ class HeapTable:
     """
 
     def __init__(self, spec: TableSpec, now_ms: Callable[[], int]) -> None:
-        self._spec = spec
+        self.spec = spec
         self._now_ms = now_ms
         self._groups: dict[int, Rows] = {}
         self._shared: set[int] = set()
         self._indices: dict[int, SortIndex] = {}  # of the key groups that were read by range
-
-    @property
-    def spec(self) -> TableSpec:
-        return self._spec
 
     def get(
         self, identities: Identities, *, include_expired: bool = False
@@ -149,7 +129,7 @@ class HeapTable:
         present = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
         columns = tuple(
             from_cells([None if row is None else row.values[index] for row in rows], field.type)
-            for index, field in enumerate(self._spec.values)
+            for index, field in enumerate(self.spec.values)
         )
         return present, columns
 
@@ -163,7 +143,7 @@ class HeapTable:
         appended = operations == Operation.APPEND
         if appended.any():
             present, stored = self.get(identities)
-            values = fold_into(stored, values, present & appended, self._spec)
+            values = fold_into(stored, values, present & appended, self.spec)
         is_appended = appended.tolist()
         cells = [to_cells(column) for column in values]
         sort_keys = identities.sort_keys.tolist()
@@ -201,10 +181,10 @@ class HeapTable:
                 row = rows[identity]
                 if include_expired or self._is_alive(row):
                     chosen.append((identity, row))
-        return _to_table_rows(self._spec, chosen)
+        return _to_table_rows(self.spec, chosen)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
-        yield from _in_steps(self._spec, self.capture(), step_rows)
+        yield from _in_steps(self.spec, self.capture(), step_rows)
 
     def delete_up_to(self, time_ms: int) -> None:
         part = int(time_part(np.array([time_ms]))[0]) + STEP
@@ -236,7 +216,7 @@ class HeapTable:
     def capture(self) -> list[Rows]:
         """Return the present rows that have not expired, isolated from later changes."""
         self._shared = set(self._groups)
-        if self._spec.ttl_ms is None:
+        if self.spec.ttl_ms is None:
             return list(self._groups.values())
         return [
             {identity: row for identity, row in rows.items() if self._is_alive(row)}
@@ -244,7 +224,7 @@ class HeapTable:
         ]
 
     def all_rows(self) -> Sequence[TableRows]:
-        return [_to_table_rows(self._spec, _sort_rows(self._groups.values()))]
+        return [_to_table_rows(self.spec, _sort_rows(self._groups.values()))]
 
     def restore(self, chunks: Iterable[TableRows]) -> None:
         for chunk in chunks:
@@ -297,7 +277,7 @@ class HeapTable:
         return rows
 
     def _is_alive(self, row: Row) -> bool:
-        ttl_ms = self._spec.ttl_ms
+        ttl_ms = self.spec.ttl_ms
         return ttl_ms is None or row.time_ms + ttl_ms > self._now_ms()
 
 

@@ -6,7 +6,7 @@ The manifest is a MessagePack map by field names in a `Frame` with the magic "HO
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from holdfast.backends.keyed.segments.manifest import ROCKSDB_MAGIC, StoredSpec
 from holdfast.backends.keyed.segments.table_reader import read_manifest_bytes
 from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import SnapshotResult, SnapshotStreams, location_of
+from holdfast.backends.snapshot import SnapshotStreams, location_of
 from holdfast.common import (
     Frame,
     KeyGroup,
@@ -36,7 +36,6 @@ from holdfast.common import (
 )
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
-from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
 
 _FRAME = Frame(ROCKSDB_MAGIC, version=1, name="manifest of a database")
@@ -203,7 +202,7 @@ def _download(stream: StreamStateHandle, path: str) -> None:
             raise_if_cancelled()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CapturedDatabase:
     """A database at the time of the snapshot.
 
@@ -211,76 +210,55 @@ class CapturedDatabase:
         path: A directory of hard links; empty if there was no state.
         confirmed: The files of the last confirmed checkpoint.
         cursors: As in the manifest.
+        copies: A directory of hard links to sorted files, for other tasks; None if they aren't shared.
+        max_threads: Number of files that are written at the same time.
     """
 
+    checkpoint_id: int
     path: str
+    key_groups: KeyGroupRange
     specs: tuple[TableSpec, ...]
     confirmed: Files
     cursors: Mapping[str, bytes]
+    copies: str | None
+    max_threads: int
 
     def release(self) -> None:
         if self.path:
             shutil.rmtree(self.path, ignore_errors=True)
 
-
-@dataclass(frozen=True, slots=True)
-class RocksDBSnapshotStrategy:
-    """Writes new sorted files, and the other files with the manifest.
-
-    Attributes:
-        copies: A directory of hard links to sorted files, for other tasks; None if they aren't shared.
-        max_threads: Number of files that are written at the same time.
-
-    Source:
-        Flink, RocksIncrementalSnapshotStrategy.
-    """
-
-    key_groups: KeyGroupRange
-    capture: Callable[[], CapturedDatabase]
-    note_written: Callable[[Files], None]
-    copies: str | None
-    max_threads: int
-
-    def sync_prepare_resources(self, checkpoint_id: int) -> CapturedDatabase:  # noqa: ARG002  # the port's
-        return self.capture()
-
-    def async_snapshot(
-        self, resources: CapturedDatabase, streams: SnapshotStreams
-    ) -> SnapshotResult:
-        if not resources.path:
-            return SnapshotResult()
-        with map_errors(resources.path):
-            names = sorted(os.listdir(resources.path))
+    def write(self, streams: SnapshotStreams) -> tuple[SegmentsStateHandle, Files]:
+        """Write new sorted files, and the other files with the manifest; return the handle, and all sorted files."""
+        with map_errors(self.path):
+            names = sorted(os.listdir(self.path))
             private = {
-                file: Path(resources.path, file).read_bytes()
+                file: Path(self.path, file).read_bytes()
                 for file in names
                 if not file.endswith(_SORTED) and not file.startswith(_OPTIONS)
             }
-        confirmed = resources.confirmed
         sorted_files = [file for file in names if file.endswith(_SORTED)]
-        new = [file for file in sorted_files if file not in confirmed]
-        added = self._upload(resources.path, new, streams) if new else {}
-        files = {file: confirmed.get(file) or added[file] for file in sorted_files}
+        new = [file for file in sorted_files if file not in self.confirmed]
+        added = self._upload(new, streams) if new else {}
+        files = {file: self.confirmed.get(file) or added[file] for file in sorted_files}
         manifest = NativeManifest(
             (self.key_groups.start_key_group, self.key_groups.end_key_group),
-            tuple(StoredSpec.of(spec) for spec in resources.specs),
+            tuple(StoredSpec.of(spec) for spec in self.specs),
             {file: name for file, (name, _) in files.items()},
             private,
-            dict(resources.cursors),
+            dict(self.cursors),
         )
-        kept = dict(file for name, file in files.items() if name not in added)
+        kept = dict(stored for file, stored in files.items() if file not in added)
         content = encode_native(manifest)
         handle = write_manifest(streams, content, self.key_groups, dict(added.values()), kept)
-        self.note_written(files)
-        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
+        return handle, files
 
-    def _upload(self, directory: str, files: Sequence[str], streams: SnapshotStreams) -> Files:
+    def _upload(self, files: Sequence[str], streams: SnapshotStreams) -> Files:
         """Write sorted files in parallel, and share them with other tasks if possible, which download them otherwise."""
 
         def upload(file: str) -> tuple[str, StreamStateHandle]:
-            path = os.path.join(directory, file)
+            path = os.path.join(self.path, file)
             name = new_segment_name()
-            with map_errors(directory):
+            with map_errors(self.path):
                 stored = name, _upload_file(path, streams)
             if self.copies is not None:
                 with suppress(OSError):

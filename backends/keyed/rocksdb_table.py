@@ -186,16 +186,12 @@ class RocksDBTable:
         key_groups: KeyGroupRange,
         now_ms: Callable[[], int],
     ) -> None:
-        self._spec = spec
+        self.spec = spec
         self._family = family
         self._now_ms = now_ms
         self._key_groups = key_groups
         self._keys = RowForm(spec.id_fields, _SORT_KEY)
         self._values = RowForm(tuple(spec.values), None if spec.ttl_ms is None else _TIME)
-
-    @property
-    def spec(self) -> TableSpec:
-        return self._spec
 
     def get(
         self, identities: Identities, *, include_expired: bool = False
@@ -218,8 +214,8 @@ class RocksDBTable:
         if appended.any():
             present, stored = self._find_rows(keys)
             before = self._to_columns(present, stored)
-            values = fold_into(before, values, present & appended, self._spec)
-            if self._spec.ttl_ms is not None:
+            values = fold_into(before, values, present & appended, self.spec)
+            if self.spec.ttl_ms is not None:
                 times = np.full(len(keys), self._now_ms(), np.int64)
                 latest = times.copy()
                 latest[present] = np.maximum(times[present], self._values.heads(stored))
@@ -320,7 +316,7 @@ class RocksDBTable:
         times: npt.NDArray[np.int64] | None = None,
     ) -> list[bytes]:
         """Encode values; if rows expire, with these times or the time of the batch."""
-        if self._spec.ttl_ms is None:
+        if self.spec.ttl_ms is None:
             return self._values.encode(values, count)
         if times is None:
             times = np.full(count, self._now_ms(), np.int64)
@@ -336,7 +332,7 @@ class RocksDBTable:
             present = np.ones(len(values), np.bool_)
         else:
             present = np.fromiter((value is not None for value in values), np.bool_, len(values))
-        if self._spec.ttl_ms is not None and not include_expired:
+        if self.spec.ttl_ms is not None and not include_expired:
             is_alive = self._is_alive(self._values.heads(rows))
             present[present] = is_alive
             rows = list(itertools.compress(rows, is_alive))
@@ -353,7 +349,7 @@ class RocksDBTable:
 
     def _live_rows(self, rows: Sequence[tuple[bytes, bytes]]) -> TableRows:
         """Decode the rows that have not expired."""
-        if self._spec.ttl_ms is not None:
+        if self.spec.ttl_ms is not None:
             is_alive = self._is_alive(self._values.heads([value for _, value in rows]))
             rows = list(itertools.compress(rows, is_alive))
         return self._to_rows(rows)
@@ -362,12 +358,12 @@ class RocksDBTable:
         keys = [key for key, _ in rows]
         values = [value for _, value in rows]
         identities = Identities(self._keys.heads(keys), self._keys.decode(keys))
-        times = None if self._spec.ttl_ms is None else self._values.heads(values)
+        times = None if self.spec.ttl_ms is None else self._values.heads(values)
         return TableRows(identities, self._values.decode(values), times)
 
     def _is_alive(self, times: npt.NDArray[np.int64]) -> Flags:
-        assert self._spec.ttl_ms is not None  # callers check
-        is_alive: Flags = times > self._now_ms() - self._spec.ttl_ms
+        assert self.spec.ttl_ms is not None  # callers check
+        is_alive: Flags = times > self._now_ms() - self.spec.ttl_ms
         return is_alive
 
     def _steps(self, step_rows: int) -> Iterator[list[tuple[bytes, bytes]]]:

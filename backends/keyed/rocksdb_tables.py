@@ -17,7 +17,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 
 import msgspec
 
@@ -27,7 +26,6 @@ from holdfast.backends.keyed.rocksdb_database import Database
 from holdfast.backends.keyed.rocksdb_files import (
     CapturedDatabase,
     Files,
-    RocksDBSnapshotStrategy,
     StoredDatabase,
     stored_database,
 )
@@ -39,9 +37,10 @@ from holdfast.backends.keyed.segments.manifest import StoredSpec, resolve_migrat
 from holdfast.backends.keyed.segments.table_reader import check_disjoint
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
 from holdfast.common import raise_if_cancelled
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import (
     CheckpointStreamFactory,
     FileSystemCheckpointStreamFactory,
@@ -59,24 +58,11 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
     Writes go to memory, then to files that are merged in the background, so states can be larger than memory. A
     snapshot flushes, and captures the files as hard links.
 
-    Args:
-        key_groups: The key groups of the subtask.
-        handles: The stored state, written by any backend; the handles' key groups must not overlap.
-        directory: The directory of the open database and of sorted files that tasks of this host share; None uses a
-            temporary directory, and shares no files.
-        settings: The settings of the database.
-        may_refer: Whether checkpoints may refer to the restored files. Not if these belong to a savepoint, or to
-            another job.
-        on_metrics: Called with RocksDB's metrics by Flink's names at each snapshot, if the settings enable them.
-
-    Raises:
-        CheckpointNotFoundError: A file is missing.
-        CheckpointCorruptedError: A file is corrupted.
-        UnsupportedFormatError: The state was written by a newer Holdfast.
-        StorageFullError: The disk is full.
+    Arguments and errors are those of `open_tables`; also `StorageFullError` if the disk is full. The open database is in
+    the directory, too; without one it is in a temporary directory, and no files are shared.
 
     Source:
-        Flink, RocksDBKeyedStateBackend.
+        Flink, RocksDBKeyedStateBackend and RocksIncrementalSnapshotStrategy.
     """
 
     def __init__(
@@ -104,18 +90,10 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
 
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
         self._check_snapshot()
-        strategy = RocksDBSnapshotStrategy(
-            self._key_groups,
-            self._capture,
-            partial(self._confirmed.note_written, checkpoint_id),
-            self._copies,
-            self._settings.transfer_threads,
-        )
-        resources = strategy.sync_prepare_resources(checkpoint_id)
+        resources = self.sync_prepare_resources(checkpoint_id)
         if self._settings.has_metrics and self._on_metrics is not None:
             self._on_metrics(self._database.metrics())
-        self._confirmed.pending[checkpoint_id] = frozenset()
-        return AsyncSnapshot.of(strategy, resources, factory)
+        return AsyncSnapshot.of(self, resources, factory)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self._confirmed.confirm(checkpoint_id)
@@ -127,7 +105,7 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
         super().close()
         self._database.close()
 
-    def _capture(self) -> CapturedDatabase:
+    def sync_prepare_resources(self, checkpoint_id: int) -> CapturedDatabase:
         for name, table in self._tables.items():
             if table.spec.ttl_ms is not None:
                 self._cursors[name] = table.delete_expired(self._cursors.get(name, b""))
@@ -137,7 +115,26 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
             self._database.capture(path)
         cursors = {name: self._cursors[name] for name in self._cursors if name in self._tables}
         specs = tuple(table.spec for table in self._tables.values())
-        return CapturedDatabase(path, specs, self._confirmed.files, cursors)
+        self._confirmed.pending[checkpoint_id] = frozenset()
+        return CapturedDatabase(
+            checkpoint_id,
+            path,
+            self.key_groups,
+            specs,
+            self._confirmed.files,
+            cursors,
+            self._copies,
+            self._settings.transfer_threads,
+        )
+
+    def async_snapshot(
+        self, resources: CapturedDatabase, streams: SnapshotStreams
+    ) -> SnapshotResult:
+        if not resources.path:
+            return SnapshotResult()
+        handle, files = resources.write(streams)
+        self._confirmed.note_written(resources.checkpoint_id, files)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
     def _open(self, handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> None:
         """Open a database with the rows of all handles."""
@@ -146,7 +143,7 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
         databases = [database for database in stored if database is not None]
         if not databases or len(databases) < len(stored) or not _has_same_specs(databases):
             self._database = Database(path, self._settings, directory=self._directory)
-            self._restore(read_tables(canonical_handles(handles, self._copies), self._key_groups))
+            self._restore(read_tables(canonical_handles(handles, self._copies), self.key_groups))
             return
         check_disjoint(
             (KeyGroupRange(*each.handle.key_groups), [spec.name for spec in each.manifest.specs])
@@ -200,7 +197,7 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
 
     def _create(self, spec: TableSpec) -> RocksDBTable:
         family = self._database.family(spec.name)
-        return RocksDBTable(spec, family, self._key_groups, lambda: self._now_ms)
+        return RocksDBTable(spec, family, self.key_groups, lambda: self._now_ms)
 
     def _delete_rows(self, name: str) -> None:
         self._database.drop(name)

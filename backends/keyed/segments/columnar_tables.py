@@ -1,8 +1,7 @@
 """All tables of a subtask in sorted columns."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from holdfast.backends.keyed.compatibility import check_same_spec
 from holdfast.backends.keyed.segments.checkpoint_files import (
@@ -42,22 +41,9 @@ class ColumnarStateTables:
     A segment is opened when it may have a requested row. A snapshot makes at most two segments, and merges a bounded
     part of the rows.
 
-    Args:
-        key_groups: The key groups of the subtask.
-        handles: The stored state, written by such tables or by `HeapStateTables`; no two handles have rows of one
-            key group.
-        directory: A directory on this host for copies of segments, which remain there when the tables are closed.
-            Segments are in memory if the disk is full, or without a directory.
-        policy: The merge policy.
-        workspace: Open segments and memory that are kept between batches; None makes a new workspace.
-        may_refer: Whether checkpoints may refer to the restored segments: not if these belong to a savepoint or to
-            another job.
-
-    Raises:
-        InvalidRequestError: Two handles have rows of one key group, or the directory is a URI.
-        CheckpointNotFoundError: A manifest is gone.
-        CheckpointCorruptedError: A manifest is corrupt.
-        UnsupportedFormatError: A newer Holdfast wrote it, or it is that of a RocksDB database.
+    Arguments and errors are those of `open_tables`; also `InvalidRequestError` if two handles have rows of one key group
+    or the directory is a URI, and `UnsupportedFormatError` for RocksDB's files. Copies of segments remain in the directory
+    when the tables are closed. Segments are in memory if the disk is full, or without a directory.
     """
 
     def __init__(
@@ -75,7 +61,7 @@ class ColumnarStateTables:
                 f"the directory for copies of segments must be a local path, got {directory!r}"
             )
             raise InvalidRequestError(message)
-        self._key_groups = key_groups
+        self.key_groups = key_groups
         self._policy = policy or MergePolicy()
         self._workspace = workspace or Workspace()
         self._restored = dict(read_manifest(handles, key_groups).tables)
@@ -84,10 +70,6 @@ class ColumnarStateTables:
         self._tables: dict[str, ColumnarTable] = {}
         self._now_ms = 0
         self._confirmed = ConfirmedFiles[_Streams](streams if may_refer else {})
-
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        return self._key_groups
 
     def table(
         self, spec: TableSpec, migration: Migration | None = None, *, rewrite: bool = False
@@ -105,7 +87,7 @@ class ColumnarStateTables:
             spec,
             manifest,
             open_section=self._open_section,
-            sort_keys=sort_key_range(self._key_groups),
+            sort_keys=sort_key_range(self.key_groups),
             now_ms=lambda: self._now_ms,
             migration=migration,
             rewrite=rewrite,
@@ -126,34 +108,10 @@ class ColumnarStateTables:
         self._now_ms = now_ms
 
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
-        """Capture all rows; the returned snapshot writes them, in any thread.
+        """Capture all rows; raises `CheckpointCorruptedError` if a segment that would be merged is corrupt."""
+        return AsyncSnapshot.of(self, self.sync_prepare_resources(checkpoint_id), factory)
 
-        Raises:
-            CheckpointCorruptedError: A segment that would be merged is corrupt.
-        """
-        note_written = partial(self._confirmed.note_written, checkpoint_id)
-        strategy = _ColumnarSnapshotStrategy(self._key_groups, self._capture, note_written)
-        resources = strategy.sync_prepare_resources(checkpoint_id)
-        self._confirmed.pending[checkpoint_id] = resources.manifest.segments
-        return AsyncSnapshot.of(strategy, resources, factory)
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        if self._confirmed.confirm(checkpoint_id):
-            self._delete_unused()
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        self._confirmed.abort(checkpoint_id)
-
-    def close(self) -> None:
-        self._tables = {}
-        self._restored = {}
-        self._store.close()
-
-    def _manifest(self) -> Manifest:
-        tables = {name: table.manifest for name, table in self._tables.items()}
-        return Manifest({**self._restored, **tables})
-
-    def _capture(self) -> "_CapturedTables":
+    def sync_prepare_resources(self, checkpoint_id: int) -> "_CapturedTables":
         """Write recent writes to segments, merge, and capture the resulting tables."""
         new, merged = NewSegment(), NewSegment()
         arena = self._workspace.arena
@@ -171,11 +129,42 @@ class ColumnarStateTables:
         captured = self._manifest()
         confirmed = self._confirmed.files
         new_names = captured.segments - confirmed.keys()
-        return _CapturedTables(
-            captured,
-            {name: self._store.segment(name) for name in new_names},
-            {name: confirmed[name] for name in captured.segments - new_names},
-        )
+        segments = {name: self._store.segment(name) for name in new_names}
+        kept = {name: confirmed[name] for name in captured.segments - new_names}
+        self._confirmed.pending[checkpoint_id] = captured.segments
+        return _CapturedTables(checkpoint_id, captured, segments, kept)
+
+    def async_snapshot(
+        self, resources: "_CapturedTables", streams: SnapshotStreams
+    ) -> SnapshotResult:
+        """Write new segments and the manifest, and refer to confirmed segments."""
+        if not resources.manifest.tables:
+            return SnapshotResult()
+        new: dict[str, StreamStateHandle] = {}
+        for name, segment in resources.segments.items():
+            with streams.open(CheckpointedStateScope.SHARED) as stream:
+                segment.write_to(stream)
+                new[name] = finish_stream(streams, stream)
+        manifest = encode_manifest(resources.manifest)
+        handle = write_manifest(streams, manifest, self.key_groups, new, resources.confirmed)
+        self._confirmed.note_written(resources.checkpoint_id, {**resources.confirmed, **new})
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        if self._confirmed.confirm(checkpoint_id):
+            self._delete_unused()
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self._confirmed.abort(checkpoint_id)
+
+    def close(self) -> None:
+        self._tables = {}
+        self._restored = {}
+        self._store.close()
+
+    def _manifest(self) -> Manifest:
+        tables = {name: table.manifest for name, table in self._tables.items()}
+        return Manifest({**self._restored, **tables})
 
     def _delete_unused(self) -> None:
         """Delete local copies that neither the tables nor a confirmed or pending checkpoint need."""
@@ -195,36 +184,10 @@ class ColumnarStateTables:
 class _CapturedTables:
     """Tables as they were when the snapshot was taken, with new segments and those of the last confirmed checkpoint."""
 
+    checkpoint_id: int
     manifest: Manifest
     segments: dict[str, Segment]
     confirmed: _Streams
 
     def release(self) -> None:
         self.segments = {}
-
-
-@dataclass(frozen=True, slots=True)
-class _ColumnarSnapshotStrategy:
-    """Writes new segments and the manifest, and refers to confirmed segments."""
-
-    key_groups: KeyGroupRange
-    capture: Callable[[], _CapturedTables]
-    note_written: Callable[[_Streams], None]
-
-    def sync_prepare_resources(self, checkpoint_id: int) -> _CapturedTables:  # noqa: ARG002  # the port's
-        return self.capture()
-
-    def async_snapshot(
-        self, resources: _CapturedTables, streams: SnapshotStreams
-    ) -> SnapshotResult:
-        if not resources.manifest.tables:
-            return SnapshotResult()
-        new: dict[str, StreamStateHandle] = {}
-        for name, segment in resources.segments.items():
-            with streams.open(CheckpointedStateScope.SHARED) as stream:
-                segment.write_to(stream)
-                new[name] = finish_stream(streams, stream)
-        manifest = encode_manifest(resources.manifest)
-        handle = write_manifest(streams, manifest, self.key_groups, new, resources.confirmed)
-        self.note_written({**resources.confirmed, **new})
-        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))

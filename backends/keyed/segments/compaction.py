@@ -6,7 +6,7 @@ they write, or nothing, and make one segment.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -111,15 +111,12 @@ class MergePolicy:
         return max(self.level_bytes, 1.5 * flush)
 
 
-@dataclass(slots=True)
 class NewSegment:
     """A segment in progress, whose buffers are kept until it is stored."""
 
-    name: str = field(default_factory=new_segment_name)
-    buffers: list[BytesLike] = field(default_factory=list)
-    writer: SegmentWriter = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
+        self.name = new_segment_name()
+        self.buffers: list[BytesLike] = []
         self.writer = SegmentWriter(self.buffers.append)
 
 
@@ -174,7 +171,7 @@ class Compaction:
         return msgspec.structs.replace(new, flush_bytes=self._flush).without_unused_specs()
 
     def _write_recent(self, rows: SortedRows | None) -> tuple[Run, ...]:
-        """Write recent writes, if there are some, as a run of their own."""
+        """Write recent writes, if there are some, as a separate run."""
         if rows is None:
             return ()
         slice_ = self._write(self._new, rows, is_bottom=not self._old.runs)
