@@ -67,11 +67,7 @@ _State = TypeVar("_State", bound=CurrentKeyView[Any, Any])
 
 
 class KnownStates:
-    """The requested states of a subtask; its methods are those of `KeyedStateBackend`.
-
-    Attributes:
-        now_ms: The time of the batch, milliseconds.
-    """
+    """The requested states of a subtask; its methods are those of `KeyedStateBackend`. `now_ms` is the time of the batch."""
 
     def __init__(
         self,

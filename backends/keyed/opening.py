@@ -88,16 +88,10 @@ def open_tables(
 def readable_handles(
     handles: Sequence[SegmentsStateHandle], directory: str | None = None
 ) -> list[SegmentsStateHandle]:
-    """Return handles to the same rows in segments; rows in RocksDB's files are converted.
+    """Return handles to the same rows in segments; rows in RocksDB's files are converted. Raises as `open_tables`.
 
     Large converted segments are in the directory, or else in a temporary one, and are deleted with their handles.
     Other hosts can't read them.
-
-    Raises:
-        InvalidRequestError: A handle needs RocksDB, which is not installed.
-        CheckpointNotFoundError: A file is missing.
-        CheckpointCorruptedError: Stored bytes are corrupted.
-        UnsupportedFormatError: The state was written by a newer Holdfast.
     """
     readable: list[SegmentsStateHandle] = []
     for handle in handles:
@@ -123,13 +117,7 @@ def write_canonical(
     key groups. Rows with an older type of the state become a separate run, because only the job can migrate them.
 
     RocksDB's files are copied to a temporary directory. `now_ms` is the present, which decides which rows have expired.
-
-    Raises:
-        InvalidRequestError: The rows are in RocksDB's files, and RocksDB is not installed.
-        CheckpointNotFoundError: A file is missing.
-        CheckpointCorruptedError: Stored bytes are corrupted.
-        UnsupportedFormatError: The state was written by a newer Holdfast.
-        StorageUnavailableError: The store rejected the write, or this host's disk is full.
+    Raises as `open_tables`, and `StorageUnavailableError` if the store rejects the write, or this host's disk is full.
     """
     streams = SnapshotStreams(factory)
     try:

@@ -103,12 +103,8 @@ class PatientWriter:
     def write(self, rows: Rdict, make_batch: Callable[[], WriteBatch]) -> None:
         """Write a batch to a column family as soon as RocksDB accepts it, in a new batch for each attempt.
 
-        RocksDB consumes rejected batches, too.
-
-        Raises:
-            Exception: RocksDB failed.
-            StorageFullError: Files can't be merged because the disk is full.
-            CancelledError: The task was cancelled.
+        RocksDB consumes rejected batches, too. Raises RocksDB's errors, and `StorageFullError` if files can't be merged
+        because the disk is full.
         """
         while not self._try_write(make_batch()):
             waits = self._backoff()
@@ -258,19 +254,12 @@ def _write_sst(
 
 
 class Database:
-    """An open database in a directory.
+    """An open database. Raises as `map_errors`.
 
     Args:
         path: The directory of the database's files.
-        settings: The settings.
         directory: The working directory to delete after closing; None if the caller owns it.
-        is_read_only: Whether the database is only read.
         stored: The stored files of the database, by their names in it, to verify if a file is corrupted.
-
-    Raises:
-        CheckpointCorruptedError: A file is corrupted.
-        StorageFullError: The disk is full.
-        StorageUnavailableError: The disk failed.
     """
 
     def __init__(

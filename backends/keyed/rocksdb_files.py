@@ -120,17 +120,11 @@ class StoredDatabase:
         return {file: stream for file, (_, stream) in self.streams.items()}
 
     def fetch(self, path: str, copies: str | None, *, max_threads: int) -> None:
-        """Create the directory of the database.
+        """Create the directory of the database. Raises as `map_errors` and the handle.
 
         Tasks of a host can share sorted files in a directory of `copies`, by their names among shared files. Copies are
         linked without verification, because RocksDB verifies the checksum of each block that it reads. Corrupted copies
         are deleted then.
-
-        Raises:
-            CheckpointNotFoundError: A file is missing.
-            CheckpointCorruptedError: A file is corrupted.
-            StorageFullError: The disk is full.
-            StorageUnavailableError: Storage or the disk failed.
         """
 
         def download(file: str) -> None:

@@ -142,12 +142,7 @@ class Compaction:
         self._spec = len(self._old.specs) - 1
 
     def compact(self) -> TableManifest:
-        """Write segments, and return the new manifest of the table.
-
-        Raises:
-            CheckpointCorruptedError: A segment is corrupt.
-            InvalidRequestError: A sum overflows its type.
-        """
+        """Write segments, and return the new manifest of the table. Raises `InvalidRequestError` if a sum overflows its type."""
         rows = self._table.merge_recent()
         if rows is not None and not rows.rows:
             rows = None

@@ -96,13 +96,9 @@ def is_expired(times_ms: Times, spec: TableSpec, now_ms: int) -> npt.NDArray[np.
 def merge(
     ranges: Sequence[RowRange], spec: TableSpec, *, is_bottom: bool, now_ms: int | None
 ) -> SortedRows:
-    """Merge rows of ranges, newest first.
+    """Merge rows of ranges, newest first. Raises `InvalidRequestError` if a sum overflows its type.
 
     No older rows exist if `is_bottom` is set. Expired rows are kept if there is no present `now_ms`.
-
-    Raises:
-        InvalidRequestError: A sum overflows its type.
-        CheckpointCorruptedError: A segment is corrupt.
     """
     ranges = [range_ for range_ in ranges if range_.rows]
     if not ranges:

@@ -63,6 +63,8 @@ class _SegmentBytes:
         )
         # Reading back bytes that were just written would only read the system's cache.
         self._is_verified = np.full(len(self.trailer.blocks) // 4, written is not None)
+        self._mapped: mmap.mmap | None
+        self._status: os.stat_result | None
         self._mapped, self._status = mapped
         self._has_readahead = True
 
@@ -205,12 +207,7 @@ class Segment:
         self._source.advise(sequential=sequential)
 
     def write_to(self, stream: CheckpointStateOutputStream) -> None:
-        """Write all bytes, verified, to a stream, which adopts the segment's file if it can.
-
-        Raises:
-            CheckpointCorruptedError: A block is corrupt.
-            StorageUnavailableError: The store did not take it.
-        """
+        """Write all bytes, verified, to a stream, which adopts the segment's file if it can. Raises as `open`."""
         written = self._source.written
         is_adopted = (
             written is not None
