@@ -121,13 +121,8 @@ class TableSpec:
     def equals(self, other: "TableSpec") -> bool:
         """Compare including the metadata of serializers, which `==` ignores."""
         return self == other and all(
-            mine.equals(theirs, check_metadata=True)
-            for mine, theirs in (
-                (self.values, other.values),
-                (self.sub_key, other.sub_key),
-                (self.key, other.key),
-                (self.namespace, other.namespace),
-            )
+            getattr(self, part).equals(getattr(other, part), check_metadata=True)
+            for part in ("values", "sub_key", "key", "namespace")
         )
 
 

@@ -317,9 +317,7 @@ class _RowBuilder:
 
     def __init__(self, spec: TableSpec, arena: Arena, max_rows: int) -> None:
         self._spec = spec
-        self._rows = 0
         self._sort_keys = _NumberBuilder(arena, max_rows)
-        self._has_operations = False
         self._operations = _NumberBuilder(arena, max_rows)
         self._times = _NumberBuilder(arena, max_rows)
         self._columns = [_ColumnBuilder(arena, max_rows) for _ in (*spec.id_fields, *spec.values)]
@@ -328,20 +326,15 @@ class _RowBuilder:
         if not chunk.rows:
             return
         self._sort_keys.add(chunk.sort_keys)
-        if chunk.operations is not None and not self._has_operations:
-            self._has_operations = True
-            self._operations.add(np.zeros(self._rows, np.uint8))
-        if self._has_operations:
-            puts = np.zeros(chunk.rows, np.uint8)
-            self._operations.add(puts if chunk.operations is None else chunk.operations)
+        puts = np.zeros(chunk.rows, np.uint8)
+        self._operations.add(puts if chunk.operations is None else chunk.operations)
         if chunk.times_ms is not None:
             self._times.add(chunk.times_ms)
         for column, values in zip(self._columns, (*chunk.ids, *chunk.values), strict=True):
             column.add(values)
-        self._rows += chunk.rows
 
     def finish(self) -> SortedRows:
-        if not self._rows:
+        if not self._sort_keys.count:
             return SortedRows.empty(self._spec)
         fields = (*self._spec.id_fields, *self._spec.values)
         columns = [
@@ -349,9 +342,10 @@ class _RowBuilder:
             for column, field in zip(self._columns, fields, strict=True)
         ]
         ids = len(self._spec.id_fields)
+        operations = self._operations.numbers()
         return SortedRows(
             self._sort_keys.numbers(),
-            self._operations.numbers() if self._has_operations else None,
+            operations if operations.any() else None,
             None if self._spec.ttl_ms is None else self._times.numbers(),
             columns[:ids],
             columns[ids:],
