@@ -32,12 +32,13 @@ from holdfast.backends.keyed.rocksdb_settings import (
 from holdfast.backends.keyed.segments import (
     ColumnarStateTables,
     RestoredTable,
+    TableManifest,
     Workspace,
+    encode_manifest,
     read_manifest,
     read_tables,
     write_tables,
 )
-from holdfast.backends.keyed.segments.manifest import TableManifest, encode_manifest
 from holdfast.backends.keyed.states import (
     AggregatingState,
     FiredTimers,

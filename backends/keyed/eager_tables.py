@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from holdfast.backends.keyed.compatibility import check_same_spec
-from holdfast.backends.keyed.segments import RestoredTable
-from holdfast.backends.keyed.segments.manifest import resolve_migration
+from holdfast.backends.keyed.segments import RestoredTable, resolve_migration
 from holdfast.backends.keyed.table import Migration, StateTable, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError, StateMigrationError

@@ -7,12 +7,12 @@ from typing import Literal, get_args
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.backends.keyed.segments import (
+    ROCKSDB,
     ColumnarStateTables,
     Workspace,
     read_manifest,
     write_canonical_tables,
 )
-from holdfast.backends.keyed.segments.manifest import ROCKSDB
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams

@@ -15,13 +15,14 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.backends.keyed.rocksdb_errors import map_errors
-from holdfast.backends.keyed.segments.checkpoint_files import (
+from holdfast.backends.keyed.segments import (
+    ROCKSDB_MAGIC,
+    StoredSpec,
     finish_stream,
     new_segment_name,
+    read_manifest_bytes,
     write_manifest,
 )
-from holdfast.backends.keyed.segments.manifest import ROCKSDB_MAGIC, StoredSpec
-from holdfast.backends.keyed.segments.table_reader import read_manifest_bytes
 from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams, location_of

@@ -31,10 +31,14 @@ from holdfast.backends.keyed.rocksdb_files import (
 )
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.backends.keyed.rocksdb_table import RocksDBTable, first_key
-from holdfast.backends.keyed.segments import read_tables, write_tables
-from holdfast.backends.keyed.segments.checkpoint_files import ConfirmedFiles
-from holdfast.backends.keyed.segments.manifest import StoredSpec, resolve_migration
-from holdfast.backends.keyed.segments.table_reader import check_disjoint
+from holdfast.backends.keyed.segments import (
+    ConfirmedFiles,
+    StoredSpec,
+    check_disjoint,
+    read_tables,
+    resolve_migration,
+    write_tables,
+)
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams

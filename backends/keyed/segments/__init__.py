@@ -32,23 +32,54 @@ the bytes; each calls those below it:
 Heap and RocksDB backends use only `table_reader`, `table_writer` and `checkpoint_files`. Start with `manifest`.
 """
 
+from holdfast.backends.keyed.segments.checkpoint_files import (
+    ConfirmedFiles,
+    finish_stream,
+    new_segment_name,
+    write_manifest,
+)
 from holdfast.backends.keyed.segments.columnar_tables import ColumnarStateTables
 from holdfast.backends.keyed.segments.compaction import MergePolicy
+from holdfast.backends.keyed.segments.manifest import (
+    ROCKSDB,
+    ROCKSDB_MAGIC,
+    StoredSpec,
+    TableManifest,
+    encode_manifest,
+    resolve_migration,
+)
 from holdfast.backends.keyed.segments.segment_store import Workspace
 from holdfast.backends.keyed.segments.table_reader import (
     RestoredTable,
+    check_disjoint,
     read_manifest,
+    read_manifest_bytes,
     read_tables,
 )
-from holdfast.backends.keyed.segments.table_writer import write_canonical_tables, write_tables
+from holdfast.backends.keyed.segments.table_writer import (
+    write_canonical_tables,
+    write_tables,
+)
 
 __all__ = [
+    "ROCKSDB",
+    "ROCKSDB_MAGIC",
     "ColumnarStateTables",
+    "ConfirmedFiles",
     "MergePolicy",
     "RestoredTable",
+    "StoredSpec",
+    "TableManifest",
     "Workspace",
+    "check_disjoint",
+    "encode_manifest",
+    "finish_stream",
+    "new_segment_name",
     "read_manifest",
+    "read_manifest_bytes",
     "read_tables",
+    "resolve_migration",
     "write_canonical_tables",
+    "write_manifest",
     "write_tables",
 ]
