@@ -34,7 +34,7 @@ from holdfast.locations import (
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.locations.handles import OperatorStateHandle
 from holdfast.locations.storages import FileSystemCheckpointStorageAccess
-from holdfast.spark.local_state import LocalFiles, WorkerMemory, digest_of
+from holdfast.spark.subtask import LocalFiles, WorkerMemory, digest_of
 
 _UID = "operator"
 _JOB = "benchmark"

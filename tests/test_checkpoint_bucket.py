@@ -9,7 +9,7 @@ from servers.aws import Account, moto_account
 pytestmark = [
     # A whole account in moto and all of cfn-lint's rules, for a template that seldom changes.
     pytest.mark.exhaustive,
-    # It makes no policies of buckets, and says so.
+    # It makes no policies of buckets, and reports that.
     pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy:UserWarning"),
 ]
 
@@ -23,7 +23,7 @@ def account() -> Iterator[Account]:
 
 
 @pytest.fixture(scope="module")
-def deployed(account: Account) -> Deployed:
+def deployment(account: Account) -> Deployed:
     return deploy(account)
 
 
@@ -36,27 +36,30 @@ def test_cfn_lint_finds_nothing() -> None:
 
 
 class TestInMoto(CheckpointBucketContract):
-    """Which heeds actions and resources; of the bucket it makes the encryption."""
+    """A policy engine that evaluates actions and resources; of the bucket it creates the encryption."""
 
 
-def test_without_a_key_s3_encrypts_by_its_own(deployed: Deployed) -> None:
-    assert encryption_of(deployed) == {"SSEAlgorithm": "AES256"}
+def test_without_a_key_s3_encrypts_by_its_own(deployment: Deployed) -> None:
+    assert encryption_of(deployment) == {"SSEAlgorithm": "AES256"}
 
 
 def test_a_key_encrypts_and_both_roles_may_use_it(account: Account) -> None:
-    deployed = deploy(account, KmsKeyArn=KEY)
-    assert encryption_of(deployed) == {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": KEY}
+    deployment = deploy(account, KmsKeyArn=KEY)
+    assert encryption_of(deployment) == {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": KEY}
     iam = account.client("iam")
-    roles = [deployed.outputs[f"{who}RoleArn"].rpartition("/")[2] for who in ("Driver", "Executor")]
+    roles = [
+        deployment.outputs[f"{process}RoleArn"].rpartition("/")[2]
+        for process in ("Driver", "Executor")
+    ]
     for role in roles:
         attached = iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]
-        assert deployed.outputs["KeyPolicyArn"] in [policy["PolicyArn"] for policy in attached]
-    [statement] = account.policy(deployed.outputs["KeyPolicyArn"])["Statement"]
+        assert deployment.outputs["KeyPolicyArn"] in [policy["PolicyArn"] for policy in attached]
+    [statement] = account.policy(deployment.outputs["KeyPolicyArn"])["Statement"]
     assert statement["Resource"] == KEY
 
 
-def encryption_of(deployed: Deployed) -> dict[str, str]:
-    answer = deployed.bucket.client.get_bucket_encryption(Bucket=deployed.bucket.name)
+def encryption_of(deployment: Deployed) -> dict[str, str]:
+    answer = deployment.bucket.client.get_bucket_encryption(Bucket=deployment.bucket.name)
     [rule] = answer["ServerSideEncryptionConfiguration"]["Rules"]
     by: dict[str, str] = rule["ApplyServerSideEncryptionByDefault"]
     return by

@@ -24,7 +24,7 @@ from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, settings_of
 
 from docs.generate import settings_page
-from holdfast import read_state
+from holdfast import read_state, subtasks
 from holdfast.locations import use_s3
 from holdfast.spark.settings import settings_table
 
@@ -45,26 +45,26 @@ PRINTED = {
     "how-to-come-from-flink.md": "tens: True",
     "how-to-read-flink-savepoints.md": "2 entries of a map",
     "how-to-move-a-flink-job.md": "ann 19 [('milk', 4), ('tea', 15)]",
-    "how-to-move-a-job.md": "it went on: True",
+    "how-to-move-a-job.md": "it resumed: True",
     "how-to-move-from-transformwithstate.md": "counted on from 20: True",
     "how-to-move-from-foreachbatch.md": "a customer is first 1 time",
-    "how-to-read-and-write-state.md": "gone on with state repaired, digits: 10",
+    "how-to-read-and-write-state.md": "resumed with repaired state, digits: 10",
     "how-to-rescale.md": "subtasks: 3",
     "how-to-run-processors.md": "quiet: [(0, 1683)]",
     "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
-    "how-to-take-savepoints.md": "both went on: True",
-    "how-to-use-event-time.md": "minutes that are over: 4",
+    "how-to-take-savepoints.md": "both resumed: True",
+    "how-to-use-event-time.md": "completed minutes: 4",
     "how-to-use-several-operators.md": "one checkpoint of allowed and first-seen",
     "how-to-write-a-job.md": "values",
     "keyed-state.md": "restored: [5.0, 10.0]",
     "how-to-write-to-a-database.md": "batches: 1, rows of each: 2.0",
 }
-"""What a page's program says when all went well."""
+"""A line of output of each page's program, if it succeeds."""
 
 NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
-"""What a page shows to be refused."""
+"""Settings on a page that are refused."""
 
-# The tests of the first have directories of their own; the others have no jobs.
+# The tests of the first create their directories; the others have no jobs.
 WITHOUT_A_JOB = (
     "how-to-test-an-adapter.md",
     "how-to-configure.md",
@@ -74,12 +74,12 @@ WITHOUT_A_JOB = (
 
 
 def has_session_of_tests(page: Path) -> bool:
-    """Whether its Python runs in the session that tests share, which it must not stop."""
+    """Return whether its Python runs in the session that tests share, which it must not stop."""
     program = python_of(page)
     return "SparkSession" in program and "spark.stop()" not in program
 
 
-@pytest.mark.exhaustive  # many start a Spark of their own
+@pytest.mark.exhaustive  # many start a separate Spark
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE],
@@ -96,9 +96,13 @@ def test_the_code_of_a_page_runs(
     session = request.getfixturevalue("spark") if has_session_of_tests(page) else None
     printed = run_page(page, tmp_path, session, **environment)
     if page.name == "README.md":
-        counted = read_state(f"file://{tmp_path}/holdfast", "totals").to_pylist()
-        assert len(counted) == 5
-        assert all(row["value"]["n"] > 0 for row in counted)
+        totals = read_state(f"file://{tmp_path}/holdfast", "totals").to_pylist()
+        rows = sum(row["value"]["orders"] for row in totals)
+        assert {row["customer"] for row in totals} == {0, 1, 2}
+        assert rows > 0
+        assert rows % 1000 == 0
+        assert sum(row["value"]["spent"] for row in totals) == rows * (rows - 1) // 2
+        assert subtasks(f"file://{tmp_path}/holdfast").num_rows == 8
     elif python_of(page):
         assert PRINTED[page.name] in printed
     if python_of(page) and page.name not in WITHOUT_A_JOB:
@@ -108,7 +112,7 @@ def test_the_code_of_a_page_runs(
 
 
 @pytest.mark.parametrize("page", PRINTED)
-def test_a_page_says_what_its_program_prints(page: str) -> None:
+def test_a_page_quotes_the_output_of_its_program(page: str) -> None:
     assert PRINTED[page] in (ROOT / "docs" / page).read_text()
 
 
@@ -134,14 +138,14 @@ def test_a_shell_block_is_not_run(block: Block) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_each_block_says_its_language_and_all_python_is_run(page: Path) -> None:
+def test_each_block_has_a_language_and_all_python_is_run(page: Path) -> None:
     blocks = blocks_of(page)
     assert [str(block) for block in blocks if block.language not in LANGUAGES] == []
     assert [str(block) for block in blocks if block.not_run and block.language == "python"] == []
     assert page.read_text().count("```") == 2 * len(blocks)
 
 
-def test_extras_that_pages_name_can_be_installed() -> None:
+def test_extras_on_pages_can_be_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {
         extra
@@ -152,7 +156,7 @@ def test_extras_that_pages_name_can_be_installed() -> None:
     assert named - set(project["optional-dependencies"]) == set()
 
 
-def test_settings_that_pages_name_exist() -> None:
+def test_settings_on_pages_exist() -> None:
     settings = {setting.name for setting in settings_table()}
     named = {
         (page.name, key)

@@ -52,7 +52,7 @@ def test_errors_survive_pickling(kind: type[CheckpointError], location: str, cas
     assert copy.kind == case
 
 
-def test_the_kind_is_no_part_of_the_text() -> None:
+def test_the_kind_is_not_part_of_the_text() -> None:
     assert (
         str(CheckpointError("it broke", "file:///a", "exists")) == "it broke: location='file:///a'"
     )
@@ -71,7 +71,7 @@ def kinds_in(module: ast.Module) -> set[str]:
     }
 
 
-def test_the_module_lists_every_kind() -> None:
+def test_the_module_documents_every_value_of_kind() -> None:
     table = (errors.__doc__ or "").partition("have a `kind`")[2]
     listed = re.findall(r"^(?:\w+Error)? {3,}([a-z]+(?:-[a-z]+)*) {2,}\S", table, re.MULTILINE)
     root = Path(__file__).parents[1]
@@ -95,7 +95,7 @@ def test_the_location_is_appended_to_the_message(kind: type[CheckpointError]) ->
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_class_says_what_it_means(kind: type[CheckpointError]) -> None:
+def test_every_class_has_a_docstring(kind: type[CheckpointError]) -> None:
     assert kind.__doc__
 
 

@@ -1,4 +1,4 @@
-"""`make audit ADVISORIES=DIR`: a locked version that a copy of a database names is told."""
+"""`make audit ADVISORIES=DIR`: a locked version that a copy of a database names is reported."""
 
 import json
 import subprocess

@@ -22,7 +22,7 @@ def test_every_package_is_in_the_build() -> None:
     assert sorted(setuptools["packages"]) == sorted(packages)
 
 
-def test_every_file_of_a_package_that_is_no_python_is_in_the_build() -> None:
+def test_every_data_file_of_a_package_is_in_the_build() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     listed = {
         f"{package.replace('.', '/')}/{name}"
@@ -37,7 +37,7 @@ def test_every_file_of_a_package_that_is_no_python_is_in_the_build() -> None:
     assert listed == files
 
 
-def test_names_of_flink_are_in_the_files_that_contributing_names() -> None:
+def test_contributing_maps_names_of_flink_to_their_files() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| `([\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
     )
@@ -49,7 +49,7 @@ def test_names_of_flink_are_in_the_files_that_contributing_names() -> None:
         )
 
 
-def test_files_that_contributing_names_exist() -> None:
+def test_files_in_contributing_exist() -> None:
     files = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", (ROOT / "CONTRIBUTING.md").read_text())
     assert [file for file in files if not (ROOT / file).exists()] == []
 

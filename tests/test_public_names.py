@@ -1,4 +1,4 @@
-"""The names that users can learn: the pages of the API reference list them, and nothing else is public."""
+"""The names that users can learn: the pages of the API reference list them, and nothing else is public_names."""
 
 import inspect
 import re
@@ -26,47 +26,47 @@ MAX_NAMES = {
 }
 
 
-def listed(module: str) -> list[str]:
-    """The names that a module's page shows."""
+def documented_names(module: str) -> list[str]:
+    """Return the names on the page of a module."""
     page = (ROOT / "docs" / PAGES[module]).read_text()
     return re.findall(rf"^::: {re.escape(module)}\.(\w+)$", page, re.MULTILINE)
 
 
-def public(module: str) -> list[str]:
-    """The names that a module says are for users."""
+def public_names(module: str) -> list[str]:
+    """Return the public_names names of a module."""
     if module == "holdfast.errors":  # all its classes
         errors = vars(import_module(module)).values()
         return [error.__name__ for error in errors if getattr(error, "__module__", "") == module]
     return list(import_module(module).__all__)
 
 
-def has_docstring(value: object) -> bool:
-    """Whether a value can have one: aliases of types and constants can't."""
+def can_have_docstring(value: object) -> bool:
+    """Return whether a value can have a docstring: aliases of types and constants can't."""
     return inspect.isclass(value) or inspect.isfunction(value)
 
 
 @pytest.mark.parametrize("module", PAGES)
 def test_the_page_of_a_module_shows_exactly_its_public_names(module: str) -> None:
-    assert sorted(listed(module)) == sorted(public(module))
+    assert sorted(documented_names(module)) == sorted(public_names(module))
 
 
 @pytest.mark.parametrize("module", PAGES)
-def test_every_public_name_says_what_it_is(module: str) -> None:
-    values = {name: getattr(import_module(module), name) for name in public(module)}
+def test_every_public_name_has_a_docstring(module: str) -> None:
+    values = {name: getattr(import_module(module), name) for name in public_names(module)}
     assert [
-        name for name, value in values.items() if has_docstring(value) and not value.__doc__
+        name for name, value in values.items() if can_have_docstring(value) and not value.__doc__
     ] == []
 
 
 @pytest.mark.parametrize("module", MAX_NAMES)
 def test_a_module_has_no_more_names_than_one_can_learn(module: str) -> None:
-    assert len(public(module)) <= MAX_NAMES[module]
+    assert len(public_names(module)) <= MAX_NAMES[module]
 
 
 def test_no_name_is_public_in_two_modules_with_two_meanings() -> None:
     meanings: dict[str, set[int]] = {}
     for module in PAGES:
-        for name in public(module):
+        for name in public_names(module):
             meanings.setdefault(name, set()).add(id(getattr(import_module(module), name)))
     assert [name for name, values in meanings.items() if len(values) > 1] == []
 

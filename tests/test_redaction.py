@@ -68,17 +68,17 @@ paths = st.sampled_from(["", "/", "/a", "/a/b@c", "/a b"])
 
 @st.composite
 def with_password(draw: st.DrawFn) -> str:
-    """A name and a secret before the last `@`; the path has none, or nobody could tell."""
+    """A name and a secret before the last `@`; the path has none, because it would be ambiguous."""
     user = draw(st.sampled_from(["KEY", "me", ""]))
     scheme = draw(schemes)
-    # What is behind file:/ and file:/// is a path.
+    # The text after file:/ and file:/// is a path.
     head = scheme + draw(st.just("://") if scheme == "file" else slashes)
     return f"{head}{user}:{draw(secrets)}@{draw(hosts)}{draw(paths).replace('@', '')}"
 
 
 @st.composite
 def with_query(draw: st.DrawFn) -> str:
-    """A query behind the authority, or behind the path where it is on no local disk."""
+    """A query after the authority, or after the path in a store that is not a local disk."""
     scheme = draw(schemes.filter(lambda name: name != "file"))
     user = draw(st.sampled_from(["", "container@"]))
     return f"{scheme}://{user}{draw(hosts)}{draw(paths)}?sig={draw(secrets)}{draw(paths)}"
@@ -86,7 +86,7 @@ def with_query(draw: st.DrawFn) -> str:
 
 @st.composite
 def without_scheme(draw: st.DrawFn) -> str:
-    """No URI at all; a secret with `:/` behind it would be a scheme to anybody."""
+    """A text that is not a URI; a secret followed by `:/` would be a scheme."""
     head = draw(st.sampled_from(["", "/", "//", " s3://", "\n", ":", "KEY:"]))
     secret = draw(secrets.filter(lambda secret: not LIKE_A_SCHEME.match(secret)))
     if (
@@ -149,7 +149,7 @@ ENTRIES: dict[str, Callable[[str], object]] = {
         {"spark.hadoop.fs.s3a.endpoint": uri, "spark.holdfast.checkpoint.dir": "s3://bucket/a"}
     ),
     "settings of a bucket": lambda uri: Settings.parse(
-        {"spark.holdfast.checkpoint.dir": uri, "spark.hadoop.fs.s3a.secret.key": "alone"}
+        {"spark.holdfast.checkpoint.dir": uri, "spark.hadoop.fs.s3a.secret.key": "only-secret"}
     ).open_storage(),
     "take_savepoint": lambda uri: take_savepoint(uri, uri),
     "restore_savepoint": lambda uri: restore_savepoint(uri, "memory:///fork"),
@@ -164,7 +164,7 @@ ENTRIES: dict[str, Callable[[str], object]] = {
 @pytest.mark.parametrize("entry", ENTRIES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(uri=leaking)
-def test_no_secret_is_in_an_error_nor_in_what_caused_it(
+def test_no_secret_is_in_an_error_or_its_causes(
     entry: str, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
@@ -176,10 +176,12 @@ def test_no_secret_is_in_an_error_nor_in_what_caused_it(
         while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
             chain.append(cause)
         texts = [text for link in chain for text in (str(link), repr(link), repr(link.args))]
-        told = "\n".join([*texts, error.location, *traceback.format_exception_only(error)])
-        assert SECRET not in told
+        texts_of_error = "\n".join(
+            [*texts, error.location, *traceback.format_exception_only(error)]
+        )
+        assert SECRET not in texts_of_error
     else:
-        # What is no password by the rules of URIs is a bucket's name, say.
+        # A text that is not a password by the rules of URIs is, for example, the name of a bucket.
         assert entry in ("checkpoint.dir", "savepoint.dir", "hadoop's endpoint", "file_system_for")
     assert SECRET not in caplog.text
 
@@ -200,7 +202,7 @@ COMMANDS = [
     ["{}"],
     ["clean", "memory:///b", "--grace={}"],
     ["clean", "memory:///b", "--grace", "{}"],
-    ["list", "{}", "--conf", "spark.hadoop.fs.s3a.secret.key=alone"],
+    ["list", "{}", "--conf", "spark.hadoop.fs.s3a.secret.key=only-secret"],
     ["list", "memory:///b", "--conf", "spark.holdfast.s3.endpoint={}"],
     ["restore", "memory:///b", "memory:///c", "--checkpoint-dir", "{}"],
 ]
@@ -209,7 +211,7 @@ COMMANDS = [
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(uri=leaking)
-def test_no_command_says_a_secret(
+def test_no_command_prints_a_secret(
     words: list[str], uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -222,7 +224,7 @@ def test_no_command_says_a_secret(
 
 
 @given(uri=leaking)
-def test_what_is_shown_has_no_secret_and_stays_as_it_is(uri: str) -> None:
+def test_redacted_text_has_no_secret_and_stays_the_same(uri: str) -> None:
     shown = redaction.redact(uri)
     assert SECRET not in shown
     assert redaction.redact(shown) == shown
@@ -242,7 +244,7 @@ def test_what_is_shown_has_no_secret_and_stays_as_it_is(uri: str) -> None:
         ("relative/path", "relative/path"),
     ],
 )
-def test_of_what_can_not_be_parsed_the_rest_is_shown(uri: str, shown: str) -> None:
+def test_unparsable_parts_of_a_uri_are_hidden(uri: str, shown: str) -> None:
     assert redaction.redact(uri) == shown
     assert InvalidRequestError("wrong", uri).location == shown
 
@@ -263,7 +265,7 @@ def test_of_what_can_not_be_parsed_the_rest_is_shown(uri: str, shown: str) -> No
         "mine://me@[::1]/a",
     ],
 )
-def test_what_is_well_formed_is_taken_and_shown_whole(uri: str) -> None:
+def test_well_formed_uris_are_accepted_and_shown_whole(uri: str) -> None:
     assert redaction.redact(uri) == uri
     assert checkpoint_directory(uri).partition(":")[2].lstrip("/") == uri.partition(":")[2].lstrip(
         "/"

@@ -4,14 +4,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from contracts.run_that_ends import check_that_nothing_outlives
+from contracts.interrupted_runs import check_servers_end_with_run
 
 
 # Without a worker, and other servers: the integration tests.
-@pytest.mark.exhaustive  # each starts pytest, a worker and a server anew
+@pytest.mark.exhaustive  # each starts pytest, a worker and a server
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_no_server_outlives_a_run_that_is_ended_while_a_worker_has_it(
-    ending: signal.Signals, tmp_path: Path
-) -> None:
+def test_no_server_outlives_a_run_of_tests(ending: signal.Signals, tmp_path: Path) -> None:
     servers = {"ministack": "from servers.s3 import ministack"}
-    check_that_nothing_outlives(tmp_path, servers, ending, "-n", "1")
+    check_servers_end_with_run(tmp_path, servers, ending, "-n", "1")

@@ -1,4 +1,4 @@
-"""The page of error messages says them as the sources do."""
+"""The page of error messages quotes them as they are in the sources."""
 
 import ast
 import re
@@ -16,8 +16,8 @@ SOURCES = ("locations", "backends", "src/holdfast")
 
 
 @cache
-def said() -> list[str]:
-    """All text in the sources, with `…` for what is put in."""
+def source_texts() -> list[str]:
+    """Return all texts in the sources, with `…` for inserted values."""
     return [
         text
         for source in SOURCES
@@ -40,7 +40,7 @@ def test_a_message_of_the_page_is_one_of_the_sources(message: str) -> None:
     for clause in message.replace("'…'", "…").rstrip(".,").split("; "):
         pieces = [re.escape(piece) for piece in clause.split("…")]
         wanted = re.compile(".*".join(pieces), re.DOTALL)
-        assert any(wanted.search(text) for text in said()), clause
+        assert any(wanted.search(text) for text in source_texts()), clause
 
 
 def test_every_error_has_its_place() -> None:

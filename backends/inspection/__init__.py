@@ -1,8 +1,8 @@
 """States of checkpoints from outside a job: listed, read as tables, compared, checked and written.
 
 Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts` and
-`keyed_parts` are their stored parts, and `key_choice` reduces a keyed state to one key. `state_check` checks whether a job
-could restore them. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
+`keyed_parts` are their stored parts. `reading` has the functions for users. `state_check` checks whether a job could
+restore the states. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
 """
 
 from holdfast.backends.inspection.catalogue import StoredState, states_of, stored_states
@@ -16,6 +16,7 @@ from holdfast.backends.inspection.comparison import (
 from holdfast.backends.inspection.keyed_parts import KeyedDescriptor, shown_schema
 from holdfast.backends.inspection.keyed_writing import (
     described_table,
+    empty_backend,
     is_keyed,
     timers_table,
     without_tables,
@@ -51,6 +52,7 @@ __all__ = [
     "compare_states",
     "compare_subtasks",
     "described_table",
+    "empty_backend",
     "is_keyed",
     "iter_state",
     "read_state",

@@ -94,10 +94,6 @@ class Table:
     """A subtask's part of a state by key: a row for each key, and for each sub key if the state has them.
 
     Attributes:
-        subtask: The subtask that has stored it.
-        handle: The handle to the rows in segments.
-        name: The state's name.
-        table: The runs of the table's rows.
         native: The checkpoint's handle to the rows, if they are in RocksDB files.
         key: The key whose rows are read: its columns, of one row each; None for all keys.
         max_parallelism: Number of key groups of the job, used only for a single key.
@@ -166,13 +162,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class LostTables:
-    """A subtask's keyed state whose manifest can't be read.
-
-    Attributes:
-        subtask: The subtask that has stored it.
-        handle: The handle to the manifest.
-        error: The error that reads of the manifest raise.
-    """
+    """A subtask's keyed state whose manifest can't be read: reads raise the error of the manifest."""
 
     subtask: int
     handle: SegmentsStateHandle
@@ -233,9 +223,7 @@ def _migration_to(spec: TableSpec) -> Migration:
     """Return a function that migrates values that were stored before the state's type changed."""
 
     def migrate(stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
-        ((before, values),) = zip(
-            _value_fields(stored), _shown_values(stored, columns), strict=True
-        )
+        (before,), (values,) = _value_fields(stored), _shown_values(stored, columns)
         (now,) = _value_fields(spec)
         reason = "they were stored in another form"
         is_same_form = (
@@ -287,12 +275,7 @@ GETTERS: dict[type, Callable[..., Any]] = {
 def restore_outcome_of(
     table: Table, descriptor: KeyedDescriptor, max_parallelism: int
 ) -> tuple[bool, str, str]:
-    """Find the outcome of a restore of a subtask's part of a state.
-
-    Args:
-        table: The part.
-        descriptor: The job's descriptor of the state.
-        max_parallelism: Number of key groups of the job.
+    """Find the outcome of a restore of a subtask's part of a state by the job's descriptor.
 
     Returns:
         Whether values stay unchanged; the types that they get, for people; and the reason why they can't be restored,

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import IncompatibleValueError, conform_column
+from holdfast.backends.arrow import conform_column
 from holdfast.backends.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -15,7 +15,7 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.inspection.catalogue import StoredState
 from holdfast.backends.inspection.keyed_parts import GETTERS, KeyedDescriptor, Table, shown_schema
-from holdfast.backends.inspection.operator_writing import StateRows
+from holdfast.backends.inspection.operator_writing import StateRows, check_name, encode_column
 from holdfast.backends.inspection.state_parts import CHANGED, KEY, SUBTASK, VALUE
 from holdfast.backends.keyed import (
     HeapStateTables,
@@ -99,9 +99,6 @@ def write_keyed_states(
         key: Names of the key's columns, if no stored state has them.
         stored: The operator's stored states; a state that is replaced keeps its types.
 
-    Returns:
-        Handles by subtask.
-
     Raises:
         InvalidRequestError: Rows are not of the state's type, or have other columns, or a key twice.
         StateMigrationError: The descriptor is of another kind than the stored state.
@@ -136,12 +133,11 @@ def write_keyed_tables(
     Other arguments, the result and errors are those of `write_keyed_states`.
     """
     written = [(spec, _rows_of(spec, rows, max_parallelism)) for spec, rows in tables]
-    handles = {}
-    for subtask in range(parallelism):
-        groups = key_group_range(max_parallelism, parallelism, subtask)
-        parts = [(spec, _within(rows, groups)) for spec, rows in written]
-        handles[subtask] = write_tables(parts, groups, SnapshotStreams(factory))
-    return handles
+
+    def parts(groups: KeyGroupRange) -> Iterable[tuple[TableSpec, Iterable[TableRows]]]:
+        return ((spec, _within(rows, groups)) for spec, rows in written)
+
+    return _write(parts, factory, parallelism, max_parallelism)
 
 
 def write_partitioned_tables(
@@ -159,15 +155,26 @@ def write_partitioned_tables(
 
     Other arguments, the result and errors are those of `write_keyed_tables`.
     """
-    handles = {}
-    for subtask in range(parallelism):
-        groups = key_group_range(max_parallelism, parallelism, subtask)
-        parts = (
-            (spec, (_rows_of(spec, rows, max_parallelism) for rows in rows_of(groups)))
-            for spec, rows_of in tables
-        )
-        handles[subtask] = write_tables(parts, groups, SnapshotStreams(factory))
-    return handles
+
+    def parts(groups: KeyGroupRange) -> Iterable[tuple[TableSpec, Iterable[TableRows]]]:
+        for spec, rows_of in tables:
+            yield spec, (_rows_of(spec, rows, max_parallelism) for rows in rows_of(groups))
+
+    return _write(parts, factory, parallelism, max_parallelism)
+
+
+def _write(
+    parts_of: Callable[[KeyGroupRange], Iterable[tuple[TableSpec, Iterable[TableRows]]]],
+    factory: CheckpointStreamFactory,
+    parallelism: int,
+    max_parallelism: int,
+) -> dict[int, SegmentsStateHandle]:
+    """Write the tables of each subtask; return the handles by subtask."""
+    ranges = [key_group_range(max_parallelism, parallelism, each) for each in range(parallelism)]
+    return {
+        subtask: write_tables(parts_of(groups), groups, SnapshotStreams(factory))
+        for subtask, groups in enumerate(ranges)
+    }
 
 
 def _spec_of(
@@ -191,9 +198,7 @@ def _spec_of(
         message = f"keyed state {name!r} needs the names of its key columns: operators={{uid: NewOperator(key=...)}}"
         raise InvalidRequestError(message)
     descriptor = rows.descriptor or _descriptor_of(name, rows)
-    if descriptor.name != name:
-        message = f"descriptor of state {name!r} has the name {descriptor.name!r}; give both the same name"
-        raise InvalidRequestError(message)
+    check_name(name, descriptor)
     return described_table(descriptor, schema, namespace, max_parallelism)
 
 
@@ -211,9 +216,9 @@ def described_table(
     Raises:
         InvalidRequestError: A column of key, namespace or map key has a type that is not hashable.
     """
-    tables, backend = _scratch_backend(key, max_parallelism)
+    backend = empty_backend(key, max_parallelism)
     GETTERS[type(descriptor)](backend, descriptor, namespace)
-    return tables.specs()[descriptor.name]
+    return backend.specs()[descriptor.name]
 
 
 def timers_table(domain: str, key: pa.Schema, max_parallelism: int) -> TableSpec:
@@ -224,19 +229,17 @@ def timers_table(domain: str, key: pa.Schema, max_parallelism: int) -> TableSpec
         key: The key's columns.
         max_parallelism: Number of key groups.
     """
-    tables, backend = _scratch_backend(key, max_parallelism)
+    backend = empty_backend(key, max_parallelism)
     timers = backend.event_time_timers if domain == "event" else backend.processing_time_timers
     timers()
-    [spec] = tables.specs().values()
+    [spec] = backend.specs().values()
     return spec
 
 
-def _scratch_backend(
-    key: pa.Schema, max_parallelism: int
-) -> tuple[HeapStateTables, KeyedStateBackend]:
-    """Return an empty backend in memory, and its tables."""
+def empty_backend(key: pa.Schema, max_parallelism: int) -> KeyedStateBackend:
+    """Return a backend without state, for the specifications of states."""
     tables = HeapStateTables(KeyGroupRange(0, max_parallelism - 1))
-    return tables, KeyedStateBackend(tables, key, max_parallelism)
+    return KeyedStateBackend(tables, key, max_parallelism)
 
 
 def _schema_of(name: str, table: pa.Table, names: Sequence[str]) -> pa.Schema:
@@ -301,7 +304,7 @@ def _rows_of(spec: TableSpec, state: StateRows, max_parallelism: int) -> TableRo
 
 def _timers(spec: TableSpec, ids: Sequence[pa.Array], max_parallelism: int) -> TableRows:
     """Convert the rows of timers, which are ordered by time."""
-    _, backend = _scratch_backend(spec.key, max_parallelism)
+    backend = empty_backend(spec.key, max_parallelism)
     keys = backend.keys(list(ids[: len(spec.key)]))
     if len(spec.namespace):
         keys = backend.in_namespaces(keys, ids[len(spec.key) : -1])
@@ -360,12 +363,7 @@ def _metadata(spec: TableSpec) -> Any:
 def _encode(
     name: str, serializer: Serializer, rows: pa.ChunkedArray, type: pa.DataType
 ) -> pa.Array:
-    try:
-        chunks = serializer.encode_rows(rows)
-    except IncompatibleValueError as error:
-        message = f"column {VALUE!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
-        raise InvalidRequestError(message) from None
-    return conform_column(pa.chunked_array(chunks, serializer.storage_type), type).combine_chunks()
+    return conform_column(encode_column(name, VALUE, serializer, rows), type).combine_chunks()
 
 
 def _cast(state: str, name: str, column: pa.ChunkedArray, type: pa.DataType) -> pa.Array:

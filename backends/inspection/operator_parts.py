@@ -52,9 +52,6 @@ class SectionPart:
     """A subtask's part of a managed state.
 
     Attributes:
-        subtask: The subtask that has stored it.
-        name: The state's name.
-        stream: The file, or the bytes.
         partitions: The place in the stream, and the range of elements that belong to the state.
         blocks: Range of the indices of blocks of rows, without the end; None for all.
     """
@@ -120,12 +117,7 @@ class SectionPart:
 
 @dataclass(frozen=True, slots=True)
 class RawPart:
-    """A subtask's part of a raw state: a row for each partition or key group.
-
-    Attributes:
-        subtask: The subtask that has stored it.
-        handle: The handle to the partitions or key groups.
-    """
+    """A subtask's part of a raw state: a row for each partition or key group."""
 
     subtask: int
     handle: RawOperatorStateHandle | KeyGroupsStateHandle

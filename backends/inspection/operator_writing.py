@@ -52,13 +52,7 @@ class StateRows:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A state in its stored form.
-
-    Attributes:
-        mode: The way in which elements are redistributed.
-        rows: The stored columns.
-        subtasks: The subtask of each row; None if rows are distributed evenly.
-    """
+    """A state in its stored form, with the subtask of each row; without subtasks rows are distributed evenly."""
 
     mode: OperatorStateMode
     rows: pa.Table
@@ -138,9 +132,7 @@ def _prepare(
     if not isinstance(descriptor, ListStateDescriptor | MapStateDescriptor):
         message = f"state {name!r} is operator state, and {descriptor!r} is only for keyed state"
         raise InvalidRequestError(message)
-    if descriptor.name != name:
-        message = f"descriptor of state {name!r} has the name {descriptor.name!r}; give both the same name"
-        raise InvalidRequestError(message)
+    check_name(name, descriptor)
     if isinstance(descriptor, MapStateDescriptor):
         if state.union:
             raise InvalidRequestError(f"state {name!r} has keys, and can't be a union list state")
@@ -152,8 +144,8 @@ def _prepare(
     _check_columns(name, table, {VALUE}, {SUBTASK, VALUE})
     rows = _stored_rows(name, table, (VALUE,), LIST_COLUMNS, (descriptor.serializer,))
     is_union = state.union
-    if is_union is None:
-        is_union = replaced is not None and replaced.kind == "union"
+    if is_union is None and replaced is not None:
+        is_union = replaced.kind == "union"
     mode = OperatorStateMode.UNION if is_union else OperatorStateMode.SPLIT_DISTRIBUTE
     if SUBTASK in table.column_names:
         return _Prepared(mode, rows, _subtasks(name, table[SUBTASK], parallelism))
@@ -212,17 +204,11 @@ def _check_keys(name: str, rows: pa.Table, serializer: Serializer) -> None:
 
 
 def _subtasks(name: str, subtasks: pa.ChunkedArray, parallelism: int) -> pa.ChunkedArray:
-    bounds = pc.min_max(subtasks)
-    is_number = pa.types.is_integer(subtasks.type)
-    is_inside = is_number and (
-        not len(subtasks)
-        or (
-            bounds["min"].is_valid
-            and bounds["min"].as_py() >= 0
-            and bounds["max"].as_py() < parallelism
-        )
-    )
-    if not is_inside or subtasks.null_count:
+    is_valid = pa.types.is_integer(subtasks.type) and not subtasks.null_count
+    if is_valid and len(subtasks):
+        bounds = pc.min_max(subtasks).as_py()
+        is_valid = bounds["min"] >= 0 and bounds["max"] < parallelism
+    if not is_valid:
         message = (
             f"column subtask of state {name!r} must have integers from 0 to {parallelism - 1}; "
             "an operator that is not in the base has the parallelism in operators=, or 1"
@@ -238,18 +224,29 @@ def _stored_rows(
     stored: tuple[str, ...],
     serializers: tuple[Serializer, ...],
 ) -> pa.Table:
-    schema = pa.schema(
-        [
-            serializer.field(column_name)
-            for column_name, serializer in zip(stored, serializers, strict=True)
-        ]
-    )
-    columns = []
-    for column_name, serializer in zip(shown, serializers, strict=True):
-        try:
-            chunks = serializer.encode_rows(table[column_name])
-        except IncompatibleValueError as error:
-            message = f"column {column_name!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
-            raise InvalidRequestError(message) from None
-        columns.append(pa.chunked_array(chunks, serializer.storage_type))
-    return pa.table(columns, schema)
+    named = list(zip(shown, stored, serializers, strict=True))
+    columns = [
+        encode_column(name, column, serializer, table[column]) for column, _, serializer in named
+    ]
+    return pa.table(columns, pa.schema([serializer.field(each) for _, each, serializer in named]))
+
+
+def encode_column(
+    state: str, column: str, serializer: Serializer, rows: pa.ChunkedArray
+) -> pa.ChunkedArray:
+    """Convert a column to its stored form. Raises `InvalidRequestError`."""
+    try:
+        chunks = serializer.encode_rows(rows)
+    except IncompatibleValueError as error:
+        message = (
+            f"column {column!r} doesn't fit state {state!r} of type {serializer.name}: {error}"
+        )
+        raise InvalidRequestError(message) from None
+    return pa.chunked_array(chunks, serializer.storage_type)
+
+
+def check_name(state: str, descriptor: KeyedDescriptor) -> None:
+    """Refuse a descriptor of another name. Raises `InvalidRequestError`."""
+    if descriptor.name != state:
+        message = f"descriptor of state {state!r} has the name {descriptor.name!r}; give both the same name"
+        raise InvalidRequestError(message)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from os import PathLike
 
 import pyarrow as pa
@@ -94,12 +95,7 @@ def check_restore(
             if isinstance(declared, _OperatorDescriptor) and not state.is_keyed:
                 wanted = declared
                 del left[state.name]
-            # A state that is not declared may be stored in several forms.
-            parts = state.parts[:1] if wanted is None else state.parts
-            schemas = _schemas(state.name, parts)
-            checks.append(
-                _check_operator_state(uid, state.name, schemas, wanted, is_there=uid in descriptors)
-            )
+            checks.append(_check_operator_state(state, wanted, is_there=uid in descriptors))
         checks += [_new(uid, descriptor) for descriptor in left.values()]
     return checks + [
         _new(uid, descriptor)
@@ -133,26 +129,22 @@ def _schemas(name: str, parts: Sequence[StatePart]) -> list[pa.Schema]:
 
 
 def _check_operator_state(
-    uid: str,
-    name: str,
-    schemas: list[pa.Schema],
-    wanted: _OperatorDescriptor | None,
-    *,
-    is_there: bool,
+    state: StoredState, wanted: _OperatorDescriptor | None, *, is_there: bool
 ) -> StateCheck:
+    name = state.name or ""
+    # A state that is not declared may be stored in several forms.
+    schemas = _schemas(name, state.parts[:1] if wanted is None else state.parts)
     names = [
         " to ".join(stored_serializer(field, name).name for field in schema) for schema in schemas
     ]
-    stored = " or ".join(dict.fromkeys(names))
+    check = partial(StateCheck, state.operator, name, stored=" or ".join(dict.fromkeys(names)))
     if wanted is None:
-        return StateCheck(
-            uid, name, RestoreOutcome.RESTORED if is_there else RestoreOutcome.DROPPED, stored
-        )
+        return check(RestoreOutcome.RESTORED if is_there else RestoreOutcome.DROPPED)
+    check = partial(check, wanted=_types(wanted))
     serializers = _serializers(wanted)
-    types = _types(wanted)
     if any(len(serializers) != len(schema) for schema in schemas):
         reason = "a list and a map are different kinds of state"
-        return StateCheck(uid, name, RestoreOutcome.INCOMPATIBLE, stored, types, reason)
+        return check(RestoreOutcome.INCOMPATIBLE, reason=reason)
     compatibilities = [
         serializer.compatibility(stored_serializer(field, name), field.type)
         for schema in schemas
@@ -160,33 +152,24 @@ def _check_operator_state(
     ]
     for compatibility in compatibilities:
         if compatibility.outcome is Outcome.INCOMPATIBLE:
-            return StateCheck(
-                uid, name, RestoreOutcome.INCOMPATIBLE, stored, types, compatibility.reason
-            )
+            return check(RestoreOutcome.INCOMPATIBLE, reason=compatibility.reason)
     as_is = all(compatibility.outcome is Outcome.AS_IS for compatibility in compatibilities)
-    return StateCheck(
-        uid, name, RestoreOutcome.RESTORED if as_is else RestoreOutcome.MIGRATED, stored, types
-    )
+    return check(RestoreOutcome.RESTORED if as_is else RestoreOutcome.MIGRATED)
 
 
 def _check_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:
     tables = [part for part in state.parts if isinstance(part, Table)]
     stored = " or ".join(dict.fromkeys(shown_types(table.table.spec) for table in tables))
+    check = partial(StateCheck, state.operator, wanted.name, stored=stored)
     outcomes = map_in_parallel(
         lambda table: restore_outcome_of(table, wanted, max_parallelism), tables
     )
-    reason = next((reason for _, _, reason in outcomes if reason), "")
-    if reason:
-        types = _types(wanted)
-        return StateCheck(
-            state.operator, wanted.name, RestoreOutcome.INCOMPATIBLE, stored, types, reason
-        )
-    outcome = (
-        RestoreOutcome.RESTORED
-        if all(is_same for is_same, _, _ in outcomes)
-        else RestoreOutcome.MIGRATED
-    )
-    return StateCheck(state.operator, wanted.name, outcome, stored, outcomes[0][1])
+    for _, _, reason in outcomes:
+        if reason:
+            return check(RestoreOutcome.INCOMPATIBLE, wanted=_types(wanted), reason=reason)
+    is_same = all(is_same for is_same, _, _ in outcomes)
+    outcome = RestoreOutcome.RESTORED if is_same else RestoreOutcome.MIGRATED
+    return check(outcome, wanted=outcomes[0][1])
 
 
 def _new(uid: str, descriptor: KeyedDescriptor) -> StateCheck:

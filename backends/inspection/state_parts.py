@@ -47,11 +47,7 @@ class ShownColumn:
 
     @classmethod
     def of(cls, field: pa.Field, name: str, state: str) -> "ShownColumn":
-        """Return the form of a stored column.
-
-        Raises:
-            CheckpointCorruptedError: The description of its serializer can't be read.
-        """
+        """Return the form of a stored column. Raises `CheckpointCorruptedError`."""
         return cls(name, state, stored_serializer(field, state), field.type)
 
     @property
@@ -87,11 +83,7 @@ class ShownColumn:
 
 
 def to_shown(column: ShownColumn, stored: pa.Array) -> pa.Array:
-    """Convert a stored column to the form in which it is read.
-
-    Raises:
-        CheckpointCorruptedError: The stored values are not of the column's type.
-    """
+    """Convert a stored column to the form in which it is read. Raises `CheckpointCorruptedError`."""
     if column.kind in {"arrow", "raw"}:
         return stored
     if column.kind == "pickle":
@@ -147,11 +139,7 @@ class StatePart(Protocol):
         ...
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
-        """Return the form in which each stored column is read.
-
-        Raises:
-            CheckpointCorruptedError: A state of this kind can't have these columns.
-        """
+        """Return the form in which each stored column is read. Raises `CheckpointCorruptedError`."""
         ...
 
     def split(self) -> Sequence["StatePart"]:

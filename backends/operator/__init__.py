@@ -1,7 +1,6 @@
 """Managed operator state: list, union and broadcast states in columns.
 
-`operator_state` is the backend that `subtask` restores and snapshots; `operator_snapshot` writes it in sections of a
-stream.
+`operator_state` is the backend that `subtask` restores and snapshots, in sections of a stream.
 """
 
 from holdfast.backends.operator.broadcast_state import BroadcastState

@@ -24,6 +24,11 @@ class BroadcastState:
     Entries are values: `get` returns a copy of a mutable object that was put, and a change of either doesn't change the
     state.
 
+    Attributes:
+        name: The name of the state.
+        key_serializer: The serializer of the keys.
+        value_serializer: The serializer of the values.
+
     Source:
         Flink, BroadcastState and HeapBroadcastState.
     """
@@ -35,9 +40,9 @@ class BroadcastState:
         value_serializer: Serializer,
         stored: Columns | None = None,
     ) -> None:
-        self._name = name
-        self._key_serializer = key_serializer
-        self._value_serializer = value_serializer
+        self.name = name
+        self.key_serializer = key_serializer
+        self.value_serializer = value_serializer
         # User code can't change keys that Arrow decodes. Others are also kept encoded.
         self._has_live_keys = key_serializer.makes_objects
         # Among Arrow's values only NaN differs from its copy.
@@ -47,25 +52,9 @@ class BroadcastState:
         )
         # By decoded key: the encoded value, or the encoded key and value if keys are live. Made for the first look-up.
         self._entries: dict[Any, Any] | None = None if stored else {}
-        self._captured: _CapturedEntries | None = (
-            None  # by the last snapshot, without a change since
-        )
-        self._stored = stored  # without a change since
-
-    @property
-    def name(self) -> str:
-        """The name of the state."""
-        return self._name
-
-    @property
-    def key_serializer(self) -> Serializer:
-        """The serializer of the keys."""
-        return self._key_serializer
-
-    @property
-    def value_serializer(self) -> Serializer:
-        """The serializer of the values."""
-        return self._value_serializer
+        # Without a change since the last snapshot, or since the restore.
+        self._captured: _CapturedEntries | None = None
+        self._stored = stored
 
     def __len__(self) -> int:
         """Number of entries."""
@@ -74,7 +63,7 @@ class BroadcastState:
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the keys, in the order in which they were put."""
         if self._has_live_keys:
-            decode = self._key_serializer.decode_one
+            decode = self.key_serializer.decode_one
             return (decode(key) for key, _ in self._map().values())
         return iter(self._map())
 
@@ -85,7 +74,7 @@ class BroadcastState:
         """Return the value of a key, or the default. Raises `InvalidRequestError` if Python has no object for the value."""
         entries = self._map()
         try:
-            stored = entries.get(self._lookup_key(self._key_serializer.encode_one(key)))
+            stored = entries.get(self._lookup_key(self.key_serializer.encode_one(key)))
         except IncompatibleValueError:  # no entry can have it
             return default
         if stored is None:
@@ -95,7 +84,7 @@ class BroadcastState:
     def contains(self, key: Any) -> bool:
         """Return whether the key has a value."""
         try:
-            return self._lookup_key(self._key_serializer.encode_one(key)) in self._map()
+            return self._lookup_key(self.key_serializer.encode_one(key)) in self._map()
         except IncompatibleValueError:
             return False
 
@@ -107,11 +96,11 @@ class BroadcastState:
                 unchanged.
         """
         try:
-            encoded_key = self._key_serializer.encode_one(key)
+            encoded_key = self.key_serializer.encode_one(key)
             key = self._lookup_key(encoded_key)
             if self._may_differ:
                 self._check_copy(encoded_key, key)
-            encoded = self._value_serializer.encode_one(value)
+            encoded = self.value_serializer.encode_one(value)
         except IncompatibleValueError as error:
             raise self._error_for(error) from None
         self._map()[key] = (encoded_key, encoded) if self._has_live_keys else encoded
@@ -130,14 +119,14 @@ class BroadcastState:
         keys, values = list(entries.keys()), list(entries.values())
         try:
             encoded_keys = keys
-            if not self._key_serializer.all_native(keys):
-                encoded_keys = [self._key_serializer.encode_one(key) for key in keys]
+            if not self.key_serializer.all_native(keys):
+                encoded_keys = [self.key_serializer.encode_one(key) for key in keys]
                 keys = [self._lookup_key(key) for key in encoded_keys]
             if self._may_differ:
                 for encoded_key, key in zip(encoded_keys, keys, strict=True):
                     self._check_copy(encoded_key, key)
-            if not self._value_serializer.all_native(values):
-                values = [self._value_serializer.encode_one(value) for value in values]
+            if not self.value_serializer.all_native(values):
+                values = [self.value_serializer.encode_one(value) for value in values]
         except IncompatibleValueError as error:
             raise self._error_for(error) from None
         self._map().update(self._entries_of(keys, encoded_keys, values))
@@ -146,7 +135,7 @@ class BroadcastState:
     def remove(self, key: Any) -> None:
         """Remove the key, if it is there."""
         if self.contains(key):
-            del self._map()[self._lookup_key(self._key_serializer.encode_one(key))]
+            del self._map()[self._lookup_key(self.key_serializer.encode_one(key))]
             self._forget_columns()
 
     def clear(self) -> None:
@@ -158,7 +147,7 @@ class BroadcastState:
         """Iterate over the keys with their values. Raises what `get` does."""
         decode = self._value
         if self._has_live_keys:
-            decode_key = self._key_serializer.decode_one
+            decode_key = self.key_serializer.decode_one
             return ((decode_key(key), decode(value)) for key, value in self._map().values())
         return ((key, decode(value)) for key, value in self._map().items())
 
@@ -180,9 +169,9 @@ class BroadcastState:
 
     def _value(self, encoded: Any) -> Any:
         try:
-            return self._value_serializer.decode_one(encoded)
+            return self.value_serializer.decode_one(encoded)
         except InvalidRequestError as error:
-            raise InvalidRequestError(f"broadcast state {self._name!r}: {error.args[0]}") from error
+            raise InvalidRequestError(f"broadcast state {self.name!r}: {error.args[0]}") from error
 
     def _forget_columns(self) -> None:
         self._stored = self._captured = None
@@ -190,7 +179,7 @@ class BroadcastState:
     def _lookup_key(self, encoded_key: Any) -> Any:
         """Return the key of the dictionary of entries."""
         try:
-            key = self._key_serializer.decode_one(encoded_key)
+            key = self.key_serializer.decode_one(encoded_key)
         except InvalidRequestError as error:
             raise IncompatibleValueError(error.args[0]) from None
         if self._dictionary_key is not None:
@@ -206,25 +195,24 @@ class BroadcastState:
         """Refuse a key that an equal key would not find."""
         copy = self._lookup_key(encoded_key)
         if copy != key or hash(copy) != hash(key):
-            message = (
+            raise IncompatibleValueError(
                 f"a key of type {type(key).__name__} differs from its own copy, and could not be looked "
                 "up; use keys that are equal by value, and not NaN"
             )
-            raise IncompatibleValueError(message)
 
     def _map(self) -> dict[Any, Any]:
         if self._entries is None:
             keys, values = self._stored or ([], [])
-            key_column = pa.chunked_array(keys, self._key_serializer.storage_type)
-            value_column = pa.chunked_array(values, self._value_serializer.storage_type)
-            decoded = self._key_serializer.decode(key_column)
+            key_column = pa.chunked_array(keys, self.key_serializer.storage_type)
+            value_column = pa.chunked_array(values, self.value_serializer.storage_type)
+            decoded = self.key_serializer.decode(key_column)
             if self._dictionary_key is not None:
                 decoded = list(map(self._dictionary_key, decoded))
             self._entries = dict(
                 self._entries_of(
                     decoded,
-                    self._key_serializer.encoded_in(key_column) if self._has_live_keys else decoded,
-                    self._value_serializer.encoded_in(value_column),
+                    self.key_serializer.encoded_in(key_column) if self._has_live_keys else decoded,
+                    self.value_serializer.encoded_in(value_column),
                 )
             )
         return self._entries
@@ -238,14 +226,14 @@ class BroadcastState:
 
     def _columns(self, entries: dict[Any, Any]) -> Columns:
         if self._has_live_keys:
-            keys = self._key_serializer.column_of([key for key, _ in entries.values()])
-            return keys, self._value_serializer.column_of([value for _, value in entries.values()])
-        keys = self._key_serializer.encode(list(entries))
-        return keys, self._value_serializer.column_of(list(entries.values()))
+            keys = self.key_serializer.column_of([key for key, _ in entries.values()])
+            return keys, self.value_serializer.column_of([value for _, value in entries.values()])
+        keys = self.key_serializer.encode(list(entries))
+        return keys, self.value_serializer.column_of(list(entries.values()))
 
     def _error_for(self, error: IncompatibleValueError) -> InvalidRequestError:
-        types = f"{self._key_serializer.name} to {self._value_serializer.name}"
-        message = f"entries don't fit broadcast state {self._name!r} of type {types}: {error}"
+        types = f"{self.key_serializer.name} to {self.value_serializer.name}"
+        message = f"entries don't fit broadcast state {self.name!r} of type {types}: {error}"
         return InvalidRequestError(message)
 
 

@@ -23,33 +23,23 @@ class ListState:
     Elements are values: `get` returns copies of the added objects, and a change of either doesn't change the state.
     Chunks are never changed, only replaced, so a snapshot shares them with the running state.
 
+    Attributes:
+        name: The name of the state.
+        type: Arrow type of an element, or of its bytes if elements are stored as bytes.
+        serializer: The serializer of the elements.
+
     Source:
         Flink, ListState and PartitionableListState. Here `add_all` and `update` find a `None` before they change anything.
     """
 
     def __init__(self, name: str, serializer: Serializer, chunks: Iterable[pa.Array] = ()) -> None:
-        self._name = name
-        self._serializer = serializer
-        self._type = serializer.storage_type
+        self.name = name
+        self.serializer = serializer
+        self.type = serializer.storage_type
         self._chunks: list[pa.Array] = list(chunks)
         # Single elements, then columns of them, until a chunk of them is needed.
         self._pending: list[Any] = []
         self._parts: list[pa.Array] = []
-
-    @property
-    def name(self) -> str:
-        """The name of the state."""
-        return self._name
-
-    @property
-    def type(self) -> pa.DataType:
-        """Arrow type of an element, or of its bytes if elements are stored as bytes."""
-        return self._type
-
-    @property
-    def serializer(self) -> Serializer:
-        """The serializer of the elements."""
-        return self._serializer
 
     def __len__(self) -> int:
         """Number of elements."""
@@ -68,14 +58,14 @@ class ListState:
             CheckpointCorruptedError: Stored bytes are not an element of the type.
         """
         try:
-            return self._serializer.decode(self.to_arrow())
+            return self.serializer.decode(self.to_arrow())
         except InvalidRequestError as error:
-            raise InvalidRequestError(f"list state {self._name!r}: {error.args[0]}") from error
+            raise InvalidRequestError(f"list state {self.name!r}: {error.args[0]}") from error
 
     def to_arrow(self) -> pa.ChunkedArray:
         """Return all elements without a copy; as bytes, if elements are stored as bytes."""
         self._chunk_pending()
-        return pa.chunked_array(self._chunks, type=self._type)
+        return pa.chunked_array(self._chunks, type=self.type)
 
     def to_table(self) -> pa.Table:
         """Return all elements as rows, without a copy.
@@ -83,11 +73,11 @@ class ListState:
         Raises:
             InvalidRequestError: The elements are not structs.
         """
-        if not pa.types.is_struct(self._type):
-            message = f"state {self._name!r} has elements of type {self._type}; only structs are rows, use to_arrow"
+        if not pa.types.is_struct(self.type):
+            message = f"state {self.name!r} has elements of type {self.type}; only structs are rows, use to_arrow"
             raise InvalidRequestError(message)
         self._chunk_pending()
-        schema = pa.schema(list(self._type))
+        schema = pa.schema(list(self.type))
         batches = [
             pa.RecordBatch.from_arrays(children_of(chunk), schema=schema) for chunk in self._chunks
         ]
@@ -100,7 +90,7 @@ class ListState:
             InvalidRequestError: The element is `None`, or of another type. The state stays unchanged.
         """
         try:
-            self._pending.append(self._serializer.encode_one(value))
+            self._pending.append(self.serializer.encode_one(value))
             if len(self._pending) >= _MAX_PENDING:
                 self._encode_pending()
                 if len(self._parts) >= _MAX_PARTS:
@@ -141,7 +131,7 @@ class ListState:
 
     def _encode_pending(self) -> None:
         if self._pending:
-            self._parts += self._serializer.column_of(self._pending)
+            self._parts += self.serializer.column_of(self._pending)
             self._pending = []
 
     def _chunk_pending(self) -> None:
@@ -154,12 +144,12 @@ class ListState:
 
     def _as_chunks(self, values: Elements) -> list[pa.Array]:
         try:
-            return self._serializer.encode(values)
+            return self.serializer.encode(values)
         except IncompatibleValueError as error:
             raise self._error_for(error) from None
 
     def _error_for(self, error: IncompatibleValueError) -> InvalidRequestError:
         message = (
-            f"elements don't fit list state {self._name!r} of type {self._serializer.name}: {error}"
+            f"elements don't fit list state {self.name!r} of type {self.serializer.name}: {error}"
         )
         return InvalidRequestError(message)

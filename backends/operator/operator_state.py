@@ -1,7 +1,7 @@
 """The operator state backend: the states of one subtask that don't belong to a key."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -12,21 +12,15 @@ from holdfast.backends.arrow import compact_chunks
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.operator.broadcast_state import BroadcastState
 from holdfast.backends.operator.list_state import ListState
-from holdfast.backends.operator.operator_snapshot import (
-    CapturedState,
-    OperatorStateSnapshotStrategy,
-)
-from holdfast.backends.serializers import (
-    Outcome,
-    Serializer,
-    migrated_column,
-    stored_serializer,
-)
+from holdfast.backends.serializers import Outcome, Serializer, migrated_column, stored_serializer
 from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
     AsyncSnapshot,
     Compression,
+    SnapshotResult,
+    SnapshotStreams,
+    WrittenState,
     WrittenStates,
     has_same_form,
     location_of,
@@ -35,13 +29,73 @@ from holdfast.backends.snapshot import (
 )
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
-from holdfast.locations.storages import CheckpointStreamFactory
+from holdfast.locations.metadata import StoredSubtask
+from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
 
 _KINDS = {
     OperatorStateMode.SPLIT_DISTRIBUTE: "list state",
     OperatorStateMode.UNION: "union list state",
     OperatorStateMode.BROADCAST: "broadcast state",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _CapturedState:
+    """One state at the time of the snapshot; the chunks of its columns are shared, or made when they are written."""
+
+    mode: OperatorStateMode
+    schema: pa.Schema
+    columns: Callable[[], Sequence[Sequence[pa.Array]]]
+
+    def rows(self) -> pa.Table:
+        chunks = zip(self.columns(), self.schema, strict=True)
+        arrays = [pa.chunked_array(column, field.type) for column, field in chunks]
+        return pa.table(arrays, self.schema)
+
+
+class _CapturedStates(dict[str, list[_CapturedState]]):
+    """All states of a backend, by name: a part for each form in which a state is stored."""
+
+    def release(self) -> None:
+        self.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStateSnapshotStrategy:
+    """Writes all states into one stream, one section each.
+
+    If a state is stored in several forms, because not all subtasks have declared its new type, the first form is in the
+    first stream, the second one in a second stream, and so on.
+    """
+
+    capture: Callable[[], dict[str, list[_CapturedState]]]
+    compression: Compression | None = None
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> _CapturedStates:  # noqa: ARG002  # the port's
+        return _CapturedStates(self.capture())
+
+    def async_snapshot(
+        self, resources: _CapturedStates, streams: SnapshotStreams
+    ) -> SnapshotResult:
+        handles: list[OperatorStateHandle] = []
+        written = None
+        for number in range(max(map(len, resources.values()), default=0)):
+            written = WrittenStates(
+                {
+                    name: WrittenState(forms[number].mode, forms[number].rows())
+                    for name, forms in resources.items()
+                    if number < len(forms)
+                }
+            )
+            with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+                states = written.write(stream, self.compression)
+                handle = streams.finish(stream)
+            if handle is not None:
+                handles.append(OperatorStateHandle(states, handle))
+        # Compressed state could only be compared with a file by compressing it again.
+        is_comparable = len(handles) == 1 and self.compression is None
+        state = StoredSubtask(managed_operator=tuple(handles))
+        return SnapshotResult(state, written if is_comparable else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +248,11 @@ class OperatorStateBackend:
 
     def registered_state_names(self) -> frozenset[str]:
         """Return the names of the list and union list states, with restored ones."""
-        stored = (name for name, state in self._stored.items() if not _is_map(state))
-        return frozenset((*self._lists, *stored))
+        return frozenset(self._lists) | self._stored_names(is_map=False)
 
     def registered_broadcast_state_names(self) -> frozenset[str]:
         """Return the names of the broadcast states, with restored ones."""
-        stored = (name for name, state in self._stored.items() if _is_map(state))
-        return frozenset((*self._maps, *stored))
+        return frozenset(self._maps) | self._stored_names(is_map=True)
 
     def snapshot(
         self,
@@ -214,16 +266,8 @@ class OperatorStateBackend:
         Its time grows with the chunks of lists, the elements that were added singly since the last snapshot, and the
         entries of broadcast states that have changed, not with their bytes.
 
-        Args:
-            factory: The checkpoint's location, which the asynchronous part writes to.
-            compression: The compression of sections; None for none.
-            checkpoint_id: The checkpoint that the snapshot is for.
-
-        Returns:
-            The asynchronous part. It is independent of later changes of the states.
-
-        Raises:
-            InvalidRequestError: The backend is closed.
+        Returns the asynchronous part, which is independent of later changes of the states, and writes them to the
+        checkpoint's location. Raises `InvalidRequestError` if the backend is closed.
         """
         if self._is_closed:
             raise InvalidRequestError("the backend is closed")
@@ -245,6 +289,13 @@ class OperatorStateBackend:
         self._stored.clear()
         self._lists.clear()
         self._maps.clear()
+
+    def _stored_names(self, *, is_map: bool) -> set[str]:
+        return {
+            name
+            for name, state in self._stored.items()
+            if (state.mode is OperatorStateMode.BROADCAST) == is_map
+        }
 
     def _list(self, descriptor: ListStateDescriptor, mode: OperatorStateMode) -> ListState:
         _check_lasting(descriptor)
@@ -284,31 +335,29 @@ class OperatorStateBackend:
                 chunks[i] += migrated_column(name, field, stored, serializer).chunks
         return chunks
 
-    def _capture(self) -> dict[str, list[CapturedState]]:
+    def _capture(self) -> dict[str, list[_CapturedState]]:
         """Capture all states in the order of their creation, restored ones first."""
         captured = {
             name: [
-                CapturedState(state.mode, rows.schema, rows.chunks) for rows in state.forms(name)
+                _CapturedState(state.mode, rows.schema, rows.chunks) for rows in state.forms(name)
             ]
             for name, state in self._stored.items()
         }
         for name, (mode, state) in self._lists.items():
             schema = _schema(LIST_COLUMNS, (state.serializer,))
-            captured[name] = [CapturedState(mode, schema, partial(tuple, (state.chunks(),)))]
+            captured[name] = [_CapturedState(mode, schema, partial(tuple, (state.chunks(),)))]
         for name, entries in self._maps.items():
             schema = _schema(MAP_COLUMNS, (entries.key_serializer, entries.value_serializer))
-            captured[name] = [CapturedState(OperatorStateMode.BROADCAST, schema, entries.capture())]
+            captured[name] = [
+                _CapturedState(OperatorStateMode.BROADCAST, schema, entries.capture())
+            ]
         return captured
 
     def _restore(
         self, name: str, partitions: StatePartitions, section: pa.Buffer, location: str
     ) -> None:
         rows = read_section(
-            section,
-            first=partitions.first,
-            count=partitions.count,
-            name=name,
-            location=location,
+            section, first=partitions.first, count=partitions.count, name=name, location=location
         )
         is_map = tuple(rows.column_names) == MAP_COLUMNS
         if is_map != (partitions.mode is OperatorStateMode.BROADCAST):
@@ -317,19 +366,17 @@ class OperatorStateBackend:
         run = _Rows((rows,), section.size)
         known = self._stored.setdefault(name, _Stored(partitions.mode, [], []))
         if known.mode is not partitions.mode:
-            message = (
+            raise StateMigrationError(
                 f"state {name!r} is stored as a {_KINDS[known.mode]} by one subtask and as a "
                 f"{_KINDS[partitions.mode]} by another one"
             )
-            raise StateMigrationError(message)
         last = known.runs[-1].schema if known.runs else None
         has_last_form = last is not None and has_same_form(last, rows.schema, name)
         if known.runs and is_map and not has_last_form:
-            message = (
+            raise StateMigrationError(
                 f"state {name!r} is stored as {_types(name, known.runs[0].schema)} by one subtask "
                 f"and as {_types(name, rows.schema)} by another one"
             )
-            raise StateMigrationError(message)
         if has_last_form:
             known.runs[-1] = known.runs[-1].and_then(run)
         else:
@@ -352,40 +399,33 @@ def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Seri
     except TypeError:
         different, reason = False, "keys of that type can't be looked up"
     if not different:
-        message = (
+        raise StateMigrationError(
             f"state {name!r} is stored with keys of type {before.name} and declared with keys of type "
             f"{serializer.name}: {reason}; declare the stored type, and copy the entries to a state of "
             "another name"
         )
-        raise StateMigrationError(message)
 
 
 def _check_lasting(descriptor: ListStateDescriptor | MapStateDescriptor) -> None:
     if descriptor.ttl is not None:
-        message = (
+        raise InvalidRequestError(
             f"state {descriptor.name!r} has a time to live, which only keyed state can have; use a descriptor "
             "without `ttl`"
         )
-        raise InvalidRequestError(message)
 
 
 def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializer, ...]) -> None:
     for earlier, other in zip(known, wanted, strict=True):
         if earlier != other:
-            message = (
+            raise StateMigrationError(
                 f"state {name!r} was first requested as {earlier.name}, and now as {other.name}"
             )
-            raise StateMigrationError(message)
 
 
 def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.Schema:
     return pa.schema(
         [serializer.field(name) for name, serializer in zip(names, serializers, strict=True)]
     )
-
-
-def _is_map(stored: _Stored) -> bool:
-    return stored.mode is OperatorStateMode.BROADCAST
 
 
 def _types(name: str, schema: pa.Schema) -> str:

@@ -1,7 +1,7 @@
 """Snapshots of a subtask's state, and the forms in which operator state and raw state are stored.
 
 `async_snapshot` captures state and writes it later, by a strategy that each backend has. Managed operator state is
-written as `section`s of a stream, which are Arrow IPC files; `written_states` keeps them in memory for the next batch.
+written as `section`s of a stream, which are Arrow IPC files, and stays in memory for the next batch (`WrittenStates`).
 `raw_state` has the streams of state in a form that a function chooses itself. Start with `async_snapshot`.
 """
 
@@ -9,6 +9,8 @@ from holdfast.backends.snapshot.async_snapshot import (
     AsyncSnapshot,
     SnapshotResult,
     SnapshotStreams,
+    WrittenState,
+    WrittenStates,
 )
 from holdfast.backends.snapshot.raw_state import (
     KeyedStateCheckpointOutputStream,
@@ -30,7 +32,6 @@ from holdfast.backends.snapshot.section import (
     read_section,
     section_of,
 )
-from holdfast.backends.snapshot.written_states import WrittenState, WrittenStates
 
 __all__ = [
     "LIST_COLUMNS",

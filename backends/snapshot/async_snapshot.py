@@ -9,23 +9,113 @@ operator state.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from functools import partial
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from holdfast.backends.snapshot.written_states import WrittenStates
+from holdfast.backends.snapshot.section import Compression, SectionStream, write_section
 from holdfast.common import collect_failures
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.locations.handles import StateHandle, StreamStateHandle
+from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.handles import (
+    ChecksumBuilder,
+    FileStateHandle,
+    OperatorStateHandle,
+    OperatorStateMode,
+    StateHandle,
+    StatePartitions,
+    StreamStateHandle,
+)
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointStateOutputStream,
     CheckpointStreamFactory,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenState:
+    """One state with the content of its section: the elements or entries."""
+
+    mode: OperatorStateMode
+    rows: pa.Table
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.rows.get_total_buffer_size())
+
+
+class WrittenStates(Mapping[str, WrittenState]):
+    """All states of a snapshot by name, in the order in which they were written.
+
+    They are immutable columns, without objects of the user.
+    """
+
+    def __init__(self, states: Mapping[str, WrittenState]) -> None:
+        self._states = dict(states)
+
+    def __getitem__(self, name: str) -> WrittenState:
+        return self._states[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(state.memory_bytes for state in self._states.values())
+
+    def write(
+        self, stream: SectionStream, compression: Compression | None = None
+    ) -> dict[str, StatePartitions]:
+        """Append a section for each state; returns the places of the sections."""
+        partitions = {}
+        for name, state in self._states.items():
+            offset = stream.tell()
+            length = write_section(stream, state.rows, compression)
+            count = len(state.rows)
+            partitions[name] = StatePartitions(state.mode, offset, length, first=0, count=count)
+        return partitions
+
+    def matches(self, handle: OperatorStateHandle) -> bool:
+        """Return whether these states, written without compression, have exactly the bytes of the handle's file.
+
+        The comparison takes as long as a checksum of the states. It also fails if user code has changed memory that it
+        has passed, such as that of a NumPy array.
+        """
+        stream = _Sum()
+        partitions = self.write(stream)
+        file = handle.stream
+        return (
+            isinstance(file, FileStateHandle)
+            and partitions == handle.states
+            and stream.tell() == file.size
+            and stream.checksum.finish() == file.checksum
+        )
+
+
+class _Sum:
+    """A stream that keeps only the checksum of the written bytes."""
+
+    def __init__(self) -> None:
+        self.checksum = ChecksumBuilder()
+        self._size = 0
+
+    def write(self, data: BytesLike, /) -> int:
+        self.checksum.update(data)
+        length = memoryview(data).nbytes
+        self._size += length
+        return length
+
+    def tell(self) -> int:
+        return self._size
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +135,6 @@ class SnapshotResult:
     task_local: WrittenStates | None = field(default=None, compare=False, repr=False)
 
     def together_with(self, other: "SnapshotResult") -> "SnapshotResult":
-        """Return the state of both results."""
         return SnapshotResult(
             self.state.together_with(other.state), self.task_local or other.task_local
         )
@@ -133,10 +222,10 @@ class SnapshotStreams:
 
 
 class _Step(NamedTuple):
-    """The captured state of one backend, and how to write it."""
+    """Writes or releases the captured state of one backend."""
 
-    write: Callable[[Any, SnapshotStreams], SnapshotResult]
-    resources: SnapshotResources
+    write: Callable[[], SnapshotResult]
+    release: Callable[[], None]
     streams: SnapshotStreams
 
 
@@ -151,9 +240,8 @@ class AsyncSnapshot:
 
     def __init__(self, steps: Iterable[_Step], parts: Iterable["AsyncSnapshot"] = ()) -> None:
         self._steps = list(steps)
-        self._parts = tuple(
-            parts
-        )  # kept alive: a backend that closes cancels its part, and so the whole
+        # Kept alive: a backend that closes cancels its part, and so the whole.
+        self._parts = tuple(parts)
         self._streams = [step.streams for step in self._steps]
         self._lock = threading.Lock()
         self._is_started = False
@@ -167,12 +255,14 @@ class AsyncSnapshot:
         factory: CheckpointStreamFactory,
     ) -> Self:
         """Return the snapshot that writes what a strategy has captured into a checkpoint's location."""
-        return cls([_Step(strategy.async_snapshot, resources, SnapshotStreams(factory))])
+        streams = SnapshotStreams(factory)
+        write = partial(strategy.async_snapshot, resources, streams)
+        return cls([_Step(write, resources.release, streams)])
 
     @classmethod
     def from_written(cls, state: StoredSubtask, streams: SnapshotStreams) -> Self:
         """Return a snapshot whose state is already in files, which these streams have finished."""
-        return cls([_Step(lambda _, __: SnapshotResult(state), _NoResources(), streams)])
+        return cls([_Step(lambda: SnapshotResult(state), lambda: None, streams)])
 
     @classmethod
     def combine(cls, snapshots: Iterable["AsyncSnapshot"]) -> Self:
@@ -207,10 +297,15 @@ class AsyncSnapshot:
             raise
         finally:
             for step in steps:
-                step.resources.release()
+                step.release()
         for streams in self._streams:
             streams.close()
         return result
+
+    def _write(self, step: _Step) -> SnapshotResult:
+        if self.is_cancelled:
+            raise CancelledError
+        return step.write()
 
     def cancel(self) -> None:
         """Release the captured state and delete the files that were written.
@@ -221,15 +316,10 @@ class AsyncSnapshot:
             self._is_cancelled = True
             steps, self._steps = self._steps, []
         for step in steps:
-            step.resources.release()
+            step.release()
             step.streams.discard()
         for streams in self._streams:
             streams.close()
-
-    def _write(self, step: _Step) -> SnapshotResult:
-        if self.is_cancelled:
-            raise CancelledError
-        return step.write(step.resources, step.streams)
 
     def _start(self) -> list[_Step]:
         """Take the steps, which only the first caller gets."""
@@ -241,8 +331,3 @@ class AsyncSnapshot:
             self._is_started = True
             steps, self._steps = self._steps, []
         return steps
-
-
-class _NoResources:
-    def release(self) -> None:
-        pass

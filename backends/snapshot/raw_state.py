@@ -25,10 +25,7 @@ class _RawStateOutputStream(io.RawIOBase):
     """A state stream for user code: a binary file without `seek`, whose `close` does nothing.
 
     Positions begin at 0 in each unit, so that formats that store positions, such as Arrow and Parquet, are the same as in
-    a separate file.
-
-    Args:
-        stream: The stream that the bytes are written to. Its owner closes it, if the state is discarded.
+    a separate file. The owner of the stream that the bytes are written to closes it, if the state is discarded.
     """
 
     def __init__(self, stream: CheckpointStateOutputStream) -> None:
@@ -117,10 +114,6 @@ class OperatorStateCheckpointOutputStream(_RawStateOutputStream):
 class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
     """The output stream of raw keyed state: each key group of a range at most once, in any order.
 
-    Args:
-        stream: The stream that the bytes are written to.
-        key_group_range: The subtask's key groups.
-
     Source:
         Flink, KeyedStateCheckpointOutputStream, which writes bytes before the first key group and never reads them; this
         one refuses them.
@@ -161,12 +154,11 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
         key_group = operator.index(key_group)  # of an integer of NumPy, too
         if key_group not in self._key_groups:
             first, last = self._key_groups.start_key_group, self._key_groups.end_key_group
-            message = (
+            raise InvalidRequestError(
                 f"key group {key_group} belongs to another subtask, this one has {first} to {last}; "
                 "the cause is a key that is not deterministic: its hash changes between calls or "
                 "processes"
             )
-            raise InvalidRequestError(message)
         if key_group in self._started and not self._finished:
             message = f"key group {key_group} was already started; write all of its bytes at once"
             raise InvalidRequestError(message)
@@ -196,16 +188,9 @@ class StatePartitionStream(io.BufferedReader):
     `CheckpointCorruptedError` if the bytes have changed.
     """
 
-    def __init__(self, partition: BoundedInputStream) -> None:
-        super().__init__(partition)
-
 
 class KeyGroupStatePartitionStream(StatePartitionStream):
-    """The bytes of one key group.
-
-    Attributes:
-        key_group: The key group's number.
-    """
+    """The bytes of one key group, whose number is `key_group`."""
 
     def __init__(self, partition: BoundedInputStream, key_group: int) -> None:
         super().__init__(partition)

@@ -128,13 +128,9 @@ MAP_COLUMNS = ("key", "value")
 class SectionStream(Protocol):
     """The methods of a stream that a section is written to."""
 
-    def write(self, data: BytesLike, /) -> int:
-        """Append bytes; returns their number."""
-        ...
+    def write(self, data: BytesLike, /) -> int: ...
 
-    def tell(self) -> int:
-        """Number of bytes written so far."""
-        ...
+    def tell(self) -> int: ...
 
 
 def write_section(
@@ -161,15 +157,7 @@ def read_section(
 ) -> pa.Table:
     """Read a range of rows of a section, without a copy unless it is compressed.
 
-    Args:
-        section: The bytes.
-        first: Index of the first row.
-        count: Number of rows.
-        name: The state, for errors.
-        location: The file, for errors.
-
-    Raises:
-        CheckpointCorruptedError: The bytes are not a section, or have too few rows.
+    Raises `CheckpointCorruptedError`, with the state and its file, if the bytes are not a section or have too few rows.
     """
     with _decoding(name, location):
         check_blocks(section, _MAX_DECOMPRESSED_BYTES)
@@ -186,11 +174,7 @@ def read_section(
 
 
 def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length: int) -> pa.Buffer:
-    """Return the bytes of a section: without a copy if they are in memory, else read into Arrow's memory.
-
-    Raises:
-        EOFError: The stream ends before the section does.
-    """
+    """Return the bytes of a section, or raise EOFError: without a copy if they are in memory, else in Arrow's memory."""
     is_inline = isinstance(handle, ByteStreamStateHandle)
     size = handle.size if is_inline else stream.seek(0, io.SEEK_END)
     if offset < 0 or length < 0 or offset + length > size:
@@ -235,18 +219,9 @@ def read_blocks(
     name: str,
     blocks: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the blocks of rows of a section, one at a time.
+    """Read the blocks of rows of a section, one at a time: all, or a range of their indices without its end.
 
-    Args:
-        handle: The stream that has the section.
-        offset: First byte of the section in the stream.
-        length: Length of the section in bytes.
-        name: The state, for errors.
-        blocks: Range of the blocks' indices, without the end; None for all.
-
-    Raises:
-        CheckpointNotFoundError: The state file is gone.
-        CheckpointCorruptedError: The bytes are not a section, or are damaged.
+    Raises what `read_schema` does.
     """
     with _open(handle, offset, length, name) as section:
         first, end = blocks or (0, len(section.blocks))
@@ -261,7 +236,6 @@ def read_blocks(
 def _open(
     handle: StreamStateHandle, offset: int, length: int, name: str
 ) -> Iterator["_SectionReader"]:
-    """Open a section."""
     with _decoding(name, location_of(handle)), StateSource(handle) as source:
         section = _SectionReader(BoundedInputStream(source, offset, length), length)
         _check_columns(section.schema, name, location_of(handle))

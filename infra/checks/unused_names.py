@@ -35,7 +35,9 @@ CALLED_FROM_ELSEWHERE = {
     "containsKey": "processors of PySpark call it",
     "deleteIfExists": "processors of PySpark call it",
     "getMapState": "processors of PySpark call it",
+    "finish_request": "socketserver calls it",
     "getValue": "processors of PySpark call it",
+    "handle_error": "socketserver calls it",
     "handle_expect_100": "http.server calls it",
     "handle_one_request": "http.server calls it",
     "initialOffset": "Spark calls it",
@@ -45,6 +47,7 @@ CALLED_FROM_ELSEWHERE = {
     "parse_known_args": "argparse calls it",
     "prepareForTriggerAvailableNow": "Spark calls it",
     "readall": "io.RawIOBase calls it",
+    "shutdown_request": "socketserver calls it",
     "streamReader": "Spark calls it",
 }
 

@@ -44,7 +44,7 @@ from infra.common import (  # found by the line above
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 
-PACKAGES = ("holdfast", "pyspark_holdfast", "pyspark_holdfast_ticks")
+MODULES = ("holdfast", "pyspark_holdfast", "pyspark_holdfast_ticks")
 
 CORES = "1"
 MEMORY = "1g"
@@ -101,26 +101,30 @@ def stop(directory: Path) -> None:
 
 
 def package(file: Path) -> None:
-    """Write what `--py-files` takes: the packages, and what holdfast needs to know its version."""
+    """Write what `--py-files` takes: the modules, and what holdfast needs to know its version."""
     metadata = distribution("holdfast")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in PACKAGES:
-            root = _folder_of(package)
+        for module in MODULES:
+            file_of_module = _file_of(module)
+            if file_of_module.name != "__init__.py":
+                archive.write(file_of_module, file_of_module.name)
+                continue
+            root = file_of_module.parent
             # In the repository two of its folders are links.
             for folder, folders, names in os.walk(root, followlinks=True):
                 folders[:] = sorted(set(folders) - {"__pycache__"})
                 for name in sorted(names):
                     path = Path(folder) / name
-                    archive.write(path, Path(package) / path.relative_to(root))
+                    archive.write(path, Path(module) / path.relative_to(root))
         name = f"holdfast-{metadata.version}.dist-info/METADATA"
         archive.writestr(name, metadata.read_text("METADATA") or "")
 
 
-def _folder_of(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
+def _file_of(module: str) -> Path:
+    spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        raise UnavailableError(f"{package} is not installed for this Python")
-    return Path(spec.origin).parent
+        raise UnavailableError(f"{module} is not installed for this Python")
+    return Path(spec.origin)
 
 
 def _launch_worker(directory: Path, number: int) -> None:

@@ -129,7 +129,7 @@ PLANTED: Mapping[str, Planted] = {
         "histories of a job",
     ),
     "state lives again when the clock goes back": Planted(
-        "src/holdfast/spark/event_time/batch_times.py",
+        "src/holdfast/spark/event_time.py",
         "        max(batch_time, batch_time_before),",
         "        batch_time,",
         "histories of a job",

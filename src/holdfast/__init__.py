@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     )
     from holdfast.spark.by_key import IdleTicks, keyed
     from holdfast.spark.data_source import scan_state
-    from holdfast.spark.moving import import_spark_state, spark_initial_state
     from holdfast.spark.operators import (
         BroadcastProcessFunction,
         CheckpointedSink,
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
         write_savepoint,
     )
     from holdfast.spark.settings import configure
+    from holdfast.spark.state_export import spark_initial_state
+    from holdfast.spark.state_import import import_spark_state
     from holdfast.spark.windows import session_windows, sliding_windows, tumbling_windows
     from holdfast.spark_progress import copy_savepoint, progress_of, subtasks, verify_checkpoints
 
@@ -103,7 +104,8 @@ _MODULES = {
     "spark.aggregates": "approx_count_distinct avg collect count first last max min sum",
     "spark.by_key": "IdleTicks keyed",
     "spark.data_source": "scan_state",
-    "spark.moving": "import_spark_state spark_initial_state",
+    "spark.state_export": "spark_initial_state",
+    "spark.state_import": "import_spark_state",
     "spark.operators": "BroadcastProcessFunction CheckpointedSink KeyedProcessFunction StatefulFunction",
     "spark.query": "stateful stateful_query",
     "spark.savepoints": "NewOperator application_id preview_rollback restore_savepoint roll_back rollback_points "

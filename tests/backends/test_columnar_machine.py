@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from contracts.keyed_rows import GROUPS, KEYS, identities, key_group, sort_key, timer_sort_key
-from contracts.placeholders import resolved
+from contracts.placeholders import resolve_placeholders
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -437,7 +437,7 @@ class ColumnarMachine(RuleBasedStateMachine):
             return
         known = {name: s for handle, _ in self.completed for name, s in handle.segments.items()}
         handles = [
-            resolved(handle, known)
+            resolve_placeholders(handle, known)
             for part in parts
             for handle in part.run().state.managed_keyed
             if isinstance(handle, SegmentsStateHandle)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from contracts.keyed.checkpoints import KeyedCheckpoints, parts_of
 from contracts.keyed_model import (
     GROUPS,
     KEY_COUNT,
@@ -42,7 +43,6 @@ from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange, key_group_range, key_hash, xxhash64
 from holdfast.locations import StoredSubtask
 from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
 
 @dataclass

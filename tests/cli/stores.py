@@ -1,4 +1,4 @@
-"""Stores that commands reach by their options alone."""
+"""Stores that commands reach only by their options."""
 
 from servers.s3 import S3Bucket, settings_of
 
@@ -6,7 +6,7 @@ from holdfast.locations import use_s3
 
 
 def options_for(bucket: S3Bucket) -> list[str]:
-    """How a command reaches a bucket; from here on, nothing else of this process does."""
+    """Return options with which a command reaches a bucket; afterwards nothing else in this process reaches it."""
     server = bucket.server
     use_s3(settings_of(server, endpoint="http://127.0.0.1:9"), bucket.name)
     settings = {

@@ -26,8 +26,8 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def filled(checkpoint: Checkpoint) -> str:
-    """A checkpoint with a list and a map in two subtasks."""
+def list_and_map_checkpoint(checkpoint: Checkpoint) -> str:
+    """Complete a checkpoint with a list and a map in two subtasks."""
 
     def fill(backend: OperatorStateBackend, subtask: int) -> None:
         list_state(backend, "points", Point).add_all([Point(subtask), Point(10 + subtask, 1.5)])
@@ -40,7 +40,7 @@ def filled(checkpoint: Checkpoint) -> str:
 def test_without_a_state_all_are_listed(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pointer = filled(checkpoint)
+    pointer = list_and_map_checkpoint(checkpoint)
     assert main(["cat", pointer]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["operator", "state", "kind"]
@@ -63,7 +63,7 @@ def test_without_a_state_all_are_listed(
 
 
 def test_elements_are_rows(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]) -> None:
-    pointer = filled(checkpoint)
+    pointer = list_and_map_checkpoint(checkpoint)
     assert main(["cat", pointer, "op", "points", "--json"]) == 0
     assert lines(capsys) == [
         {"subtask": 0, "value": {"x": 0, "y": 0.5}},
@@ -81,10 +81,10 @@ def test_elements_are_rows(checkpoint: Checkpoint, capsys: pytest.CaptureFixture
     assert "no state of subtask 7; subtasks with state: 0, 1" in capsys.readouterr().err
 
 
-def test_options_may_stand_between_operator_and_state(
+def test_options_between_operator_and_state_are_parsed(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pointer = filled(checkpoint)
+    pointer = list_and_map_checkpoint(checkpoint)
     printed = []
     for words in (
         [pointer, "op", "rules", "--json"],
@@ -97,10 +97,10 @@ def test_options_may_stand_between_operator_and_state(
     assert printed == 4 * [[{"key": "limit", "value": 5}]]
 
 
-def test_a_wrong_name_is_status_2_and_says_the_right_ones(
+def test_a_wrong_name_is_status_2_with_the_available_names(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pointer = filled(checkpoint)
+    pointer = list_and_map_checkpoint(checkpoint)
     assert main(["cat", pointer, "other"]) == 2
     assert "['op']" in capsys.readouterr().err
     assert main(["cat", pointer, "op", "other"]) == 2
@@ -130,7 +130,7 @@ def test_a_checkpoint_location_of_spark_has_no_checkpoints(
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "JSON"])
-def test_a_state_that_is_empty_is_there(
+def test_an_empty_state_exists(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
 ) -> None:
     pointer = one_state(checkpoint, Point, [])
@@ -143,7 +143,7 @@ def test_a_state_that_is_empty_is_there(
 def test_a_damaged_state_is_status_3(
     checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pointer = filled(checkpoint)
+    pointer = list_and_map_checkpoint(checkpoint)
     for file in tmp_path.glob("job/chk-1/*"):
         if file.name != "_metadata":
             file.write_bytes(file.read_bytes()[:-1])
@@ -185,7 +185,7 @@ JSON: list[tuple[pa.DataType, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("type", "value", "expected"), JSON, ids=str)
-def test_values_are_what_the_docs_say(
+def test_values_have_the_documented_form(
     checkpoint: Checkpoint,
     capsys: pytest.CaptureFixture[str],
     type: pa.DataType,
@@ -210,7 +210,7 @@ def test_a_missing_value_of_an_extension_type_is_null(
     assert [line["value"]["id"] for line in lines(capsys)] == [None, "YWFhYWFhYWFhYWFhYWFhYQ=="]
 
 
-def test_two_fields_of_one_name_and_text_that_is_none(
+def test_fields_with_the_same_name_and_invalid_text_are_printed(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = pa.array([b"\xffa"]).view(pa.string())
@@ -222,7 +222,7 @@ def test_two_fields_of_one_name_and_text_that_is_none(
     assert lines(capsys) == [{"subtask": 0, "value": [["a", 1], ["a", "\\xffa"]]}]
 
 
-def test_what_is_in_a_state_does_not_steer_the_terminal(
+def test_elements_of_a_state_do_not_control_the_terminal(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = ["\x1b[31mred", "two\nlines", "\x9b31m", "\u202egnp", "x" * 1000, "-", "größe"]
@@ -247,7 +247,7 @@ def test_what_is_in_a_state_does_not_steer_the_terminal(
 
 
 def test_it_needs_no_spark(checkpoint: Checkpoint) -> None:
-    pointer = filled(checkpoint)
+    pointer = list_and_map_checkpoint(checkpoint)
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "holdfast", "cat", pointer, "op", "points"],
         capture_output=True,

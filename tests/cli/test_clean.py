@@ -1,4 +1,4 @@
-"""`holdfast clean`: what goes, what stays, and what it says."""
+"""`holdfast clean`: deleted files, kept files and messages."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from cli.stores import options_for
 from servers.buckets import MemoryBucket
 from servers.s3 import settings_of
 
+from holdfast.cli import clean
 from holdfast.cli.command_line import main
-from holdfast.cli.commands import clean
 from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, sweep, use_s3
 from holdfast.locations.adapters import ByteStreamStateHandle
 from holdfast.locations.coordination import SweepReport
@@ -34,8 +34,8 @@ def complete(directory: str, job: str) -> None:
         complete_checkpoint(location, metadata_of(state, checkpoint_id=number, job_id=job))
 
 
-def left(path: Path, *, age_s: float | None = None) -> Path:
-    """A file as a crash leaves one; by default of long ago."""
+def write_leftover(path: Path, *, age_s: float | None = None) -> Path:
+    """Write a file as a crash leaves one; by default an old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"1234567")
     modified = OLD_S if age_s is None else time.time() - age_s
@@ -46,12 +46,12 @@ def left(path: Path, *, age_s: float | None = None) -> Path:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    """Two jobs, of which one has left something: a failed checkpoint, an orphan, and a young file."""
+    """Two jobs. One has left a failed checkpoint, an orphan, and a young file."""
     for job in ("clean", "job"):
         complete(f"file://{tmp_path}", job)
-    left(tmp_path / "job" / "chk-3" / RANDOM)
-    left(tmp_path / "job" / "shared" / f"01234567-{RANDOM}")
-    left(tmp_path / "job" / "shared" / RANDOM[::-1], age_s=3600)
+    write_leftover(tmp_path / "job" / "chk-3" / RANDOM)
+    write_leftover(tmp_path / "job" / "shared" / f"01234567-{RANDOM}")
+    write_leftover(tmp_path / "job" / "shared" / RANDOM[::-1], age_s=3600)
     return f"file://{tmp_path}"
 
 
@@ -60,7 +60,7 @@ def paths(directory: str) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
-def test_a_dry_run_tells_what_would_go_and_deletes_nothing(
+def test_a_dry_run_lists_leftovers_and_deletes_nothing(
     directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = paths(directory)
@@ -102,7 +102,7 @@ def test_a_dry_run_tells_what_would_go_and_deletes_nothing(
     assert paths(directory) == before
 
 
-def test_what_was_told_goes_and_then_there_is_nothing(
+def test_listed_leftovers_are_deleted_and_none_is_left(
     directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = paths(directory)
@@ -139,13 +139,13 @@ def test_a_shorter_grace_is_for_stopped_jobs(
     assert paths(directory) == before
     assert main(["clean", directory, "--grace", "30m", "--yes"]) == 0
     assert f"job/shared/{RANDOM[::-1]}" not in paths(directory)
-    left(Path(directory.removeprefix("file://")) / "job" / "shared" / RANDOM, age_s=5)
+    write_leftover(Path(directory.removeprefix("file://")) / "job" / "shared" / RANDOM, age_s=5)
     assert main(["clean", directory, "--grace", "0s", "--stopped", "--yes"]) == 0
     assert f"job/shared/{RANDOM}" not in paths(directory)
 
 
 @pytest.mark.parametrize("text", ["1", "-1h", "h", "1w"])
-def test_a_grace_that_is_no_duration_is_wrong_usage(
+def test_an_invalid_grace_is_wrong_usage(
     directory: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -154,13 +154,13 @@ def test_a_grace_that_is_no_duration_is_wrong_usage(
     assert "invalid duration" in capsys.readouterr().err
 
 
-def test_a_job_with_a_damaged_checkpoint_keeps_everything_and_the_others_are_cleaned(
+def test_a_job_with_a_damaged_checkpoint_is_kept_and_others_are_cleaned(
     directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = Path(directory.removeprefix("file://"))
     metadata = root / "job" / "chk-10" / "_metadata"
     metadata.write_bytes(metadata.read_bytes()[:-1])
-    orphan = left(root / "later" / "shared" / RANDOM)
+    orphan = write_leftover(root / "later" / "shared" / RANDOM)
     before = paths(directory)
     assert main(["clean", directory, "--yes", "--json"]) == 3
     streams = capsys.readouterr()
@@ -173,7 +173,7 @@ def test_a_job_with_a_damaged_checkpoint_keeps_everything_and_the_others_are_cle
     assert "; 1 job could not be swept" in streams.err
 
 
-def test_nothing_is_said_of_what_could_not_be_looked_through(
+def test_summary_without_a_swept_job_reports_no_files(
     directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metadata = Path(directory.removeprefix("file://")) / "job" / "chk-10" / "_metadata"
@@ -183,8 +183,8 @@ def test_nothing_is_said_of_what_could_not_be_looked_through(
     assert summary == "holdfast: 1 job could not be swept"
 
 
-def test_savepoints_that_were_never_finished_go_too(directory: str, tmp_path: Path) -> None:
-    unfinished = left(tmp_path / "savepoints" / "savepoint-job-0123456789ab" / RANDOM)
+def test_unfinished_savepoints_are_deleted_too(directory: str, tmp_path: Path) -> None:
+    unfinished = write_leftover(tmp_path / "savepoints" / "savepoint-job-0123456789ab" / RANDOM)
     assert main(["clean", directory, "--yes"]) == 0
     assert unfinished.exists()
     savepoints = f"file://{tmp_path}/savepoints"
@@ -192,26 +192,26 @@ def test_savepoints_that_were_never_finished_go_too(directory: str, tmp_path: Pa
     assert not unfinished.parent.exists()
 
 
-def test_unfinished_savepoints_of_queries_without_checkpoints_go_too(
+def test_unfinished_savepoints_without_checkpoints_are_deleted_too(
     directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = "6f0c3c4e-5f65-4c8e-9a1a-0d4b5f3f9d1c"
     savepoints = tmp_path.parent / f"{tmp_path.name}-savepoints"
-    unfinished = left(savepoints / f"savepoint-{query}-0123456789ab" / RANDOM)
-    young = left(savepoints / "savepoint-other-0123456789ab" / RANDOM, age_s=3600)
-    finished = left(savepoints / f"savepoint-{query}-ba9876543210" / RANDOM)
-    left(finished.parent / "_metadata")
-    where = ["--savepoint-dir", f"file://{savepoints}"]
-    assert main(["clean", *where, "--json"]) == 0
+    unfinished = write_leftover(savepoints / f"savepoint-{query}-0123456789ab" / RANDOM)
+    young = write_leftover(savepoints / "savepoint-other-0123456789ab" / RANDOM, age_s=3600)
+    finished = write_leftover(savepoints / f"savepoint-{query}-ba9876543210" / RANDOM)
+    write_leftover(finished.parent / "_metadata")
+    savepoint_options = ["--savepoint-dir", f"file://{savepoints}"]
+    assert main(["clean", *savepoint_options, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [(row["job"], row["kind"]) for row in printed["found"]] == [
         (query, "file"),
         (query, "directory"),
     ]
     assert printed["within_grace"] == 1
-    assert main(["clean", directory, *where, "--job", "nobody", "--yes"]) == 1
+    assert main(["clean", directory, *savepoint_options, "--job", "unknown", "--yes"]) == 1
     assert f"{query}, clean, job, other" in capsys.readouterr().err
-    assert main(["clean", directory, *where, "--job", query, "--yes"]) == 0
+    assert main(["clean", directory, *savepoint_options, "--job", query, "--yes"]) == 0
     assert not unfinished.parent.exists()
     assert young.exists()
     assert finished.exists()
@@ -219,10 +219,10 @@ def test_unfinished_savepoints_of_queries_without_checkpoints_go_too(
     assert "--savepoint-dir" in capsys.readouterr().err
 
 
-def test_what_was_deleted_before_an_interruption_is_told(
+def test_files_deleted_before_an_interruption_are_listed(
     directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left(tmp_path / "clean" / "shared" / RANDOM)
+    write_leftover(tmp_path / "clean" / "shared" / RANDOM)
 
     def is_interrupted(directory: str, job: str, **settings: Any) -> SweepReport:
         if job == "job":
@@ -246,7 +246,7 @@ def test_an_empty_directory_and_a_bad_one(
     assert "file:///" in capsys.readouterr().err
 
 
-def test_uploads_that_were_never_completed_are_aborted(
+def test_unfinished_uploads_are_aborted(
     memory_bucket: MemoryBucket,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -254,7 +254,7 @@ def test_uploads_that_were_never_completed_are_aborted(
     directory = f"s3://{memory_bucket.name}/data"
     use_s3(settings_of(memory_bucket.server), memory_bucket.name)
     complete(directory, "job")
-    for key in (f"data/job/chk-3/01234567-{RANDOM}", "data/job/chk-3/somebody-else's"):
+    for key in (f"data/job/chk-3/01234567-{RANDOM}", "data/job/chk-3/foreign-file"):
         memory_bucket.client.create_multipart_upload(Bucket=memory_bucket.name, Key=key)
     memory_bucket.age(2 * 86_400)
     settings = tmp_path / "job.conf"
@@ -272,5 +272,5 @@ def test_uploads_that_were_never_completed_are_aborted(
     }
     assert len(memory_bucket.uploads()) == 2
     assert main([*command, "--yes"]) == 0
-    assert [key for key, _ in memory_bucket.uploads()] == ["data/job/chk-3/somebody-else's"]
+    assert [key for key, _ in memory_bucket.uploads()] == ["data/job/chk-3/foreign-file"]
     assert main(command) == 1

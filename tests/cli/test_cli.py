@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs.kept import write_checkpoint
+from jobs.stores import write_checkpoint
 
+from holdfast.cli.command_line import COMMANDS as ALL_COMMANDS
 from holdfast.cli.command_line import main, parser
-from holdfast.cli.commands import COMMANDS as ALL_COMMANDS
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.settings import Settings, settings_table
 
@@ -51,9 +51,9 @@ def test_no_error_about_settings_shows_a_secret(
 ) -> None:
     secret = "--conf=spark.hadoop.fs.s3a.secret.key=s3cr3t"
     main(["list", "s3://bucket/checkpoints", secret, "--conf", setting])
-    said = capsys.readouterr()
-    assert "holdfast: " in said.err
-    assert "s3cr3t" not in said.out + said.err
+    streams = capsys.readouterr()
+    assert "holdfast: " in streams.err
+    assert "s3cr3t" not in streams.out + streams.err
 
 
 def test_wrong_setting_is_refused_by_a_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,14 +93,16 @@ COMMANDS = [
     ],
     ids=lambda words: words[0],
 )
-def test_options_may_stand_between_other_words(mixed: list[str], in_order: list[str]) -> None:
+def test_options_between_positional_arguments_are_parsed(
+    mixed: list[str], in_order: list[str]
+) -> None:
     expected = vars(parser().parse_args(in_order))
     assert vars(parser().parse_args(mixed)) | {"parser": None} == expected | {"parser": None}
 
 
 @pytest.mark.parametrize("in_file", [False, True], ids=["conf", "file"])
 @pytest.mark.parametrize("command", COMMANDS, ids=[words[0] for words in COMMANDS])
-def test_commands_refuse_a_key_that_is_no_setting_as_jobs_do(
+def test_commands_refuse_an_unknown_setting_as_jobs_do(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], *, in_file: bool
 ) -> None:
     key, value = "spark.holdfast.s3.endpont", "http://store:9000"
@@ -177,7 +179,7 @@ def test_settings_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert endpoint["hadoop"] == "spark.hadoop.fs.s3a.endpoint"
 
 
-def test_settings_without_pyspark_say_what_to_install(
+def test_settings_without_pyspark_name_the_package_to_install(
     directory: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("holdfast.spark")]:

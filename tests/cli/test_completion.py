@@ -1,4 +1,4 @@
-"""What shells complete, and `--version`."""
+"""Completion in shells, and `--version`."""
 
 import shutil
 import subprocess
@@ -34,7 +34,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.mark.parametrize("script", ["bash"], indirect=True)
 def test_bash_completes_commands_options_and_files(script: Path) -> None:
-    def completed(*words: str) -> set[str]:
+    def complete(*words: str) -> set[str]:
         done = subprocess.run(
             ["bash", "--norc", "-c", COMPLETE, "bash", str(script), "holdfast", *words],
             cwd=script.parent,
@@ -46,12 +46,12 @@ def test_bash_completes_commands_options_and_files(script: Path) -> None:
         return {line.strip() for line in done.stdout.splitlines()} - {""}
 
     subprocess.run(["bash", "-n", str(script)], check=True)
-    assert completed("li") == {"list"}
-    assert completed("r") >= {"restore", "rollback"}
-    assert completed("rollback", "--ch") == {"--checkpoint", "--checkpoint-dir"}
-    assert completed("completion", "") >= {"bash", "zsh"}
+    assert complete("li") == {"list"}
+    assert complete("r") >= {"restore", "rollback"}
+    assert complete("rollback", "--ch") == {"--checkpoint", "--checkpoint-dir"}
+    assert complete("completion", "") >= {"bash", "zsh"}
     (script.parent / "job.conf").touch()
-    assert completed("clean", "--properties-file", "jo") == {"job.conf"}
+    assert complete("clean", "--properties-file", "jo") == {"job.conf"}
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh on this machine")
@@ -69,7 +69,7 @@ def test_zsh_accepts_its_script(script: Path) -> None:
     assert "function" in done.stdout
 
 
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0

@@ -10,8 +10,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 from contracts.elements import Order
-from jobs.kept import Kept, write_checkpoint
-from jobs.stopped import put
+from jobs.stopped_query import put
+from jobs.stores import Store, write_checkpoint
 
 from holdfast import take_savepoint
 from holdfast.cli.command_line import main
@@ -27,11 +27,11 @@ from holdfast.locations.coordination import files_of
 from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
 
-def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    first = write_checkpoint(kept.directory, 1)
-    second = write_checkpoint(kept.directory, 2, elements=9, before=first)
+def test_json_has_every_difference(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_checkpoint(store.directory, 1)
+    second = write_checkpoint(store.directory, 2, elements=9, before=first)
     a, b = (checkpoint.location.external_pointer for checkpoint in (first, second))
-    assert main(["diff", a, b, "--json", *kept.options]) == 1
+    assert main(["diff", a, b, "--json", *store.options]) == 1
     printed = json.loads(capsys.readouterr().out)
     assert (printed.pop("first")["pointer"], printed.pop("second")["pointer"]) == (a, b)
     old, shared = files_of(first.metadata.streams())
@@ -73,7 +73,7 @@ def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str
     }
 
 
-def test_text_says_what_became_of_operators_and_states(
+def test_text_lists_changes_of_operators_and_states(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = f"file://{tmp_path}"
@@ -93,7 +93,7 @@ def test_text_says_what_became_of_operators_and_states(
     assert "operator visits: different state in subtasks 0, 1, 2" in lines
 
 
-def test_classes_that_arrow_stores_alike_are_said_to_differ(
+def test_classes_with_the_same_arrow_type_are_different(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = f"file://{tmp_path}"
@@ -160,9 +160,7 @@ def test_operators_with_each_other_s_files_differ(tmp_path: Path) -> None:
     assert main(["diff", there, swapped]) == 1
 
 
-def test_what_sinks_have_noted_is_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_states_of_sinks_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_checkpoint(f"file://{tmp_path}", 1)
     pointer = first.location.external_pointer
     states = first.metadata.coordinator_states | {"sink/visits": b"9999"}
@@ -186,7 +184,7 @@ OFFSETS = 'v1\n{"batchTimestampMs":1,"conf":{"a":"b"}}\n{"logOffset":1}'
         ("v1\n[]", "  + []"),
     ],
 )
-def test_offsets_that_differ_in_anything_are_printed(
+def test_any_difference_of_offsets_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], offsets: str, line: str
 ) -> None:
     first = write_checkpoint(f"file://{tmp_path}", 1)
@@ -229,14 +227,14 @@ def test_a_checkpoint_is_like_itself_and_like_its_copy(
 
 
 @pytest.mark.usefixtures("as_without_spark")
-def test_a_savepoint_is_like_the_checkpoint_that_it_was_taken_of(
-    stopped: str, directory: str, capsys: pytest.CaptureFixture[str]
+def test_a_savepoint_equals_its_checkpoint(
+    stopped_query: str, directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     assert main(["diff", pointer, f"{directory}/checkpoints", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["files"]["copies"]) == 2
-    put(f"{stopped}/state/0/0/4.snapshot", "whole" * 2000)
-    another = take_savepoint(stopped, f"{directory}/more")
+    put(f"{stopped_query}/state/0/0/4.snapshot", "whole" * 2000)
+    another = take_savepoint(stopped_query, f"{directory}/more")
     assert main(["diff", pointer, another, "--json"]) == 1
     printed = json.loads(capsys.readouterr().out)
     assert (printed["progress"], printed["operators"]) == ({}, [])

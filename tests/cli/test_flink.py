@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.flink_kinds import LONG, NOTHING, STRING, TIMER, composite, i8, list_of, snapshot
+from contracts.flink_kinds import (
+    LONG,
+    NO_NAMESPACE,
+    STRING,
+    TIMER,
+    composite,
+    i8,
+    list_of,
+    snapshot,
+)
 from contracts.flink_savepoints import (
     Subtask,
     canonical_group,
@@ -30,7 +39,7 @@ ID = flink.operator_id("job")
 @pytest.fixture
 def savepoint(tmp_path: Path) -> str:
     """A savepoint of two operators, one of them with a state that can't be read."""
-    timers = composite(TIMER, LONG.snapshot, NOTHING.snapshot)
+    timers = composite(TIMER, LONG.snapshot, NO_NAMESPACE.snapshot)
     infos = [
         keyed_info("v", "LIST", list_of(LONG).snapshot),
         info("_timer_state/event_user-timers", 3, serializers={"VALUE_SERIALIZER": timers}),
@@ -38,7 +47,7 @@ def savepoint(tmp_path: Path) -> str:
     ]
     group = canonical_group(
         {
-            0: [(entry_key(0, LONG, 3, NOTHING, None), i8(1) + b"," + i8(2))],
+            0: [(entry_key(0, LONG, 3, NO_NAMESPACE, None), i8(1) + b"," + i8(2))],
             1: [(b"\0\x80" + i8(5)[1:] + i8(3) + b"\0", b"")],
         }
     )
@@ -55,7 +64,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[Any]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_show_says_in_json_what_there_is(
+def test_show_prints_operators_and_states_as_json(
     savepoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["flink", "show", savepoint, "--uid", "job", "--json"]) == 0
@@ -89,15 +98,15 @@ def test_show_says_in_json_what_there_is(
     assert "com.acme.Namespace" in states["w"]["failure"]
 
 
-def test_show_says_to_people_what_there_is(
+def test_show_prints_operators_and_states_as_text(
     savepoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["flink", "show", f"{savepoint}/_metadata"]) == 0
-    said = capsys.readouterr()
-    assert f"operator {ID}: 1 subtask, at most 128" in said.out
-    assert f"without state: {flink.operator_id('other')}" in said.out
-    assert "w can't be read: " in said.err
-    assert "rows in flight" in said.err
+    streams = capsys.readouterr()
+    assert f"operator {ID}: 1 subtask, at most 128" in streams.out
+    assert f"without state: {flink.operator_id('other')}" in streams.out
+    assert "w can't be read: " in streams.err
+    assert "rows in flight" in streams.err
 
 
 def test_cat_prints_rows(savepoint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,13 +128,13 @@ def test_cat_prints_rows(savepoint: str, capsys: pytest.CaptureFixture[str]) -> 
     assert len(lines(capsys)) == 4
 
 
-def test_cat_prints_a_table_that_steers_no_terminal(
+def test_cat_prints_a_table_without_control_characters(
     savepoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["flink", "cat", savepoint, "job", "texts", "--limit", "1"]) == 0
-    said = capsys.readouterr()
-    assert said.out.split() == ["subtask", "value", "0", "a"]
-    assert "only the first 1 rows" in said.err
+    streams = capsys.readouterr()
+    assert streams.out.split() == ["subtask", "value", "0", "a"]
+    assert "only the first 1 rows" in streams.err
     assert main(["flink", "cat", savepoint, "job", "texts", "--subtask", "0"]) == 0
     assert "\x1b" not in capsys.readouterr().out
     assert main(["flink", "cat", savepoint, "job", "texts", "--subtask", "5"]) == 0
@@ -133,23 +142,23 @@ def test_cat_prints_a_table_that_steers_no_terminal(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["job", "w"], 3, "com.acme.Namespace"),
         (["job", "nothing"], 2, "it has texts, v"),
-        (["nobody", "v"], 2, "unknown operator"),
+        (["unknown", "v"], 2, "unknown operator"),
         (["job", "v", "--timers"], 2, "no state"),
         (["--moved", "s3://here"], 2, "OLD=NEW"),
     ],
 )
-def test_what_cannot_be_done_is_said(
-    words: list[str], status: int, said: str, savepoint: str, capsys: pytest.CaptureFixture[str]
+def test_impossible_requests_are_reported(
+    words: list[str], status: int, message: str, savepoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["flink", "cat", savepoint, *words]) == status
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_place_without_a_savepoint_is_said(
+def test_a_directory_without_a_savepoint_is_status_1(
     local_directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("show", "cat"):
@@ -157,7 +166,7 @@ def test_a_place_without_a_savepoint_is_said(
         assert "no savepoint or checkpoint of Flink" in capsys.readouterr().err
 
 
-def test_files_that_were_moved_are_read_where_one_says(
+def test_moved_files_are_read_from_their_new_prefix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     description = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
@@ -170,7 +179,7 @@ def test_files_that_were_moved_are_read_where_one_says(
     assert main(["flink", "cat", pointer, "job", "v", "--moved", f"s3://old/flink={pointer}"]) == 0
 
 
-def test_import_says_what_is_kept_and_lost_before_it_writes(
+def test_import_lists_kept_and_lost_state_before_it_writes(
     savepoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = f"file://{tmp_path}/imported"
@@ -214,11 +223,11 @@ def test_import_gives_one_object_in_json(
         ["--dry-run", "--key", "=customer"],
     ],
 )
-def test_import_refuses_options_that_say_nothing(savepoint: str, options: list[str]) -> None:
+def test_import_refuses_empty_options(savepoint: str, options: list[str]) -> None:
     assert main(["flink", "import", savepoint, *options]) == 2
 
 
-def test_export_says_what_is_kept_and_lost_before_it_writes(
+def test_export_lists_kept_and_lost_state_before_it_writes(
     savepoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = ["--map", "job/texts=moved/texts", "--map", "job/v=moved/v"]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs.kept import Kept, reached, write_checkpoint
-from jobs.stopped import remove, replace
+from jobs.stopped_query import remove, replace
+from jobs.stores import Store, s3_options, write_checkpoint
 from servers.s3 import S3Bucket
 
 from holdfast.cli.command_line import main
@@ -16,13 +16,13 @@ from holdfast.spark.settings import Stores
 from holdfast.testing import Faults, ManualClock
 
 
-def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """What the command prints as JSON."""
+def list_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """Run the command, and return its JSON."""
     assert main(["list", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_ages_are_told_by_the_clock_of_the_command(
+def test_ages_are_measured_by_the_clock_of_the_command(
     memory_directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = write_checkpoint(memory_directory, 2)
@@ -35,19 +35,19 @@ def test_ages_are_told_by_the_clock_of_the_command(
     assert "UTC, 3 h ago" in capsys.readouterr().out
 
 
-def test_json_has_checkpoints_and_savepoints_with_what_is_new_and_what_is_referenced(
-    kept: Kept, capsys: pytest.CaptureFixture[str]
+def test_json_has_new_and_referenced_bytes_of_checkpoints(
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = write_checkpoint(kept.directory, 2)
-    second = write_checkpoint(kept.directory, 10, elements=1000, before=first)
-    savepoint = write_checkpoint(f"{kept.directory}/kept", 10, savepoint=True)
-    rows = listed(capsys, kept.directory, *kept.options)
+    first = write_checkpoint(store.directory, 2)
+    second = write_checkpoint(store.directory, 10, elements=1000, before=first)
+    savepoint = write_checkpoint(f"{store.directory}/kept", 10, savepoint=True)
+    rows = list_json(capsys, store.directory, *store.options)
     referenced = first.metadata.operators["visits"].subtasks[1].managed_operator[0].size
     assert rows[1] == {
         "kind": "checkpoint",
         "job": "job",
         "checkpoint": 10,
-        "pointer": f"{kept.directory}/job/chk-10",
+        "pointer": f"{store.directory}/job/chk-10",
         "batch": 9,
         "query_name": "",
         "completed": "2023-11-14T22:13:20+00:00",
@@ -68,28 +68,28 @@ def test_json_has_checkpoints_and_savepoints_with_what_is_new_and_what_is_refere
         "has_claimed": [],
     }
     assert [(row["kind"], row["pointer"], row["referenced_bytes"]) for row in rows] == [
-        ("checkpoint", f"{kept.directory}/job/chk-2", 0),
-        ("checkpoint", f"{kept.directory}/job/chk-10", referenced),
+        ("checkpoint", f"{store.directory}/job/chk-2", 0),
+        ("checkpoint", f"{store.directory}/job/chk-10", referenced),
         ("savepoint", savepoint.location.external_pointer, 0),
     ]
 
 
-def test_files_that_are_spread_are_the_checkpoint_s_own(
+def test_spread_files_count_as_new_bytes(
     memory_bucket: S3Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = reached(memory_bucket.server)
+    options = s3_options(memory_bucket.server)
     spread = f"s3://{memory_bucket.name}/checkpoints/_entropy_"
     Stores.parse(dict(pair.split("=", 1) for pair in options[1::2]), spread).use()
     first = write_checkpoint(spread, 1)
     second = write_checkpoint(spread, 2, before=first)
     assert any("/." in key for key in memory_bucket.keys("checkpoints/"))
     referenced = first.metadata.operators["visits"].subtasks[1].managed_operator[0].size
-    rows = listed(capsys, spread, *options)
+    rows = list_json(capsys, spread, *options)
     assert [(row["checkpoint"], row["referenced_bytes"]) for row in rows] == [
         (1, 0),
         (2, referenced),
     ]
-    assert listed(capsys, f"s3://{memory_bucket.name}/checkpoints", *options) == rows
+    assert list_json(capsys, f"s3://{memory_bucket.name}/checkpoints", *options) == rows
     assert main(["verify", spread, *options]) == 0
     assert rows[1]["total_bytes"] == second.metadata.state_bytes + second.metadata_bytes
 
@@ -113,7 +113,7 @@ def test_any_directory_on_the_way_down_will_do(tmp_path: Path) -> None:
     }
 
 
-def test_a_table_has_one_line_for_each_below_what_they_have_in_common(
+def test_a_table_has_a_title_and_a_line_for_each_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = f"file://{tmp_path}"
@@ -152,17 +152,17 @@ def test_job_picks_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     write_checkpoint(directory, 1)
     other = write_checkpoint(directory, 1, job="other")
     replace(f"{directory}/job/chk-1/_metadata", "damaged")
-    rows = listed(capsys, directory, "--job", "other")
+    rows = list_json(capsys, directory, "--job", "other")
     assert [row["pointer"] for row in rows] == [other.location.external_pointer]
     assert main(["list", directory, "--job", "none"]) == 1
     assert "of job none" in capsys.readouterr().err
 
 
-def test_an_empty_directory_is_status_1(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", kept.directory, "--json", *kept.options]) == 1
+def test_an_empty_directory_is_status_1(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", store.directory, "--json", *store.options]) == 1
     streams = capsys.readouterr()
     assert json.loads(streams.out) == []
-    assert kept.directory in streams.err
+    assert store.directory in streams.err
 
 
 def test_a_damaged_checkpoint_is_status_3_and_the_others_are_listed(
@@ -192,7 +192,7 @@ def test_whatever_is_in_place_of_a_checkpoint_is_status_3(
     assert "chk-2/_metadata" in streams.err
 
 
-def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_left_out(faults: Faults) -> None:
+def test_a_checkpoint_deleted_during_the_listing_is_left_out(faults: Faults) -> None:
     for number in (1, 2):
         write_checkpoint(faults.directory, number)
     gone = f"{faults.directory}/job/chk-1"
@@ -205,5 +205,5 @@ def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_left_out(faults: Fau
     ]
 
 
-def test_a_directory_that_vanished_holds_nothing(tmp_path: Path) -> None:
+def test_a_deleted_directory_has_no_checkpoints(tmp_path: Path) -> None:
     assert find_checkpoints(f"file://{tmp_path}/none") == []

@@ -37,7 +37,7 @@ def test_it_is_one_clear_error(
     root = Path(directory.removeprefix("file://"))
     before = sorted(root.rglob("*"))
     assert main([word.format(directory) for word in command]) == 3
-    told = capsys.readouterr().err
-    assert told.count("metadata is of checkpoint 1 of job 'job'") == 1
-    assert f"{directory}/job/chk-9" in told
+    errors = capsys.readouterr().err
+    assert errors.count("metadata is of checkpoint 1 of job 'job'") == 1
+    assert f"{directory}/job/chk-9" in errors
     assert sorted(root.rglob("*")) == before

@@ -1,4 +1,4 @@
-"""What commands print, whatever is in the files that they read."""
+"""Output of commands, with any content of the files that they read."""
 
 import errno
 import json
@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from jobs.kept import write_checkpoint
-from jobs.stopped import remove
+from jobs.stopped_query import remove
+from jobs.stores import write_checkpoint
 
 from holdfast.cli.command_line import main
 from holdfast.cli.output import print_json, print_line, print_pairs, print_status, print_table
@@ -70,7 +70,7 @@ def test_every_printer_escapes_and_keeps_columns(capsys: pytest.CaptureFixture[s
     assert lines[4:] == ["  k\\x1b  one", "         two\\x07", "  key    three"]
 
 
-def test_json_is_escaped_where_somebody_looks_at_it(
+def test_json_is_escaped_for_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     print_json(["ü\x9b"])
@@ -87,26 +87,26 @@ def test_lack_of_memory_is_status_3_and_one_line(
 ) -> None:
     faults.before("list", MemoryError(), "every")
     assert main(["list", faults.directory]) == 3
-    said = capsys.readouterr().err
-    assert said.startswith("holdfast: this machine has too little memory")
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("holdfast: this machine has too little memory")
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     "failure", [RuntimeError("\x1bwhat"), OSError(errno.EIO, "input/output error")]
 )
-def test_what_nobody_has_foreseen_is_status_3_with_a_traceback(
+def test_an_internal_error_is_status_3_with_a_traceback(
     capsys: pytest.CaptureFixture[str], faults: Faults, failure: Exception
 ) -> None:
     faults.before("list", failure, "every")
     assert main(["list", faults.directory]) == 3
-    said = capsys.readouterr().err
-    assert said.startswith("Traceback")
-    assert type(failure).__name__ in said
-    assert "\x1b" not in said
+    errors = capsys.readouterr().err
+    assert errors.startswith("Traceback")
+    assert type(failure).__name__ in errors
+    assert "\x1b" not in errors
 
 
-def test_a_reader_that_has_gone_changes_no_status(tmp_path: Path) -> None:
+def test_a_closed_output_changes_no_status(tmp_path: Path) -> None:
     directory = f"file://{tmp_path}"
     files = files_of(write_checkpoint(directory, 1, elements=100).metadata.streams())
     remove(*(file.uri for file in files))
@@ -119,9 +119,9 @@ def test_a_reader_that_has_gone_changes_no_status(tmp_path: Path) -> None:
         assert _status_without_reader("-m", "holdfast", *command.split()) == status
 
 
-def test_output_that_was_broken_off_is_none_that_was_done() -> None:
+def test_interrupted_output_is_not_a_success() -> None:
     program = (
-        "import sys; from holdfast.cli import main; from holdfast.cli.commands import listing; "
+        "import sys; from holdfast.cli import main; from holdfast.cli import listing; "
         "listing.find_checkpoints = lambda _: print('much', flush=True); "
         "sys.exit(main(['list', 'file:///data']))"
     )
@@ -129,14 +129,14 @@ def test_output_that_was_broken_off_is_none_that_was_done() -> None:
 
 
 def _status_without_reader(*arguments: str) -> int:
-    """The exit status of Python where nobody reads what it prints."""
+    """Return the exit status of Python when its output has no reader."""
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "wb") as nobody:
+    with os.fdopen(writer, "wb") as unread:
         ran = subprocess.run(
             [sys.executable, *arguments],
             env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
-            stdout=nobody,
+            stdout=unread,
             stderr=subprocess.PIPE,
             check=False,
         )
@@ -144,7 +144,7 @@ def _status_without_reader(*arguments: str) -> int:
     return ran.returncode
 
 
-def test_a_full_disk_behind_the_output_is_status_3(tmp_path: Path) -> None:
+def test_output_to_a_full_disk_is_status_3(tmp_path: Path) -> None:
     write_checkpoint(f"file://{tmp_path}", 1)
     with open("/dev/full", "w") as full:
         ran = subprocess.run(

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from contracts.golden import golden
 from contracts.histories import HOSTILE, checkpoint_metadata, write_checkpoints
 from servers.s3 import S3Bucket, settings_of
 
@@ -62,7 +63,7 @@ def directory(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_json_has_all_that_the_page_shows(
+def test_the_json_has_every_value_of_the_page(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_checkpoints(directory, [3, 5], newest_ms=LONG_AGO_MS)
@@ -79,82 +80,11 @@ def test_the_json_has_all_that_the_page_shows(
     assert older["checkpoint"] == 3
     metadata_bytes = newest["metadata_bytes"]
     assert metadata_bytes > 300
-    assert newest == {
-        "kind": "checkpoint",
-        "job": "job",
-        "query_name": "",
-        "epoch": 0,
-        "state_bytes": 300,
-        "has_claimed": [],
-        "checkpoint": 5,
-        "pointer": f"file://{directory}/job/chk-5",
-        "batch": 4,
-        "completed": "2023-11-14T22:13:20+00:00",
-        "completed_ms": LONG_AGO_MS,
-        "duration_ms": 12.5,
-        "writer": "holdfast tests",
-        "new_bytes": metadata_bytes,  # its state is inside
-        "referenced_bytes": 0,
-        "total_bytes": metadata_bytes,
-        "metadata_bytes": metadata_bytes,
-        "rows_in": 30,
-        "rows_late": 0,
-        "rows_out": 10,
-        "operators": {
-            "operator": {
-                "parallelism": 2,
-                "max_parallelism": 128,
-                "key": [],
-                "key_hash": "",
-                "key_types": [],
-                "subtasks": [
-                    {
-                        "subtask": index,
-                        "stored_bytes": 100 * (index + 1),
-                        "state_bytes": 100 * (index + 1),
-                        "rows_in": 10 * (index + 1),
-                        "rows_late": 0,
-                        "rows_out": 5,
-                        "restore_ms": 1.0,
-                        "process_ms": 2.0 * (index + 1),
-                        "sync_ms": 0.5,
-                        "async_ms": 0.25,
-                        "restored_from": "worker",
-                        "backend_metrics": {},
-                    }
-                    for index in range(2)
-                ],
-            }
-        },
-    }
+    assert newest == golden(
+        "report_checkpoint", directory=f"file://{directory}", metadata_bytes=metadata_bytes
+    )
     before, last = job.pop("history")
-    assert last == {
-        "checkpoint": 5,
-        "batch": 4,
-        "completed": "2023-11-14T22:13:20+00:00",
-        "completed_ms": LONG_AGO_MS,
-        "duration_ms": 12,
-        "epoch": 0,
-        "new_bytes": metadata_bytes,
-        "referenced_bytes": 0,
-        "rows_in": 30,
-        "rows_late": 0,
-        "rows_out": 10,
-        "operators": {
-            "operator": {
-                "parallelism": 2,
-                "rows_in": 30,
-                "rows_late": 0,
-                "rows_out": 10,
-                "written_bytes": 300,
-                "process_ms": 4,
-                "restored_from": "worker",
-            }
-        },
-        "is_retained": True,
-        "restored_checkpoint": None,
-        "claims": 0,
-    }
+    assert last == golden("report_history", metadata_bytes=metadata_bytes)
     assert before["checkpoint"] == 3
     [failure] = job.pop("failures")
     assert failure.pop("modified") is not None
@@ -180,7 +110,7 @@ def test_the_json_has_all_that_the_page_shows(
     }
 
 
-def test_the_page_tells_how_each_job_is(directory: Path) -> None:
+def test_the_page_shows_the_state_of_each_job(directory: Path) -> None:
     write_checkpoints(directory, [1, 2, 3], job_id="runs")
     write_checkpoints(directory, [1, 2, 3], job_id="ended", newest_ms=LONG_AGO_MS)
     write_checkpoints(directory, [1, 2], job_id="damaged")
@@ -198,19 +128,19 @@ def test_the_page_tells_how_each_job_is(directory: Path) -> None:
     assert "A sweep would delete nothing now" in text
 
 
-def test_a_checkpoint_that_was_begun_long_ago_and_not_completed_needs_attention(
+def test_an_old_incomplete_checkpoint_needs_attention(
     directory: Path,
 ) -> None:
     write_checkpoints(directory, [1, 2, 3])
-    begun = directory / "job" / "chk-4"
-    begun.mkdir()
+    incomplete = directory / "job" / "chk-4"
+    incomplete.mkdir()
     assert "job Healthy : last checkpoint" in page_of(directory).text
-    os.utime(begun, (1, 1))
+    os.utime(incomplete, (1, 1))
     page = page_of(directory)
     assert re.search("job Attention : .*; a newer one was started and not completed", page.text)
 
 
-def test_bytes_that_were_there_before_are_told_from_new_ones(
+def test_referenced_bytes_are_separate_from_new_ones(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     storage = FileSystemCheckpointStorage(f"file://{directory}", inline_threshold=0)
@@ -252,7 +182,7 @@ def test_a_bucket_is_looked_at_as_a_directory_is(memory_bucket: S3Bucket, tmp_pa
     assert memory_bucket.server.secret_key not in html
 
 
-def test_the_page_shows_subtasks_failures_gaps_savepoints_and_what_a_sweep_deletes(
+def test_the_page_shows_subtasks_failures_gaps_savepoints_and_leftovers(
     directory: Path, tmp_path: Path
 ) -> None:
     storage = write_checkpoints(directory, [3, 9], parallelism=4)
@@ -273,7 +203,7 @@ def test_the_page_shows_subtasks_failures_gaps_savepoints_and_what_a_sweep_delet
     assert "Not completed #10 has no metadata" in page.text
     assert "Missing between them: #4 to #8" in page.text
     assert f"batch 8 file://{savepoints}/savepoint-job-" in page.text
-    assert "What a sweep would delete Nothing." in page.text
+    assert "a sweep would delete Nothing." in page.text
     titles = [
         attributes for tag, attributes in page.elements if tag == "svg" and "role" in attributes
     ]
@@ -340,14 +270,14 @@ def test_a_directory_of_something_else_is_not_written_into(directory: Path) -> N
     assert (directory / "offsets").stat().st_mtime_ns == before
 
 
-def test_a_file_that_can_not_be_written_is_status_2(
+def test_an_unwritable_file_is_status_2(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", f"file://{directory}", "-o", f"{directory}/none/report.html"]) == 2
     assert "name another file with -o" in capsys.readouterr().err
 
 
-def test_without_jinja_it_says_what_to_install_and_json_works(
+def test_without_jinja_json_works_and_the_page_names_the_package(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_checkpoints(directory, [1])

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 from cli.stores import options_for
-from jobs.stopped import QUERY, UID, all_files, remove, write_query, write_stopped
+from jobs.stopped_query import QUERY, UID, all_files, remove, write_query, write_stopped
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast import restore_savepoint, take_savepoint
@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def stopped(directory: str, as_without_spark: None) -> str:
+def stopped_query(directory: str, as_without_spark: None) -> str:
     """The checkpointLocation of a query with an operator, four batches done."""
     return write_stopped(directory)
 
@@ -48,8 +48,10 @@ def savepoint(location: str, directory: str, capsys: Captured) -> str:
 # savepoint
 
 
-def test_savepoint_prints_the_pointer_alone(stopped: str, directory: str, capsys: Captured) -> None:
-    assert main(["savepoint", stopped, f"{directory}/savepoints"]) == 0
+def test_savepoint_prints_only_the_pointer(
+    stopped_query: str, directory: str, capsys: Captured
+) -> None:
+    assert main(["savepoint", stopped_query, f"{directory}/savepoints"]) == 0
     streams = capsys.readouterr()
     [pointer] = streams.out.splitlines()
     assert pointer.startswith(f"{directory}/savepoints/savepoint-{QUERY}-")
@@ -58,9 +60,9 @@ def test_savepoint_prints_the_pointer_alone(stopped: str, directory: str, capsys
     assert restored.batch_id == 3
 
 
-def test_savepoint_prints_json(stopped: str, directory: str, capsys: Captured) -> None:
+def test_savepoint_prints_json(stopped_query: str, directory: str, capsys: Captured) -> None:
     conf = f"--conf=spark.holdfast.savepoint.dir={directory}/by-default"
-    assert main(["savepoint", stopped, conf, "--json"]) == 0
+    assert main(["savepoint", stopped_query, conf, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed.pop("pointer").startswith(f"{directory}/by-default/savepoint-")
     assert printed == {"query_id": QUERY, "batch": 3, "job": QUERY, "operators": {UID: 2}}
@@ -74,12 +76,12 @@ def test_savepoint_of_a_query_without_operators(
     assert (printed["batch"], printed["job"], printed["operators"]) == (2, None, {})
 
 
-def test_savepoint_copies_only_what_its_base_lacks(
-    stopped: str, directory: str, capsys: Captured
+def test_savepoint_copies_only_files_not_in_its_base(
+    stopped_query: str, directory: str, capsys: Captured
 ) -> None:
-    base = savepoint(stopped, directory, capsys)
+    base = savepoint(stopped_query, directory, capsys)
     target = f"{directory}/second"
-    assert main(["savepoint", stopped, target, "--base", base]) == 0
+    assert main(["savepoint", stopped_query, target, "--base", base]) == 0
     assert [path.rpartition("/")[2] for path in all_files(target)] == ["_metadata"]
 
 
@@ -96,23 +98,27 @@ def test_savepoint_copies_only_what_its_base_lacks(
         (["{0}/original", "{0}/savepoints", "--no-operators", "--job-id", "j"], (2, "operators")),
     ],
 )
-def test_a_savepoint_that_cannot_be_taken_is_one_line(
-    stopped: str, directory: str, capsys: Captured, words: list[str], expected: tuple[int, str]
+def test_a_failed_savepoint_prints_one_line(
+    stopped_query: str,
+    directory: str,
+    capsys: Captured,
+    words: list[str],
+    expected: tuple[int, str],
 ) -> None:
-    status, said = expected
+    status, message = expected
     assert main(["savepoint", *(word.format(directory) for word in words)]) == status
     streams = capsys.readouterr()
     assert streams.out == ""
     assert streams.err.count("\n") == 1
-    assert said in streams.err
+    assert message in streams.err
     assert not all_files(f"{directory}/savepoints")
 
 
 def test_an_interrupted_savepoint_leaves_none(
-    stopped: str, directory: str, capsys: Captured
+    stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     with mock.patch.object(take, "complete_checkpoint", side_effect=KeyboardInterrupt):
-        assert main(["savepoint", stopped, f"{directory}/savepoints"]) == 130
+        assert main(["savepoint", stopped_query, f"{directory}/savepoints"]) == 130
     streams = capsys.readouterr()
     assert streams.out == ""
     assert "holdfast clean" in streams.err
@@ -123,9 +129,9 @@ def test_an_interrupted_savepoint_leaves_none(
 
 
 def test_restore_prints_the_settings_as_lines(
-    stopped: str, directory: str, tmp_path: Path, capsys: Captured
+    stopped_query: str, directory: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    pointer = savepoint(stopped, directory, capsys)
+    pointer = savepoint(stopped_query, directory, capsys)
     job = ["--checkpoint-dir", f"{directory}/forked", "--job-id", "fork"]
     assert main(["restore", pointer, f"{directory}/fork", *job]) == 0
     streams = capsys.readouterr()
@@ -140,8 +146,8 @@ def test_restore_prints_the_settings_as_lines(
     assert main(["savepoint", f"{directory}/fork", f"{directory}/savepoints", *settings]) == 0
 
 
-def test_restore_prints_json(stopped: str, directory: str, capsys: Captured) -> None:
-    pointer = savepoint(stopped, directory, capsys)
+def test_restore_prints_json(stopped_query: str, directory: str, capsys: Captured) -> None:
+    pointer = savepoint(stopped_query, directory, capsys)
     fork = f"{directory}/fork"
     conf = f"--conf=spark.holdfast.checkpoint.dir={directory}/forked"
     assert main(["restore", pointer, fork, conf, "--keep-query-id", "--json"]) == 0
@@ -161,7 +167,9 @@ def test_restore_prints_json(stopped: str, directory: str, capsys: Captured) -> 
     }
 
 
-def test_restore_finds_input_that_has_moved(plain: str, directory: str, capsys: Captured) -> None:
+def test_restore_rewrites_paths_of_moved_input(
+    plain: str, directory: str, capsys: Captured
+) -> None:
     pointer = savepoint(plain, directory, capsys)
     moved = ["--paths", "file:///in", "s3a://bucket/day=1"]
     assert main(["restore", pointer, f"{directory}/fork", *moved]) == 0
@@ -171,27 +179,29 @@ def test_restore_finds_input_that_has_moved(plain: str, directory: str, capsys: 
     assert not all_files(f"{directory}/twice")
 
 
-def test_restore_refuses_what_cannot_be(stopped: str, directory: str, capsys: Captured) -> None:
-    pointer = savepoint(stopped, directory, capsys)
+def test_restore_refuses_invalid_arguments(
+    stopped_query: str, directory: str, capsys: Captured
+) -> None:
+    pointer = savepoint(stopped_query, directory, capsys)
     checkpoint = f"{directory}/checkpoints/{QUERY}/chk-4"
     fork = f"{directory}/fork"
-    for words, (status, said) in [
+    for words, (status, message) in [
         ([f"{directory}/nothing", fork], (3, "nothing")),
         ([checkpoint, fork], (2, "not a savepoint of a query")),
         ([pointer, fork], (2, "spark.holdfast.checkpoint.dir")),
-        ([pointer, stopped, "--checkpoint-dir", f"{directory}/forked"], (2, "there already")),
+        ([pointer, stopped_query, "--checkpoint-dir", f"{directory}/forked"], (2, "there already")),
     ]:
         assert main(["restore", *words]) == status
         streams = capsys.readouterr()
         assert (streams.out, streams.err.count("\n")) == ("", 1)
-        assert said in streams.err
+        assert message in streams.err
         assert not all_files(fork)
 
 
 def test_an_interrupted_restore_is_finished_by_the_same_command(
-    stopped: str, directory: str, capsys: Captured
+    stopped_query: str, directory: str, capsys: Captured
 ) -> None:
-    pointer = savepoint(stopped, directory, capsys)
+    pointer = savepoint(stopped_query, directory, capsys)
     command = ["restore", pointer, f"{directory}/fork", "--checkpoint-dir", f"{directory}/forked"]
     with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         assert main(command) == 130
@@ -203,16 +213,16 @@ def test_an_interrupted_restore_is_finished_by_the_same_command(
     assert "unfinished" not in all_files(f"{directory}/fork")["metadata"]
 
 
-def test_a_restore_that_was_killed_before_it_printed_prints_when_it_is_repeated(
-    stopped: str, directory: str, capsys: Captured
+def test_a_restore_killed_before_printing_prints_when_repeated(
+    stopped_query: str, directory: str, capsys: Captured
 ) -> None:
-    pointer = savepoint(stopped, directory, capsys)
+    pointer = savepoint(stopped_query, directory, capsys)
     command = ["restore", pointer, f"{directory}/fork", "--checkpoint-dir", f"{directory}/forked"]
     code = (
         "import os, signal, sys\n"
         "from holdfast.cli import main\n"
-        "from holdfast.cli.commands import restore\n"
-        "restore.print_line = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from holdfast.cli import queries\n"
+        "queries.print_line = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main(sys.argv[1:])\n"
     )
     killed = subprocess.run(
@@ -236,21 +246,21 @@ def test_a_restore_that_was_killed_before_it_printed_prints_when_it_is_repeated(
 # rollback
 
 
-def test_rollback_lists_the_checkpoints_of_operators(stopped: str, capsys: Captured) -> None:
-    before = all_files(stopped)
-    assert main(["rollback", stopped, "--json"]) == 0
+def test_rollback_lists_the_checkpoints_of_operators(stopped_query: str, capsys: Captured) -> None:
+    before = all_files(stopped_query)
+    assert main(["rollback", stopped_query, "--json"]) == 0
     points = json.loads(capsys.readouterr().out)
     assert points[1] == {"checkpoint": 2, "batch": 1, "begun": "2023-11-14T22:14:20+00:00"}
     assert [point["checkpoint"] for point in points] == [1, 2, 3, 4]
-    assert main(["rollback", stopped]) == 0
+    assert main(["rollback", stopped_query]) == 0
     streams = capsys.readouterr()
     assert streams.out.splitlines()[2].split() == ["2", "1", "2023-11-14T22:14:20+00:00"]
     assert "--checkpoint" in streams.err
-    assert all_files(stopped) == before
+    assert all_files(stopped_query) == before
 
 
-def test_rollback_lists_only_what_is_whole(
-    plain: str, stopped: str, directory: str, capsys: Captured
+def test_rollback_lists_only_complete_targets(
+    plain: str, stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     remove(f"{plain}/state/0/1/1.delta")
     assert main(["rollback", plain]) == 1
@@ -258,15 +268,15 @@ def test_rollback_lists_only_what_is_whole(
     damaged = Path(directory.removeprefix("file://")) / "checkpoints" / QUERY / "chk-3/_metadata"
     damaged.write_bytes(b"")
     remove(f"{directory}/checkpoints/{QUERY}/chk-1/_metadata")
-    assert main(["rollback", stopped, "--json"]) == 0
+    assert main(["rollback", stopped_query, "--json"]) == 0
     assert [point["checkpoint"] for point in json.loads(capsys.readouterr().out)] == [2, 4]
 
 
-def test_rollback_without_yes_prints_what_would_go(
-    stopped: str, directory: str, capsys: Captured
+def test_rollback_without_yes_prints_files_to_delete(
+    stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     before = all_files(directory)
-    assert main(["rollback", stopped, "--checkpoint", "3", "--json"]) == 0
+    assert main(["rollback", stopped_query, "--checkpoint", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "dry_run": True,
         "query_id": QUERY,
@@ -274,7 +284,7 @@ def test_rollback_without_yes_prints_what_would_go(
         "newest_batch": 3,
         "checkpoints": [f"{directory}/checkpoints/{QUERY}/chk-4"],
         "files": [
-            f"{stopped}/{path}"
+            f"{stopped_query}/{path}"
             for path in (
                 "commits/3",
                 "offsets/3",
@@ -284,7 +294,7 @@ def test_rollback_without_yes_prints_what_would_go(
             )
         ],
     }
-    assert main(["rollback", stopped, "--checkpoint", "3"]) == 0
+    assert main(["rollback", stopped_query, "--checkpoint", "3"]) == 0
     streams = capsys.readouterr()
     assert len(streams.out.splitlines()) == 6
     assert "what does the sink do with batches 3 to 3" in streams.err
@@ -294,19 +304,19 @@ def test_rollback_without_yes_prints_what_would_go(
 
 
 def test_rollback_goes_back_twice_but_not_forth(
-    stopped: str, directory: str, capsys: Captured
+    stopped_query: str, directory: str, capsys: Captured
 ) -> None:
     for checkpoint in (3, 2):
-        assert main(["rollback", stopped, "--checkpoint", str(checkpoint)]) == 0
+        assert main(["rollback", stopped_query, "--checkpoint", str(checkpoint)]) == 0
         going = set(capsys.readouterr().out.splitlines())
-        before = all_files(stopped).keys()
-        assert main(["rollback", stopped, "--checkpoint", str(checkpoint), "--yes"]) == 0
+        before = all_files(stopped_query).keys()
+        assert main(["rollback", stopped_query, "--checkpoint", str(checkpoint), "--yes"]) == 0
         streams = capsys.readouterr()
         assert streams.out == ""
         assert f"resumes with batch {checkpoint}" in streams.err
-        gone = {f"{stopped}/{path}" for path in before - all_files(stopped).keys()}
-        assert gone == {uri for uri in going if uri.startswith(stopped)}
-    assert main(["rollback", stopped, "--checkpoint", "3", "--yes"]) == 3
+        gone = {f"{stopped_query}/{path}" for path in before - all_files(stopped_query).keys()}
+        assert gone == {uri for uri in going if uri.startswith(stopped_query)}
+    assert main(["rollback", stopped_query, "--checkpoint", "3", "--yes"]) == 3
     assert "there are: 1, 2" in capsys.readouterr().err
 
 
@@ -335,43 +345,47 @@ def test_rollback_of_a_query_without_operators_is_by_batch(plain: str, capsys: C
         (["--no-operators", "--batch", "9", "--yes"], (3, "don't have batch 9")),
     ],
 )
-def test_a_roll_back_that_cannot_be_touches_nothing(
-    stopped: str, directory: str, capsys: Captured, words: list[str], expected: tuple[int, str]
+def test_an_impossible_rollback_changes_nothing(
+    stopped_query: str,
+    directory: str,
+    capsys: Captured,
+    words: list[str],
+    expected: tuple[int, str],
 ) -> None:
-    status, said = expected
+    status, message = expected
     before = all_files(directory)
-    assert main(["rollback", stopped, *words]) == status
+    assert main(["rollback", stopped_query, *words]) == status
     streams = capsys.readouterr()
     assert (streams.out, streams.err.count("\n")) == ("", 1)
-    assert said in streams.err
+    assert message in streams.err
     assert all_files(directory) == before
 
 
 def test_an_interrupted_roll_back_is_finished_by_the_same_command(
-    stopped: str, directory: str, capsys: Captured
+    stopped_query: str, directory: str, capsys: Captured
 ) -> None:
-    command = ["rollback", stopped, "--checkpoint", "2", "--yes"]
+    command = ["rollback", stopped_query, "--checkpoint", "2", "--yes"]
     with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         assert main(command) == 130
     assert "run the command again to finish it" in capsys.readouterr().err
-    assert main(["rollback", stopped, "--json"]) == 0
+    assert main(["rollback", stopped_query, "--json"]) == 0
     assert [point["checkpoint"] for point in json.loads(capsys.readouterr().out)] == [2]
-    assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 2
-    assert main(["savepoint", stopped, f"{directory}/savepoints"]) == 3
+    assert main(["rollback", stopped_query, "--checkpoint", "1", "--yes"]) == 2
+    assert main(["savepoint", stopped_query, f"{directory}/savepoints"]) == 3
     assert "repeat it first" in capsys.readouterr().err
     assert main(command) == 0
-    assert json.loads(all_files(stopped)["metadata"]) == {"id": QUERY}
+    assert json.loads(all_files(stopped_query)["metadata"]) == {"id": QUERY}
     # One that ended right before the note of it went is not in the way of anything.
     with mock.patch.object(Change, "forget", side_effect=KeyboardInterrupt):
-        assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 130
-    before = all_files(stopped)
-    assert main(["rollback", stopped, "--checkpoint", "1"]) == 0
-    assert all_files(stopped) == before
-    assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 0
-    assert not any("unfinished" in path for path in all_files(stopped))
+        assert main(["rollback", stopped_query, "--checkpoint", "1", "--yes"]) == 130
+    before = all_files(stopped_query)
+    assert main(["rollback", stopped_query, "--checkpoint", "1"]) == 0
+    assert all_files(stopped_query) == before
+    assert main(["rollback", stopped_query, "--checkpoint", "1", "--yes"]) == 0
+    assert not any("unfinished" in path for path in all_files(stopped_query))
 
 
-def test_where_a_restore_is_not_finished_nothing_is_rolled_back(
+def test_rollback_is_refused_during_an_unfinished_restore(
     plain: str, directory: str, capsys: Captured
 ) -> None:
     pointer = take_savepoint(plain, f"{directory}/savepoints")
@@ -386,7 +400,7 @@ def test_where_a_restore_is_not_finished_nothing_is_rolled_back(
 # Stores
 
 
-def test_a_bucket_is_reached_by_the_settings_alone(
+def test_a_bucket_is_reached_only_by_the_settings(
     memory_bucket: S3Bucket, as_without_spark: None, capsys: Captured
 ) -> None:
     use_s3(settings_of(memory_bucket.server), memory_bucket.name)
@@ -405,7 +419,7 @@ def test_a_bucket_is_reached_by_the_settings_alone(
 
 
 @pytest.mark.parametrize("command", ["savepoint", "restore", "rollback"])
-def test_without_pyspark_they_say_what_to_install(
+def test_without_pyspark_commands_name_the_package_to_install(
     command: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("holdfast.spark")]:
@@ -416,10 +430,10 @@ def test_without_pyspark_they_say_what_to_install(
     assert "pip install 'holdfast[spark]'" in capsys.readouterr().err
 
 
-def test_lines_of_restore_say_what_was_asked_for(
-    stopped: str, directory: str, tmp_path: Path, capsys: Captured
+def test_lines_of_restore_parse_to_the_requested_settings(
+    stopped_query: str, directory: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    pointer = savepoint(stopped, directory, capsys)
+    pointer = savepoint(stopped_query, directory, capsys)
     state = f"{directory}/env=prod/back\\slash"
     assert main(["restore", pointer, f"{directory}/fork", "--checkpoint-dir", state]) == 0
     (tmp_path / "fork.conf").write_text(capsys.readouterr().out)

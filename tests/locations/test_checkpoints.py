@@ -5,7 +5,7 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from contracts.checkpointed_jobs import completed, job_in
+from contracts.checkpointed_jobs import job_in, write_checkpoint
 from contracts.values import read
 
 from holdfast.errors import (
@@ -38,7 +38,7 @@ class TestLatest:
     def test_it_is_the_one_with_the_highest_id(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
         for checkpoint_id in (9, 10, 2):
-            completed(access, checkpoint_id)
+            write_checkpoint(access, checkpoint_id)
         for directory in (local_directory, tmp_path):
             latest = latest_checkpoint(directory)
             assert latest is not None
@@ -52,7 +52,7 @@ class TestLatest:
 
     def test_of_several_jobs_one_has_to_be_named(self, local_directory: str) -> None:
         for number, job in enumerate(("a", "b")):
-            completed(job_in(local_directory, job), number, job_id=job)
+            write_checkpoint(job_in(local_directory, job), number, job_id=job)
         with pytest.raises(InvalidRequestError, match="a, b"):
             latest_checkpoint(local_directory)
         latest = latest_checkpoint(local_directory, "b")
@@ -61,8 +61,8 @@ class TestLatest:
 
     def test_a_damaged_one_is_not_passed_over(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
-        completed(access, 1)
-        completed(access, 2)
+        write_checkpoint(access, 1)
+        write_checkpoint(access, 2)
         file = tmp_path / "job" / "chk-2" / "_metadata"
         file.write_bytes(file.read_bytes()[:-1])
         with pytest.raises(CheckpointCorruptedError):
@@ -76,10 +76,10 @@ class TestBesideARunningJob:
     @pytest.mark.parametrize("nth", [1, 2, 3])
     def test_the_latest_is_found(self, faults: Faults, call: str, nth: int) -> None:
         job = job_in(faults.inner_directory)
-        old = completed(job, 1)
+        old = write_checkpoint(job, 1)
 
         def go_on() -> None:
-            completed(job, 2)
+            write_checkpoint(job, 2)
             old.discard()
 
         looking = job_in(faults.directory)
@@ -97,10 +97,10 @@ class TestBesideARunningJob:
         self, faults: Faults, call: str, nth: int
     ) -> None:
         job = job_in(faults.inner_directory)
-        kept = [completed(job, 1), completed(job, 2)]
+        kept = [write_checkpoint(job, 1), write_checkpoint(job, 2)]
 
         def go_on() -> None:
-            kept.append(completed(job, 3))
+            kept.append(write_checkpoint(job, 3))
             kept[0].discard()
 
         looking = job_in(faults.directory)
@@ -115,14 +115,14 @@ class TestBesideARunningJob:
     ) -> None:
         """It completes a checkpoint, and deletes another one, with every few requests of ours."""
         job = job_in(faults.inner_directory)
-        kept = deque(completed(job, number) for number in range(retained))
+        kept = deque(write_checkpoint(job, number) for number in range(retained))
 
         def requests() -> int:
             return faults.calls.count("list") + faults.calls.count("open")
 
         def go_on() -> None:
             if requests() % pace == 0:
-                kept.append(completed(job, kept[-1].checkpoint_id + 1))
+                kept.append(write_checkpoint(job, kept[-1].checkpoint_id + 1))
                 kept.popleft().discard()
 
         looking = job_in(faults.directory)
@@ -143,10 +143,10 @@ class TestBesideARunningJob:
 
     def test_a_job_that_is_faster_than_a_listing_is_an_error(self, faults: Faults) -> None:
         job = job_in(faults.inner_directory)
-        kept = deque([completed(job, 1)])
+        kept = deque([write_checkpoint(job, 1)])
 
         def go_on() -> None:
-            kept.append(completed(job, kept[-1].checkpoint_id + 1))
+            kept.append(write_checkpoint(job, kept[-1].checkpoint_id + 1))
             kept.popleft().discard()
 
         looking = job_in(faults.directory)
@@ -155,7 +155,7 @@ class TestBesideARunningJob:
             looking.completed_checkpoints()
 
     def test_a_store_that_lists_what_it_does_not_have_is_an_error(self, faults: Faults) -> None:
-        completed(job_in(faults.inner_directory), 1)
+        write_checkpoint(job_in(faults.inner_directory), 1)
         looking = job_in(faults.directory)
         faults.before("open", CheckpointNotFoundError("as planned"), nth="every")
         with pytest.raises(CheckpointNotFoundError, match="faster than they are read"):

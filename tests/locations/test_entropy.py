@@ -8,9 +8,9 @@ from contracts.entropy import (
     access,
     bucket,
     clock,
-    completed,
     directory,
     files_in,
+    write_checkpoint,
 )
 from contracts.values import SHARED, read
 
@@ -156,7 +156,7 @@ class TestWhereTheMarkerMayStand:
     def test_a_directory_that_does_not_look_like_that_is_taken(
         self, bucket: str, path: str
     ) -> None:
-        done = completed(job_in(f"{bucket}{path}/_entropy_"), 1)
+        done = write_checkpoint(job_in(f"{bucket}{path}/_entropy_"), 1)
         assert_complete(done)
         done.discard()
         assert files_in(bucket) == set()
@@ -199,7 +199,7 @@ class TestWhereTheMarkerMayStand:
         assert check_job_id("cross_entropy_loss") == "cross_entropy_loss"
 
     def test_in_the_middle_of_a_name_it_is_a_name(self, bucket: str) -> None:
-        done = completed(job_in(f"{bucket}/cross_entropy_loss"), 1)
+        done = write_checkpoint(job_in(f"{bucket}/cross_entropy_loss"), 1)
         assert {uripath.parent(file.uri) for file in files_of(done)} == {
             done.location.external_pointer
         }
@@ -226,19 +226,19 @@ class TestLayout:
 
     def test_every_file_draws_its_own(self, access: CheckpointStorageAccess) -> None:
         directories = {
-            uripath.parent(file.uri) for file in files_of(completed(access, 1, files=200))
+            uripath.parent(file.uri) for file in files_of(write_checkpoint(access, 1, files=200))
         }
         assert len(directories) > 100
 
     def test_entropy_makes_the_paths_of_exclusive_state_absolute(
         self, access: CheckpointStorageAccess
     ) -> None:
-        done = completed(access, 1)
+        done = write_checkpoint(access, 1)
         content = read(done.location.metadata_handle)
         assert all(file.uri.encode() in content for file in files_of(done))
 
     def test_without_it_they_are_relative(self, bucket: str) -> None:
-        done = completed(job_in(f"{bucket}/holdfast"), 1)
+        done = write_checkpoint(job_in(f"{bucket}/holdfast"), 1)
         content = read(done.location.metadata_handle)
         for file in files_of(done):
             assert file.uri.encode() not in content
@@ -268,7 +268,7 @@ class TestLayout:
     def test_jobs_and_their_latest_checkpoint_are_found_with_the_marker_and_without(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
-        done = [completed(access, number) for number in (1, 2)][1]
+        done = [write_checkpoint(access, number) for number in (1, 2)][1]
         for directory in (f"{bucket}/holdfast/_entropy_", f"{bucket}/holdfast"):  # noqa: F402  # no fixture here
             assert checkpoint_storage(directory).jobs() == ["job"]
             latest = latest_checkpoint(directory)
@@ -279,7 +279,7 @@ class TestLayout:
     def test_a_pointer_may_hold_the_marker(
         self, bucket: str, directory: str, access: CheckpointStorageAccess
     ) -> None:
-        done = completed(access, 1)
+        done = write_checkpoint(access, 1)
         for pointer in (f"{directory}/job/chk-1", f"{directory}/job/chk-1/_metadata"):
             resolved = resolve_pointer(pointer)
             assert resolved.external_pointer == done.location.external_pointer
@@ -288,7 +288,7 @@ class TestLayout:
     def test_a_pointer_never_reaches_the_root_of_a_bucket(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
-        content = read(completed(access, 1).location.metadata_handle)
+        content = read(write_checkpoint(access, 1).location.metadata_handle)
         publish(f"{bucket}/{METADATA_FILE}", content, single_writer=False)
         before = files_in(bucket)
         for pointer in (bucket, f"{bucket}/", f"{bucket}/_entropy_", f"{bucket}/_entropy_/"):
@@ -303,7 +303,7 @@ class TestLayout:
         assert files_in(bucket) == before
 
     def test_a_local_pointer_is_taken_literally(self, local_directory: str) -> None:
-        completed(job_in(f"{local_directory}/x"), 1)
+        write_checkpoint(job_in(f"{local_directory}/x"), 1)
         with pytest.raises(CheckpointNotFoundError):
             resolve_pointer(f"{local_directory}/_entropy_/x/job/chk-1")
 
@@ -317,8 +317,8 @@ class TestLayout:
         before, after = (
             job_in(directory) for directory in sorted(directories, reverse=not marked_first)
         )
-        first = completed(before, 1)
-        second = completed(after, 2)
+        first = write_checkpoint(before, 1)
+        second = write_checkpoint(after, 2)
         claimed = after.claim_job().completed
         assert list(claimed) == [1, 2]
         assert_complete(first)

@@ -11,9 +11,9 @@ from contracts.entropy import (
     access,
     bucket,
     clock,
-    completed,
     directory,
     files_in,
+    write_checkpoint,
 )
 from contracts.values import SHARED, read
 
@@ -32,9 +32,9 @@ class TestNothingIsLeft:
     def test_of_a_checkpoint_that_is_discarded(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
-        kept = completed(access, 2)
+        kept = write_checkpoint(access, 2)
         before = files_in(bucket)
-        old = completed(access, 1)
+        old = write_checkpoint(access, 1)
         for _ in range(2):
             old.discard()
         assert files_in(bucket) == before
@@ -43,7 +43,7 @@ class TestNothingIsLeft:
     def test_of_a_copy_of_the_metadata_but_the_files_of_the_original(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
-        done = completed(access, 1)
+        done = write_checkpoint(access, 1)
         before = files_in(bucket)
         copy = f"{bucket}/copies/job/chk-1"
         content = read(done.location.metadata_handle)
@@ -93,12 +93,12 @@ class TestNothingIsLeft:
         cleaner = CheckpointsCleaner()
         kept = CompletedCheckpointStore(1, cleaner)
         shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
-        kept.add(completed(access, 1, shared))
-        kept.add(completed(access, 2, shared))
+        kept.add(write_checkpoint(access, 1, shared))
+        kept.add(write_checkpoint(access, 2, shared))
         cleaner.wait()
         assert len(files_in(bucket)) == 5
         assert read(shared) == b"state"
-        newest = completed(access, 3)
+        newest = write_checkpoint(access, 3)
         kept.add(newest)
         cleaner.close()
         assert len(files_in(bucket)) == 4
@@ -127,7 +127,7 @@ class TestWhatItCosts:
         assert counts.calls == {"publish": 1}
 
     def test_so_does_one_that_is_deleted(self, counts: Counts, more: int) -> None:
-        done = completed(job_in(counts.directory), 1)
+        done = write_checkpoint(job_in(counts.directory), 1)
         counts.clear()
         done.discard()
         # Spread files go by one call more; then nothing is left that the second would delete.
@@ -139,8 +139,8 @@ class TestWhatItCosts:
         access = job_in(counts.directory)
         cleaner = CheckpointsCleaner()
         kept = CompletedCheckpointStore(1, cleaner)
-        kept.add(completed(access, 1))
-        newer = completed(access, 2)
+        kept.add(write_checkpoint(access, 1))
+        newer = write_checkpoint(access, 2)
         counts.clear()
         kept.add(newer)
         cleaner.close()
@@ -157,7 +157,7 @@ class TestWhatItCosts:
         self, counts: Counts, more: int
     ) -> None:
         access = job_in(counts.directory)
-        completed(access, 1, files=1)
+        write_checkpoint(access, 1, files=1)
         counts.clear()
         sweep(counts.directory, "job", grace_s=GRACE)
         assert counts.calls["list"] == 10 + (more + 1 if more else 0)

@@ -12,9 +12,9 @@ from contracts.entropy import (
     access,
     bucket,
     clock,
-    completed,
     directory,
     files_in,
+    write_checkpoint,
 )
 from contracts.values import SHARED
 
@@ -38,7 +38,7 @@ class TestSweep:
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
-        kept = completed(access, 1, shared, files=20)
+        kept = write_checkpoint(access, 1, shared, files=20)
         before = files_in(bucket)
         # By both scopes, and into the directory of the completed checkpoint, too.
         orphans = {
@@ -66,7 +66,7 @@ class TestSweep:
     def test_takes_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
-        done = completed(access, 1)
+        done = write_checkpoint(access, 1)
         done.location.dispose_storage_location()
         assert len(files_in(bucket)) == 3
         clock.advance(GRACE + 1)
@@ -77,10 +77,10 @@ class TestSweep:
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
-        completed(access, 1, shared)
+        write_checkpoint(access, 1, shared)
         orphan = write_state(access.initialize_location_for_checkpoint(2))
         plain = f"{bucket}/holdfast"
-        kept = completed(job_in(plain), 2, shared)
+        kept = write_checkpoint(job_in(plain), 2, shared)
         clock.advance(GRACE + 1)
         assert sweep(plain, "job", grace_s=GRACE).files == ()
         assert [file.uri for file in sweep(directory, "job", grace_s=GRACE).files] == [orphan.uri]
@@ -109,7 +109,7 @@ class TestSweep:
         clock: ManualClock,
         path: str,
     ) -> None:
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         stream = file_system_for(bucket).create(f"{bucket}/{path}")
         stream.write(b"theirs")
         stream.commit()
@@ -125,7 +125,7 @@ class TestSweep:
     def test_lists_each_of_256_directories_once_and_those_in_it_that_are_there(
         self, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
-        completed(access, 1, files=2)
+        write_checkpoint(access, 1, files=2)
         ObjectStore.listed.clear()
         sweep(directory, "job", grace_s=GRACE)
         spread = [uri for uri in ObjectStore.listed if "/." in uri]
@@ -139,7 +139,7 @@ class TestSweep:
         clock: ManualClock,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        completed(access, 1)
+        write_checkpoint(access, 1)
         write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(GRACE + 1)
         before = files_in(bucket)

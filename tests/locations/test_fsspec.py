@@ -19,13 +19,13 @@ from contracts.fsspec_stores import (
     contents_below,
     known_hosts,
     module_server,
-    opened,
+    opened_files,
     raising,
     server,
     sftp_directory,
 )
 from contracts.patience import HANGS_S
-from contracts.processes import forked, of_many_threads
+from contracts.processes import of_many_threads, run_in_fork
 from contracts.values import EXCLUSIVE, read
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
@@ -49,7 +49,7 @@ from holdfast.locations.file_systems import fsspec_file_system, milliseconds
 from holdfast.locations.file_systems.fsspec.fsspec_files import FsspecFileSystem
 from holdfast.testing import FileSystemContract, ManualClock
 
-__all__ = ["known_hosts", "module_server", "opened", "server", "sftp_directory"]
+__all__ = ["known_hosts", "module_server", "opened_files", "server", "sftp_directory"]
 
 
 class FsspecContract(FileSystemContract):
@@ -112,12 +112,12 @@ class FsspecContract(FileSystemContract):
         self,
         file_system: FileSystem,
         directory: str,
-        opened: list[Any],
+        opened_files: list[Any],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         stream = file_system.create(f"{directory}/x")
         stream.write(b"12")
-        [file] = opened
+        [file] = opened_files
         with monkeypatch.context() as patch:
             patch.setattr(file, "write", raising(OSError(errno.ENOSPC, "full")))
             with pytest.raises(StorageFullError):
@@ -130,12 +130,12 @@ class FsspecContract(FileSystemContract):
         self,
         file_system: FileSystem,
         directory: str,
-        opened: list[Any],
+        opened_files: list[Any],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         stream = file_system.create(f"{directory}/x")
         stream.write(b"12")
-        [file] = opened
+        [file] = opened_files
         monkeypatch.setattr(file, "write", len)
         stream.write(b"3")
         with pytest.raises(StorageUnavailableError, match="only 2 of 3 bytes"):
@@ -324,7 +324,9 @@ class TestFsspecOfObjects(FsspecContract):
         assert entry.modified_ms == clock.now_ms()
 
 
-def test_abort_does_not_wait_for_a_writer_that_is_stuck(tmp_path: Path, opened: list[Any]) -> None:
+def test_abort_does_not_wait_for_a_writer_that_is_stuck(
+    tmp_path: Path, opened_files: list[Any]
+) -> None:
     stuck, go_on = threading.Event(), threading.Event()
 
     def write_slowly(_: bytes) -> None:
@@ -333,7 +335,7 @@ def test_abort_does_not_wait_for_a_writer_that_is_stuck(tmp_path: Path, opened: 
 
     def create() -> FileOutputStream:
         stream = fsspec_file_system("file").create(f"file://{tmp_path}/x")
-        [file] = opened
+        [file] = opened_files
         file.write = write_slowly
         return stream
 
@@ -389,6 +391,6 @@ def test_a_fork_does_not_take_its_parents_file_away(tmp_path: Path) -> None:
     stream = file_system_for(uri).create(uri)
     stream.write(b"1")
     stream.sync()
-    assert forked(stream.abort) == 0
+    assert run_in_fork(stream.abort) == 0
     stream.commit()
     assert (tmp_path / "x").read_bytes() == b"1"

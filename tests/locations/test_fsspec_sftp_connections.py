@@ -12,7 +12,7 @@ from contracts.fsspec_stores import (
     contents_below,
     known_hosts,
     module_server,
-    opened,
+    opened_files,
     raising,
     server,
     sftp_directory,
@@ -31,7 +31,7 @@ from holdfast.locations.file_systems import RetryingFileSystem, fsspec_file_syst
 from holdfast.locations.file_systems.fsspec.sftp import Sftp
 from holdfast.testing import ManualClock
 
-__all__ = ["known_hosts", "module_server", "opened", "server", "sftp_directory"]
+__all__ = ["known_hosts", "module_server", "opened_files", "server", "sftp_directory"]
 
 
 class TestLostConnections:
@@ -221,11 +221,11 @@ class TestLostConnections:
         file_system: FileSystem,
         server: SftpServer,
         sftp_directory: str,
-        opened: list[Any],
+        opened_files: list[Any],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         stream = file_system.create(f"{sftp_directory}/x")
-        [file] = opened
+        [file] = opened_files
         monkeypatch.setattr(file, "write", raising(TimeoutError()))
         with pytest.raises(StorageUnavailableError):
             stream.write(b"1")

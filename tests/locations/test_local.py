@@ -24,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem, LocalFileSystem
 from holdfast.testing import ExclusiveFileSystemContract
-from holdfast.testing.contracts import Write, both_writes
+from holdfast.testing.exclusive_file_systems import Write, both_writes
 
 NOBODY = 65534
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from contracts.metadata import sealed
+from contracts.metadata import seal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -343,7 +343,7 @@ class TestDamage:
         self, version: int, body: bytes
     ) -> None:
         with pytest.raises(UnsupportedFormatError, match=str(version)):
-            decode_metadata(sealed(body, version=version), DIRECTORY, uri=URI)
+            decode_metadata(seal(body, version=version), DIRECTORY, uri=URI)
 
     @pytest.mark.parametrize(
         ("readable", "version", "message"),
@@ -367,7 +367,7 @@ class TestDamage:
         for number in readable:
             monkeypatch.setitem(READERS, number, READERS[1])
         with pytest.raises(UnsupportedFormatError) as caught:
-            decode_metadata(sealed(b"", version=version), DIRECTORY, uri=URI)
+            decode_metadata(seal(b"", version=version), DIRECTORY, uri=URI)
         assert str(caught.value).startswith(f"{message}: location=")
 
     @pytest.mark.parametrize(
@@ -386,20 +386,20 @@ class TestDamage:
     )
     def test_a_body_that_makes_no_sense_is_corrupt(self, body: bytes) -> None:
         with pytest.raises(CheckpointCorruptedError):
-            decode_metadata(sealed(body), DIRECTORY, uri=URI)
+            decode_metadata(seal(body), DIRECTORY, uri=URI)
 
     @pytest.mark.parametrize("off", [-1, 1, 4, 1 << 40])
     def test_a_wrong_length_is_corrupt(self, off: int) -> None:
         body = self.CONTENT[20:-4]
         with pytest.raises(CheckpointCorruptedError):
-            decode_metadata(sealed(body, length=len(body) + off), DIRECTORY, uri=URI)
+            decode_metadata(seal(body, length=len(body) + off), DIRECTORY, uri=URI)
 
     def test_an_unknown_mode_is_corrupt(self) -> None:
         body = msgspec.msgpack.decode(self.CONTENT[20:-4])
         subtask = body["operators"]["compact"]["subtasks"][0]
         subtask["managed_operator"][0]["states"]["rows"]["mode"] = 3
         with pytest.raises(CheckpointCorruptedError):
-            decode_metadata(sealed(msgspec.msgpack.encode(body)), DIRECTORY, uri=URI)
+            decode_metadata(seal(msgspec.msgpack.encode(body)), DIRECTORY, uri=URI)
 
 
 @GOLDEN_FILES
@@ -417,7 +417,7 @@ def test_each_version_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch)
         return metadata_of(FileStateHandle("beside", 1))
 
     monkeypatch.setitem(READERS, 2, read_version_2)
-    newer = decode_metadata(sealed(b"of version 2", version=2), DIRECTORY, uri=URI)
+    newer = decode_metadata(seal(b"of version 2", version=2), DIRECTORY, uri=URI)
     assert newer.streams() == [FileStateHandle(f"{DIRECTORY}/beside", 1)]
     assert decode_metadata(GOLDEN.read_bytes(), DIRECTORY, uri=URI) == GOLDEN_METADATA
 
@@ -425,7 +425,7 @@ def test_each_version_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch)
 @GOLDEN_FILES
 def test_the_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetadata) -> None:
     content = file.read_bytes()
-    assert content == sealed(content[20:-4])
+    assert content == seal(content[20:-4])
     body = msgspec.msgpack.decode(content[20:-4])
     assert body["job_id"] == "golden"
     for uid, operator in metadata.operators.items():
@@ -453,7 +453,7 @@ def test_unknown_keys_are_skipped() -> None:
     handle = subtask["managed_operator"][0]
     for known in (body, compact, subtask, handle, handle["stream"], handle["states"]["rows"]):
         known["of a later version"] = [{"a": 1}, None]
-    content = sealed(msgspec.msgpack.encode(body))
+    content = seal(msgspec.msgpack.encode(body))
     assert decode_metadata(content, DIRECTORY, uri=URI) == GOLDEN_METADATA
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from contracts.checkpoints import Checkpoint
 from contracts.elements import list_state
-from contracts.metadata import sealed
+from contracts.metadata import seal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,7 +109,7 @@ def encoded(body: Any) -> bytes:
     states = {
         name: msgspec.msgpack.encode(state) for name, state in body["coordinator_states"].items()
     }
-    return sealed(msgspec.msgpack.encode(body | {"coordinator_states": states}))
+    return seal(msgspec.msgpack.encode(body | {"coordinator_states": states}))
 
 
 def numbers_in(value: Any, path: Path_ = ()) -> Iterator[Path_]:

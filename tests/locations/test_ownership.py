@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from contracts.checkpointed_jobs import job_in
-from contracts.claims import begun, claims, commit, discard, overwrite_claim, owns, run
+from contracts.claims import begin_checkpoint, claims, commit, discard, overwrite_claim, owns, run
 from contracts.errors import of_kind
 from contracts.patience import HANGS_S
 from contracts.processes import python
@@ -280,7 +280,7 @@ else:
 
         def commit_meanwhile() -> None:
             try:
-                commit(begun(older, 1), ownership, 1)
+                commit(begin_checkpoint(older, 1), ownership, 1)
             except CheckpointConflictError:
                 assert moment == "after"
 

@@ -6,7 +6,15 @@ from typing import cast
 
 import pytest
 from contracts.checkpointed_jobs import job_in
-from contracts.claims import begun, commit, discard, files_in_checkpoint, overwrite_claim, owns, run
+from contracts.claims import (
+    begin_checkpoint,
+    commit,
+    discard,
+    files_in_checkpoint,
+    overwrite_claim,
+    owns,
+    run,
+)
 from contracts.errors import of_kind
 
 from holdfast.errors import (
@@ -36,7 +44,7 @@ class TestCommits:
         access = job_in(faults.directory)
         older = access.claim_job()
         access.claim_job()
-        location = begun(access, 1)
+        location = begin_checkpoint(access, 1)
         metadata = metadata_of(checkpoint_id=1)
         faults.calls.clear()
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
@@ -49,7 +57,7 @@ class TestCommits:
     ) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
-        location = begun(access, 1)
+        location = begin_checkpoint(access, 1)
         faults.before("list", StorageUnavailableError("as planned"))
         with pytest.raises(StorageUnavailableError):
             complete_checkpoint(location, metadata_of(checkpoint_id=1), owner)
@@ -59,13 +67,15 @@ class TestCommits:
         self, faults: Faults
     ) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
-        zombie, location = access.claim_job(), begun(access, 1)
+        zombie, location = access.claim_job(), begin_checkpoint(access, 1)
 
         def go_on() -> None:
             owner = other.claim_job()
             run(other, owner, 1, 2, 3)
             discard(other, 1)
-            begun(other, 1)  # as on a store without directories, where nothing is in the way
+            begin_checkpoint(
+                other, 1
+            )  # as on a store without directories, where nothing is in the way
 
         faults.before("publish", go_on)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
@@ -78,13 +88,13 @@ class TestCommits:
     ) -> None:
         """The owner found another one's checkpoint of that id, so this one is nobody's."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
-        zombie, location = access.claim_job(), begun(access, 1)
+        zombie, location = access.claim_job(), begin_checkpoint(access, 1)
 
         def go_on() -> None:
             run(other, other.claim_job(), 1)
             run(other, other.claim_job(), 2, 3)
             discard(other, 1)
-            begun(other, 1)
+            begin_checkpoint(other, 1)
 
         faults.before("publish", go_on)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
@@ -101,7 +111,7 @@ class TestCommits:
         checkpoint_id = len(checkpoints) + 1
         faults.before("publish", other.claim_job)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
-            commit(begun(access, checkpoint_id), zombie, checkpoint_id)
+            commit(begin_checkpoint(access, checkpoint_id), zombie, checkpoint_id)
         assert sorted(other.completed_checkpoints()) == [*checkpoints, checkpoint_id]
 
     def test_a_commit_that_a_younger_driver_has_found_is_left(self, faults: Faults) -> None:
@@ -114,7 +124,7 @@ class TestCommits:
 
         faults.after("publish", go_on)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
-            commit(begun(access, 1), zombie, 1)
+            commit(begin_checkpoint(access, 1), zombie, 1)
         assert sorted(other.completed_checkpoints()) == [1, 2, 3]
 
     def test_a_store_that_fails_right_after_the_commit_leaves_its_outcome_unknown(
@@ -122,7 +132,7 @@ class TestCommits:
     ) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
-        location = begun(access, 1)
+        location = begin_checkpoint(access, 1)
         faults.after(
             "publish", lambda: faults.before("list", StorageUnavailableError("as planned"))
         )
@@ -141,7 +151,7 @@ class TestCommits:
         owner = access.claim_job()
         faults.after("publish", lambda: faults.before("list", InvalidRequestError("as planned")))
         with pytest.raises((OutcomeUnknownError, CheckpointConflictError)):
-            commit(begun(access, 1), owner, 1)
+            commit(begin_checkpoint(access, 1), owner, 1)
         assert sorted(access.completed_checkpoints()) == [1]
 
     @pytest.mark.parametrize("call", ["list", "open", "delete", "delete_tree"])
@@ -152,12 +162,12 @@ class TestCommits:
         """Unavailable would mean that it never was there."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
-        location = begun(access, 1)
+        location = begin_checkpoint(access, 1)
 
         def go_on() -> None:
             run(other, other.claim_job(), 1, 2)
             discard(other, 1)
-            begun(other, 1)
+            begin_checkpoint(other, 1)
             faults.calls.clear()  # the first of these looks who owns the job, then it looks on
             plan = faults.after if lands else faults.before
             plan(call, StorageUnavailableError("as planned"), nth=2 if call == "list" else 1)
@@ -178,7 +188,7 @@ class TestCommits:
 
         faults.before("publish", go_on)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
-            commit(begun(access, 1), zombie, 1)
+            commit(begin_checkpoint(access, 1), zombie, 1)
 
     def test_a_damaged_claim_does_not_hide_from_a_driver_that_it_is_fenced(
         self, faults: Faults
@@ -192,7 +202,7 @@ class TestCommits:
 
         faults.before("publish", go_on)
         with pytest.raises(CheckpointError) as caught:
-            commit(begun(access, 1), zombie, 1)
+            commit(begin_checkpoint(access, 1), zombie, 1)
         assert isinstance(
             caught.value, CheckpointConflictError | CheckpointCorruptedError | OutcomeUnknownError
         )
@@ -204,9 +214,9 @@ class TestCommits:
         """Tasks make no directories: without this one all that they write fails."""
         access = job_in(local_directory)
         access.claim_job()
-        failed = begun(access, 1)
+        failed = begin_checkpoint(access, 1)
         owner = access.claim_job()
-        pending = begun(access, 1)
+        pending = begin_checkpoint(access, 1)
         failed.dispose_on_failure()
         commit(pending, owner, 1)
 
@@ -258,7 +268,7 @@ def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
         assert (first.epoch, second.epoch) == (1, 2)
         assert not owns(first)
         with pytest.raises(CheckpointConflictError, check=of_kind("exists")):
-            commit(begun(access, 2), second, 2, token="another")
+            commit(begin_checkpoint(access, 2), second, 2, token="another")
         run(access, second, 3)
     finally:
         unregister_file_system("overwriting")

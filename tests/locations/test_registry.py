@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
-from contracts.processes import forked, of_many_threads
+from contracts.processes import of_many_threads, run_in_fork
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.buckets import faults_before, memory_server
@@ -195,4 +195,4 @@ def test_a_fork_while_another_thread_looks_something_up_does_not_hang(
     memory_directory: str, module: ModuleType
 ) -> None:
     with module.LOCK.current:
-        assert forked(lambda: file_system_for(memory_directory).list(memory_directory)) == 0
+        assert run_in_fork(lambda: file_system_for(memory_directory).list(memory_directory)) == 0

@@ -10,7 +10,7 @@ from contracts.s3_objects import MIB, content, on_each_server, put_many, s3
 from contracts.values import EXCLUSIVE, read
 from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of
-from servers.watched import Watched, empty
+from servers.watched import WatchedBucket, empty
 
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import (
@@ -158,19 +158,19 @@ def test_a_store_that_keeps_writers_apart_is_found_to_do_so(s3: S3Bucket) -> Non
 
 
 @on_moto
-def test_a_role_is_assumed(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_is_assumed(watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", watched.bucket.server.endpoint)
     file_system = watched.file_system(assumed_role="arn:aws:iam::123456789012:role/holdfast")
     with suppress(CheckpointError):  # the role's account may have another view of the buckets
         file_system.publish(f"{watched.directory}/x", b"1")
-    [sent] = watched.asked("PutObject")
+    [sent] = watched.request_headers("PutObject")
     assert "x-amz-security-token" in sent
     assert f"Credential={watched.bucket.server.access_key}/" not in sent["authorization"]
 
 
 @on_moto
 def test_a_role_that_can_not_be_assumed_is_one_clear_error(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with http_faults(watched.bucket.server.endpoint) as sts:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)

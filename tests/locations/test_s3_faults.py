@@ -87,7 +87,7 @@ def test_what_goes_wrong_once_ends_in_success_or_in_a_clean_error(
         store.put(file, LARGE)
     wrong.plan(store.faults, s3_operation(asked), "next")
     error = outcome(done, store)
-    assert asked in store.requested()
+    assert asked in store.requested_operations()
     if wrong.is_transient:
         assert error is None
     if error is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
-from contracts.processes import forked, of_many_threads
+from contracts.processes import of_many_threads, run_in_fork
 from contracts.s3_faults import FAULTS
 from servers.buckets import MemoryS3Server, faults_before
 from servers.s3 import S3Bucket, settings_of
@@ -65,7 +65,7 @@ def test_a_fault_is_the_same_to_botocore_as_over_http(
 def test_a_fork_reaches_the_store_of_its_parent(memory_bucket: S3Bucket) -> None:
     file_system = S3FileSystem(settings_of(memory_bucket.server, state_files="boto3"))
     uri = f"s3://{memory_bucket.name}/x"
-    assert forked(lambda: file_system.publish(uri, b"by %d" % os.getpid())) == 0
+    assert run_in_fork(lambda: file_system.publish(uri, b"by %d" % os.getpid())) == 0
     written = memory_bucket.read("x")
     assert written.startswith(b"by ")
     assert written != b"by %d" % os.getpid()

@@ -14,19 +14,11 @@ from typing import Any
 
 import pytest
 from contracts.files import write
-from contracts.patience import HANGS_S, wait_until
-from contracts.s3_objects import (
-    MIB,
-    directory,
-    on_each_server,
-    only_on_ministack,
-    s3,
-    settle,
-    small_parts,
-)
+from contracts.patience import HANGS_S, wait_for_parts, wait_until
+from contracts.s3_objects import MIB, directory, on_each_server, only_on_ministack, s3, small_parts
 from contracts.values import EXCLUSIVE
-from servers.s3 import S3Bucket, SettingsOfSmallParts, settings_of
-from servers.watched import SOON, Watched
+from servers.s3 import S3Bucket, SmallPartsSettings, settings_of
+from servers.watched import SOON, WatchedBucket
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
 from holdfast.locations import S3Settings, checkpoint_storage
@@ -41,7 +33,7 @@ __all__ = ["directory", "s3", "small_parts"]
 
 @on_each_server
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
+def test_a_large_stream_goes_in_parts(watched: WatchedBucket, checksum: str) -> None:
     file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     data = os.urandom(12 * MIB + 1)
     stream = file_system.create(f"{watched.directory}/x")
@@ -62,7 +54,7 @@ def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
     for part in parts:
         sent = {name for name in part.headers if name.startswith("x-amz-checksum-crc")}
         assert sent == ({names[checksum]} if checksum in names else set())
-    [done] = watched.asked("CompleteMultipartUpload")
+    [done] = watched.request_headers("CompleteMultipartUpload")
     assert done["if-none-match"] == "*"
     assert done["x-amz-mp-object-size"] == str(len(data))
 
@@ -70,7 +62,7 @@ def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
 @pytest.mark.parametrize("size", [99, 100, 101, 200, 201])
-def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> None:
+def test_sizes_around_those_of_parts_are_whole(watched: WatchedBucket, size: int) -> None:
     data = os.urandom(size)
     write(watched.file_system(part_size=100), f"{watched.directory}/x", data)
     assert watched.bucket.read("dir/x") == data
@@ -78,8 +70,8 @@ def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> N
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_parts_grow_so_that_a_stream_has_no_end(watched: Watched) -> None:
-    class FourOfASize(SettingsOfSmallParts):
+def test_parts_grow_so_that_a_stream_has_no_end(watched: WatchedBucket) -> None:
+    class FourOfASize(SmallPartsSettings):
         PARTS_PER_SIZE = 4
 
     file_system = watched.file_system(kind=FourOfASize, part_size=10, concurrency=1)
@@ -140,7 +132,7 @@ def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_an_upload_whose_parts_are_refused_before_or_after_an_abort_is_forgotten(
-    watched: Watched, order: str, caplog: pytest.LogCaptureFixture
+    watched: WatchedBucket, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
     # botocore and tenacity make circles of other errors, which are left for a collection.
@@ -157,7 +149,7 @@ def test_an_upload_whose_parts_are_refused_before_or_after_an_abort_is_forgotten
         upload.abort()
         del upload
         go_on.set()
-        settle()
+        wait_for_parts()
         assert forgotten() is None
 
 
@@ -171,7 +163,9 @@ def is_refused(upload: MultipartUpload) -> bool:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Watched) -> None:
+def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(
+    watched: WatchedBucket,
+) -> None:
     watched.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
     stream = watched.file_system(part_size=100).create(f"{watched.directory}/x")
     with pytest.raises(InvalidRequestError):
@@ -183,7 +177,7 @@ def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Wa
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, waits = threading.Event(), threading.Event()
     note = multipart_upload.recycle_part
@@ -214,14 +208,17 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
 
 @pytest.mark.parametrize("checksum", ["crc32c", "off"])
 def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
-    watched: Watched, checksum: str
+    watched: WatchedBucket, checksum: str
 ) -> None:
     file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     write(file_system, f"{watched.directory}/large", bytes(6 * MIB))
     write(file_system, f"{watched.directory}/small", b"1")
     file_system.delete([f"{watched.directory}/large"])
     signed = {
-        name: {sent["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD" for sent in watched.asked(name)}
+        name: {
+            sent["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD"
+            for sent in watched.request_headers(name)
+        }
         for name in ("PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects")
     }
     parts_too = checksum == "off"
@@ -233,7 +230,8 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
     }
     if not parts_too:
         assert all(
-            "x-amz-checksum-crc32c" in sent["authorization"] for sent in watched.asked("UploadPart")
+            "x-amz-checksum-crc32c" in sent["authorization"]
+            for sent in watched.request_headers("UploadPart")
         )
 
 
@@ -248,14 +246,14 @@ def test_parts_reach_what_s3_can_hold() -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_too_many_parts_are_refused_and_leave_nothing(watched: Watched) -> None:
-    class ThreeParts(SettingsOfSmallParts):
+def test_too_many_parts_are_refused_and_leave_nothing(watched: WatchedBucket) -> None:
+    class ThreeParts(SmallPartsSettings):
         MAX_PARTS = 3
 
     file_system = watched.file_system(kind=ThreeParts, part_size=10)
     with pytest.raises(InvalidRequestError, match="more than 3 parts"):
         write(file_system, f"{watched.directory}/x", bytes(45))
-    settle()
+    wait_for_parts()
     assert watched.bucket.keys() == []
     assert watched.bucket.uploads() == []
 
@@ -287,11 +285,13 @@ def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
 
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
 @on_each_server
-def test_what_is_written_at_once_is_checked_by_the_store(watched: Watched, checksum: str) -> None:
+def test_what_is_written_at_once_is_checked_by_the_store(
+    watched: WatchedBucket, checksum: str
+) -> None:
     file_system = watched.file_system(checksum=checksum)
     file_system.publish(f"{watched.directory}/published", b"data")
     write(file_system, f"{watched.directory}/written", b"data")
-    for sent in watched.asked("PutObject"):
+    for sent in watched.request_headers("PutObject"):
         known = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
         assert {name for name in sent if "checksum-crc" in name} == {
             name for mode, name in known.items() if mode == checksum
@@ -316,7 +316,7 @@ def test_a_state_stream_that_is_not_kept_leaves_no_upload(s3: S3Bucket, ending: 
         with pytest.warns(ResourceWarning, match="neither kept nor closed"):
             del stream
             gc.collect()
-    settle()
+    wait_for_parts()
     assert s3.uploads() == []
     assert s3.keys() == []
 
@@ -330,7 +330,7 @@ def test_a_file_that_is_forgotten_leaves_no_upload(bucket: S3Bucket, directory: 
     with suppress(ResourceWarning):
         del stream
         gc.collect()
-    settle()
+    wait_for_parts()
     assert bucket.uploads() == []
 
 
@@ -342,5 +342,5 @@ def test_no_thread_outlives_its_stream(bucket: S3Bucket, directory: str) -> None
         stream = file_system.create(f"{directory}/{ending}")
         stream.write(bytes(1000))
         getattr(stream, ending)()
-    settle()
+    wait_for_parts()
     assert [thread.name for thread in threading.enumerate() if "holdfast-s3" in thread.name] == []

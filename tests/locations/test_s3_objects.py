@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from contracts.files import write
-from contracts.patience import HANGS_S
+from contracts.patience import HANGS_S, wait_for_parts
 from contracts.s3_objects import (
     MIB,
     content,
@@ -16,11 +16,10 @@ from contracts.s3_objects import (
     on_each_server,
     put_many,
     s3,
-    settle,
     small_parts,
 )
 from servers.s3 import S3Bucket
-from servers.watched import Watched
+from servers.watched import WatchedBucket
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -39,7 +38,7 @@ WRITING = ("PutObject", "CreateMultipartUpload")
 ALL = (*WRITING, "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload")
 
 
-def write_in_every_way(watched: Watched, **changes: Any) -> None:
+def write_in_every_way(watched: WatchedBucket, **changes: Any) -> None:
     file_system = watched.file_system(part_size=100, **changes)
     file_system.publish(f"{watched.directory}/published", b"1")
     write(file_system, f"{watched.directory}/small", b"1")
@@ -47,7 +46,7 @@ def write_in_every_way(watched: Watched, **changes: Any) -> None:
     stream = file_system.create(f"{watched.directory}/aborted")
     stream.write(bytes(250))
     stream.abort()
-    settle()
+    wait_for_parts()
     list(file_system.list(watched.directory))
     content(file_system, f"{watched.directory}/small")
     file_system.delete([f"{watched.directory}/small"])
@@ -70,14 +69,14 @@ def write_in_every_way(watched: Watched, **changes: Any) -> None:
     ],
 )
 def test_how_to_store_is_said_when_an_object_is_made(
-    watched: Watched, changes: dict[str, str], headers: dict[str, str]
+    watched: WatchedBucket, changes: dict[str, str], headers: dict[str, str]
 ) -> None:
     write_in_every_way(watched, **changes)
     for name in WRITING:
-        assert watched.asked(name)
-        for sent in watched.asked(name):
+        assert watched.request_headers(name)
+        for sent in watched.request_headers(name):
             assert sent.items() >= headers.items()
-    for sent in watched.asked("UploadPart"):
+    for sent in watched.request_headers("UploadPart"):
         assert not sent.keys() & headers.keys()
     head = watched.bucket.client.head_object(Bucket=watched.bucket.name, Key="dir/large")
     expected = changes.get("server_side_encryption")
@@ -89,7 +88,7 @@ def test_how_to_store_is_said_when_an_object_is_made(
 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
-def test_who_pays_is_said_with_every_request(watched: Watched) -> None:
+def test_who_pays_is_said_with_every_request(watched: WatchedBucket) -> None:
     write_in_every_way(watched, requester_pays=True)
     names = {*ALL, "ListObjectsV2", "GetObject", "DeleteObjects"}
     assert watched.counts().keys() >= names
@@ -97,7 +96,9 @@ def test_who_pays_is_said_with_every_request(watched: Watched) -> None:
         assert request.headers.get("x-amz-request-payer") == "requester", s3_operation_of(request)
 
 
-def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(watched: Watched) -> None:
+def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(
+    watched: WatchedBucket,
+) -> None:
     reached, go_on = watched.faults.blocking(s3_operation("PutObject"), performed=True)
     stream = watched.file_system(requester_pays=True).create(f"{watched.directory}/x")
     stream.write(b"1")
@@ -109,12 +110,12 @@ def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(watched: 
         with pytest.raises(CheckpointError):
             committing.result(HANGS_S)
     assert watched.bucket.keys() == []
-    [sent] = watched.asked("DeleteObject")
+    [sent] = watched.request_headers("DeleteObject")
     assert sent.get("x-amz-request-payer") == "requester"
 
 
 @on_each_server
-def test_an_empty_object_is_read_by_one_request(watched: Watched) -> None:
+def test_an_empty_object_is_read_by_one_request(watched: WatchedBucket) -> None:
     file_system = watched.file_system()
     for name in ("published", "written"):
         uri = f"{watched.directory}/{name}"
@@ -130,7 +131,7 @@ def test_an_empty_object_is_read_by_one_request(watched: Watched) -> None:
 
 
 @on_each_server
-def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> None:
+def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: WatchedBucket) -> None:
     gap, size = SKIPPED_BYTES, 3 * SKIPPED_BYTES
     data = os.urandom(size)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
@@ -146,7 +147,7 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> No
         ):
             assert stream.seek(position) == position
             assert stream.read(10) == data[position : position + 10]
-            assert len(watched.asked("GetObject")) == ranges
+            assert len(watched.request_headers("GetObject")) == ranges
         assert stream.tell() == size
         assert stream.seek(5, io.SEEK_END) == size + 5
         assert stream.read(10) == b""
@@ -154,7 +155,7 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> No
             stream.seek(-1)
         assert stream.seek(-size, io.SEEK_END) == 0
         assert stream.read() == data
-    ranges_asked = [sent.get("range", "all") for sent in watched.asked("GetObject")]
+    ranges_asked = [sent.get("range", "all") for sent in watched.request_headers("GetObject")]
     behind, last = f"bytes={31 + 2 * gap}-", f"bytes={size - 5}-"
     assert ranges_asked == ["all", behind, "bytes=0-", last, "bytes=0-"]
 
@@ -187,7 +188,7 @@ def test_an_object_that_is_deleted_while_it_is_read_is_missing(
 
 
 def test_a_stream_that_is_not_read_to_its_end_leaves_no_connection_behind(
-    watched: Watched,
+    watched: WatchedBucket,
 ) -> None:
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=bytes(4 * MIB))
     file_system = watched.file_system()
@@ -274,7 +275,7 @@ def test_doubled_slashes_lead_nobody_in_a_circle(
 
 
 @on_each_server
-def test_a_listing_has_all_of_its_pages(watched: Watched) -> None:
+def test_a_listing_has_all_of_its_pages(watched: WatchedBucket) -> None:
     names = [f"{number:05}" for number in range(2_100)]
     put_many(watched.bucket, [f"dir/{name}" for name in names] + ["dir/sub/1", "dir2/x"])
     entries = list(watched.file_system().list(watched.directory))
@@ -287,7 +288,9 @@ def test_a_listing_has_all_of_its_pages(watched: Watched) -> None:
     assert watched.counts() == {"ListObjectsV2": 3, "DeleteObjects": 3, "ListMultipartUploads": 1}
 
 
-def test_two_thousand_five_hundred_objects_are_deleted_by_three_requests(watched: Watched) -> None:
+def test_two_thousand_five_hundred_objects_are_deleted_by_three_requests(
+    watched: WatchedBucket,
+) -> None:
     names = [f"{number:05}" for number in range(2_500)]
     put_many(watched.bucket, [f"dir/{name}" for name in names] + ["dir/kept"])
     watched.file_system().delete(f"{watched.directory}/{name}" for name in names)
@@ -295,7 +298,7 @@ def test_two_thousand_five_hundred_objects_are_deleted_by_three_requests(watched
     assert watched.bucket.keys() == ["dir/kept"]
 
 
-def test_two_thousand_objects_are_disposed_of_by_few_requests(watched: Watched) -> None:
+def test_two_thousand_objects_are_disposed_of_by_few_requests(watched: WatchedBucket) -> None:
     put_many(watched.bucket, [f"dir/{number:05}" for number in range(2_000)])
     watched.file_system().delete_tree(watched.directory)
     assert watched.bucket.keys() == []

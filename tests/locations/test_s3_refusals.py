@@ -13,7 +13,7 @@ from contracts.files import write
 from contracts.s3_objects import MIB, directory, file_system, on_each_server, s3
 from contracts.values import EXCLUSIVE
 from servers.s3 import S3Bucket, settings_of
-from servers.watched import Watched
+from servers.watched import WatchedBucket
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import S3Settings, checkpoint_storage, complete_checkpoint, use_s3
@@ -53,7 +53,7 @@ def test_a_name_that_is_no_bucket_is_refused(file_system: S3FileSystem, uri: str
 
 
 def test_no_credentials_are_one_clear_error(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     for name in list(os.environ):
         if name.startswith("AWS_"):
@@ -96,7 +96,7 @@ def test_a_profile_that_is_not_there_is_one_clear_error(
 )
 @pytest.mark.parametrize("name", ["PutObject", "ListObjectsV2", "DeleteObjects", "GetObject"])
 def test_what_the_store_refuses_is_one_clear_error_without_secrets(
-    watched: Watched, status: int, code: str, name: str, caplog: pytest.LogCaptureFixture
+    watched: WatchedBucket, status: int, code: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     file_system = watched.file_system(secret_key=SECRET, session_token=TOKEN)

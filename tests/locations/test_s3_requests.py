@@ -42,7 +42,7 @@ def test_reading_goes_on_behind_the_last_byte_that_arrived(store: Store) -> None
     store.faults.truncate(500, s3_operation("GetObject"), 2)
     store.faults.reset(s3_operation("GetObject"), 3)
     read_whole(store)
-    assert store.requested().count("GetObject") >= 4
+    assert store.requested_operations().count("GetObject") >= 4
 
 
 @pytest.mark.parametrize("position", [0, HEAD_BYTES + 3000])
@@ -204,7 +204,7 @@ def test_nothing_is_asked_for_that_is_not_needed(
     for file in OPERATIONS[name].before:
         store.put(file, LARGE)
     OPERATIONS[name].act(store)
-    assert Counter(store.requested()) == requests
+    assert Counter(store.requested_operations()) == requests
 
 
 def test_a_file_of_one_part_exactly_is_whole(store: Store) -> None:
@@ -216,7 +216,7 @@ def test_a_file_of_one_part_exactly_is_whole(store: Store) -> None:
 def test_a_missing_file_costs_one_request(store: Store) -> None:
     with pytest.raises(CheckpointNotFoundError):
         S3FileSystem(store.settings).open(store.uri)
-    assert store.requested() == ["GetObject"]
+    assert store.requested_operations() == ["GetObject"]
 
 
 def test_preparing_a_directory_and_beginning_a_file_cost_nothing(store: Store) -> None:
@@ -224,4 +224,4 @@ def test_preparing_a_directory_and_beginning_a_file_cost_nothing(store: Store) -
     file_system.prepare_directory(store.directory)
     file_system.delete_empty_directory(store.directory)
     file_system.create(store.uri).abort()
-    assert store.requested() == []
+    assert store.requested_operations() == []

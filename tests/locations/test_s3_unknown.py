@@ -30,7 +30,7 @@ def test_publishing_without_an_answer_is_unknown_and_never_unavailable(
     with pytest.raises(OutcomeUnknownError) as caught:
         S3FileSystem(store.settings).publish(store.uri, SMALL)
     assert caught.value.location == store.uri
-    assert store.requested() == ["PutObject"]
+    assert store.requested_operations() == ["PutObject"]
     store.use(SOON)
     with pytest.raises(OutcomeUnknownError):
         file_system_for(store.uri).publish(store.uri, SMALL)  # type: ignore[attr-defined]  # S3 has it
@@ -94,5 +94,5 @@ def test_a_full_store_is_told_from_one_that_did_not_answer(
     error = outcome(OPERATIONS[name], store)
     assert type(error) is StorageFullError
     repeats = store.is_by_obstore and name == "small file"
-    assert store.requested().count(asked) == (2 if repeats else 1)
+    assert store.requested_operations().count(asked) == (2 if repeats else 1)
     check_nothing_is_left(store, OPERATIONS[name], error)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from contracts.patience import HANGS_S, PATIENT
+from contracts.patience import HANGS_S, PATIENT, wait_for_parts
 from contracts.s3_faults import (
     FAULTS,
     LARGE,
@@ -16,7 +16,6 @@ from contracts.s3_faults import (
     check_nothing_is_left,
     give_up,
     outcome,
-    wait_for_parts,
     write,
 )
 from servers.buckets import OF_OTHERS
@@ -81,7 +80,7 @@ def test_looking_whose_file_it_is_may_fail_and_is_repeated(
     store.faults.answer(412, asked, 2)
     FAULTS[fault].plan(store.faults, s3_operation("HeadObject"), "next")
     OPERATIONS[name].act(store)
-    assert "HeadObject" in store.requested()
+    assert "HeadObject" in store.requested_operations()
     assert store.contents() == dict(OPERATIONS[name].after)
 
 

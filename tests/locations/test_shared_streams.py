@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
-from contracts.metadata import sealed
+from contracts.metadata import seal
 
 from holdfast.errors import CheckpointCorruptedError, CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations import CheckpointMetadata, StoredOperator, StoredSubtask
@@ -113,7 +113,7 @@ def test_a_placeholder_is_never_stored() -> None:
 def test_stored_metadata_with_a_placeholder_is_damaged() -> None:
     body = msgspec.msgpack.encode(metadata(keyed({A: placeholder(A, OLD)})))
     with pytest.raises(CheckpointCorruptedError, match=f"it has a placeholder, of '{A}'"):
-        decode_metadata(sealed(body), f"{JOB}/chk-7", uri=f"{JOB}/chk-7/_metadata")
+        decode_metadata(seal(body), f"{JOB}/chk-7", uri=f"{JOB}/chk-7/_metadata")
 
 
 def test_what_a_placeholder_stands_for_was_not_written_again() -> None:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
-from contracts.checkpointed_jobs import completed, files_of, job_in
+from contracts.checkpointed_jobs import files_of, job_in, write_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,7 +62,7 @@ def publish_metadata(
     directory: Path, uri: str, claimed: tuple[ClaimedCheckpoint, ...] = ()
 ) -> Path:
     """Complete checkpoint 1 of a job, whose metadata names that file too."""
-    checkpoint = completed(job_in(f"file://{directory}"), 1)
+    checkpoint = write_checkpoint(job_in(f"file://{directory}"), 1)
     pointer = Path(checkpoint.location.external_pointer.removeprefix("file://"))
     streams = (*checkpoint.metadata.streams(), FileStateHandle(uri, 8))
     metadata = msgspec.structs.replace(metadata_of(*streams, checkpoint_id=1), claimed=claimed)
@@ -80,7 +80,7 @@ def complete_two_more(directory: Path, checkpoint: CompletedCheckpoint) -> None:
     )
     store = CompletedCheckpointStore(1, cleaner, [checkpoint], claims)
     for number in (2, 3):
-        store.add(completed(access, number))
+        store.add(write_checkpoint(access, number))
     cleaner.close()
 
 
@@ -176,7 +176,7 @@ def test_claim_with_a_stray_file_is_damage(directory: Path, pointer: str, file: 
 
 def test_checkpoint_with_a_stray_file_is_not_completed(directory: Path) -> None:
     with pytest.raises(InvalidRequestError, match="where it can't have a file"):
-        completed(
+        write_checkpoint(
             job_in(f"file://{directory}"), 1, FileStateHandle(f"file://{directory}/victim.txt", 8)
         )
 

@@ -14,9 +14,9 @@ from contracts.sweeps import (
     access,
     age,
     clock,
-    completed,
     put,
     uris,
+    write_checkpoint,
 )
 from contracts.values import SHARED
 
@@ -42,7 +42,7 @@ class TestWhatIsSwept:
     def test_files_of_an_attempt_that_was_never_completed(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         before = files_below(memory_directory)
         location = access.initialize_location_for_checkpoint(2)
         orphans = {write_state(location).uri, write_state(location, SHARED, b"12345").uri}
@@ -58,7 +58,7 @@ class TestWhatIsSwept:
     ) -> None:
         loser = access.initialize_location_for_checkpoint(1)
         orphans = {write_state(loser).uri for _ in range(3)}
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         clock.advance(GRACE + 1)
         report = sweep(memory_directory, "job", grace_s=GRACE)
         assert uris(report) == orphans
@@ -68,7 +68,7 @@ class TestWhatIsSwept:
     def test_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        cut_short, kept = completed(access, 1), completed(access, 2)
+        cut_short, kept = write_checkpoint(access, 1), write_checkpoint(access, 2)
         file_system_for(memory_directory).delete(
             [f"{cut_short.location.external_pointer}/{METADATA_FILE}"]
         )
@@ -85,7 +85,7 @@ class TestWhatIsSwept:
     def test_hidden_files_and_probes_of_a_process_that_died(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         before = files_below(memory_directory)
         token = uuid.uuid4().hex
         orphans = {
@@ -111,7 +111,7 @@ class TestWhatIsSwept:
     ) -> None:
         for number in (1, 2, 4, 5):
             access.initialize_location_for_checkpoint(number)
-        completed(access, 3)
+        write_checkpoint(access, 3)
         job = f"{memory_directory}/job"
         report = sweep(memory_directory, "job", grace_s=GRACE)
         assert set(report.directories) == {f"{job}/chk-1", f"{job}/chk-2"}
@@ -150,7 +150,7 @@ class TestWhatIsSwept:
     def test_what_a_killed_process_was_writing(self, local_directory: str) -> None:
         """On disk it leaves a hidden file; a second sweep finds nothing."""
         access = job_in(local_directory)
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         before = files_below(local_directory)
         source = """
 import sys
@@ -190,7 +190,7 @@ class TestReports:
     def test_a_dry_run_deletes_nothing_and_says_what_a_run_deletes(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        completed(access, 3)
+        write_checkpoint(access, 3)
         for number in (1, 2, 5):
             location = access.initialize_location_for_checkpoint(number)
             write_state(location)

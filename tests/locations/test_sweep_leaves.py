@@ -12,10 +12,10 @@ from contracts.sweeps import (
     access,
     age,
     clock,
-    completed,
     overwrite,
     put,
     uris,
+    write_checkpoint,
 )
 from contracts.values import SHARED
 
@@ -77,7 +77,7 @@ class TestWhatIsLeft:
     def test_what_has_no_name_of_ours_or_stands_elsewhere(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock, name: str
     ) -> None:
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         uri = f"{memory_directory}/job/{name}".replace("/job/../", "/")
         put(uri)
         clock.advance(2 * GRACE)
@@ -142,7 +142,7 @@ class TestWhatIsLeft:
         foreign = put(f"{memory_directory}/job/chk-1/notes.txt")
         location = access.initialize_location_for_checkpoint(2)
         young = write_state(location)
-        completed(access, 3)
+        write_checkpoint(access, 3)
         report = sweep(memory_directory, "job", grace_s=GRACE)
         assert {foreign, young.uri} <= files_below(memory_directory)
         assert report.directories == ()
@@ -152,7 +152,7 @@ class TestWhatIsLeft:
     ) -> None:
         """Another driver died in it long ago. Tasks make no directories; they need this one."""
         access = job_in(local_directory)
-        completed(access, 1)
+        write_checkpoint(access, 1)
         orphan = write_state(access.initialize_location_for_checkpoint(2))
         age(local_directory, [orphan.uri], 2 * GRACE)
         pending = access.initialize_location_for_checkpoint(2)
@@ -174,7 +174,7 @@ class TestWhatIsLeft:
         self, local_directory: str, tmp_path: Path
     ) -> None:
         access = job_in(local_directory)
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         outside = tmp_path / "outside"
         outside.mkdir()
         name = "0123456789abcdef0123456789abcdef"
@@ -193,7 +193,7 @@ class TestWhatIsLeft:
         self, faults: Faults, clock: ManualClock
     ) -> None:
         """As when a job writes to s3a:// and is swept at s3://: all of its metadata names s3a."""
-        kept = completed(job_in(faults.directory), 1)
+        kept = write_checkpoint(job_in(faults.directory), 1)
         clock.advance(2 * GRACE)
         sweep(faults.inner_directory, "job", grace_s=GRACE)
         assert_complete(kept)
@@ -203,7 +203,7 @@ class TestWhatIsLeft:
     ) -> None:
         (tmp_path / "disk").mkdir()
         os.symlink(tmp_path / "disk", tmp_path / "link")
-        kept = completed(job_in(f"{local_directory}/link"), 1)
+        kept = write_checkpoint(job_in(f"{local_directory}/link"), 1)
         age(local_directory, files_below(f"{local_directory}/disk"), 7200)
         sweep(f"{local_directory}/disk", "job", grace_s=3600)
         assert_complete(kept)
@@ -216,7 +216,7 @@ class TestUnreadableMetadata:
     ) -> str:
         """URI of the metadata of one of three checkpoints, beside orphans."""
         number = ["first", "middle", "last"].index(request.param)
-        checkpoints = [completed(access, checkpoint_id) for checkpoint_id in (1, 2, 3)]
+        checkpoints = [write_checkpoint(access, checkpoint_id) for checkpoint_id in (1, 2, 3)]
         write_state(access.initialize_location_for_checkpoint(2))
         write_state(access.initialize_location_for_checkpoint(9), SHARED)
         clock.advance(2 * GRACE)
@@ -261,7 +261,7 @@ def test_the_metadata_that_a_sweep_reads_is_what_keeps_files(
     access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
 ) -> None:
     """Take it away, and the same files go: the tests above would pass on a sweep that is blind."""
-    kept = completed(access, 1)
+    kept = write_checkpoint(access, 1)
     clock.advance(2 * GRACE)
     assert sweep(memory_directory, "job", grace_s=GRACE).files == ()
     file_system_for(memory_directory).delete([f"{kept.location.external_pointer}/{METADATA_FILE}"])

@@ -8,9 +8,9 @@ from contracts.sweeps import (
     GRACE,
     access,
     clock,
-    completed,
     shared_of,
     uris,
+    write_checkpoint,
 )
 from contracts.values import SHARED
 
@@ -29,7 +29,7 @@ class TestMeanwhile:
     ) -> None:
         access = job_in(faults.inner_directory)
         access.claim_job()
-        completed(access, 1)
+        write_checkpoint(access, 1)
         write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(2 * GRACE)
         before = {
@@ -48,7 +48,7 @@ class TestMeanwhile:
     ) -> None:
         """Whenever it is completed; its files are as old as they may be."""
         access = job_in(faults.directory)
-        old = completed(access, 1)
+        old = write_checkpoint(access, 1)
         clock.advance(2 * GRACE)
         location = access.initialize_location_for_checkpoint(2)
         streams = (write_state(location), write_state(location, SHARED, b"new"), shared_of(old))
@@ -80,7 +80,7 @@ class TestMeanwhile:
             with faulty_file_system(f"{memory_directory}/{number}") as faults:
                 file_system_for(faults.inner_directory).prepare_directory(faults.inner_directory)
                 access = job_in(faults.directory)
-                old = completed(access, 1)
+                old = write_checkpoint(access, 1)
                 clock.advance(2 * GRACE)
                 made: list[CompletedCheckpoint] = []
 
@@ -89,7 +89,7 @@ class TestMeanwhile:
                     access: CheckpointStorageAccess = access,
                     old: CompletedCheckpoint = old,
                 ) -> None:
-                    made.append(completed(access, 2, shared_of(old)))
+                    made.append(write_checkpoint(access, 2, shared_of(old)))
                     old.discard()
 
                 faults.calls.clear()
@@ -109,12 +109,12 @@ class TestMeanwhile:
         late_metadata = metadata_of(write_state(late), checkpoint_id=1, commit_token="late")
         access = job_in(faults.inner_directory)
         access.claim_job()
-        old = completed(access, 1, shared=1)
+        old = write_checkpoint(access, 1, shared=1)
         clock.advance(2 * GRACE)
         made: list[CompletedCheckpoint] = []
 
         def go_on() -> None:
-            made.append(completed(access, 2, shared_of(old)))
+            made.append(write_checkpoint(access, 2, shared_of(old)))
             # The directory, which the file systems below would miss, goes behind the late commit.
             file_system_for(faults.inner_directory).delete(
                 [f"{faults.inner_directory}/job/chk-1/{METADATA_FILE}"]
@@ -138,8 +138,8 @@ class TestMeanwhile:
             with faulty_file_system(f"{memory_directory}/{number}") as faults:
                 file_system_for(faults.inner_directory).prepare_directory(faults.inner_directory)
                 access = job_in(faults.directory)
-                first = completed(access, 1)
-                second = completed(access, 3, shared_of(first))
+                first = write_checkpoint(access, 1)
+                second = write_checkpoint(access, 3, shared_of(first))
                 location = access.initialize_location_for_checkpoint(2)
                 orphans = {write_state(location).uri, write_state(location, SHARED).uri}
                 clock.advance(2 * GRACE)
@@ -167,7 +167,7 @@ class TestMeanwhile:
         self, faults: Faults, clock: ManualClock
     ) -> None:
         access = job_in(faults.directory)
-        old, kept = completed(access, 1), completed(access, 2)
+        old, kept = write_checkpoint(access, 1), write_checkpoint(access, 2)
         orphan = write_state(access.initialize_location_for_checkpoint(3))
         clock.advance(2 * GRACE)
         faults.before("open", old.discard)

@@ -14,7 +14,7 @@ _COMMAND = "$ "
 
 _RUN = {"console", "python", "sh"}
 LANGUAGES = {"console", "java", "json", "properties", "python", "sh", "sql", "text", "yaml"}
-"""`sh` and `console` are run, as `python` is; what is none of all these is `text`."""
+"""`sh`, `console` and `python` are run; `text` is for everything without a language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Block:
     Attributes:
         page: The page.
         line: Line of the page on which it begins.
-        language: What the page calls it.
+        language: Its language, as the page names it.
         text: The code.
-        not_run: Why nobody runs it; empty if it is run.
+        not_run: The reason why it is not run; empty if it is run.
     """
 
     page: Path
@@ -40,7 +40,7 @@ class Block:
 
     @property
     def commands(self) -> str:
-        """The shell's program: all of `sh`, and of `console` what stands behind a `$`."""
+        """The shell's program: all of `sh`, and the lines of `console` that begin with `$`."""
         if self.language == "sh":
             return self.text
         lines = self.text.splitlines()
@@ -56,7 +56,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """All blocks of a page, in order."""
+    """Return all blocks of a page, in order."""
     text = page.read_text()
     blocks = []
     for fence in _FENCE.finditer(text):
@@ -74,15 +74,15 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def python_of(page: Path) -> str:
-    """All Python of a page, in order: later blocks go on where earlier ones ended."""
+    """Return all Python of a page as one program, in order."""
     return "\n".join(block.text for block in blocks_of(page) if block.language == "python")
 
 
 def shell_blocks_of(page: Path) -> list[Block]:
-    """What a page says to a shell, in order, with what nobody runs."""
+    """Return the blocks of a page for a shell, in order, including those that are not run."""
     return [block for block in blocks_of(page) if block.language in {"sh", "console"}]
 
 
 def run_blocks_of(page: Path) -> list[Block]:
-    """What of a page is run, Python and shell."""
+    """Return the blocks of a page that are run, for Python and for a shell."""
     return [block for block in blocks_of(page) if block.language in _RUN and not block.not_run]

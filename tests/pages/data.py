@@ -1,4 +1,4 @@
-"""What pages without a job of their own look at: the checkpoints of a stopped query, made without Spark."""
+"""The checkpoints of a stopped query, made without Spark, for pages that inspect a job and run none."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from contracts.flink_archives import ARCHIVES, extracted
+from contracts.flink_archives import ARCHIVES, extract
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
 from holdfast.locations import (
@@ -32,18 +32,18 @@ _TWO_DAYS_S = 2 * 24 * 3600
 
 
 def write_data(directory: Path) -> None:
-    """Write what stands for /data: `holdfast`, `totals-spark`, `flink` and an empty `savepoints`."""
+    """Write the content of /data: `holdfast`, `totals-spark`, `flink` and an empty `savepoints`."""
     location = directory / "totals-spark"
     write_job(f"file://{directory}/holdfast", f"file://{location}")
     _write_query(location, f"file://{directory}/holdfast")
     (directory / "savepoints").mkdir()
     _write_savepoints_of_flink(directory / "flink")
-    # What a driver that was killed has left, and a sweep would delete.
-    left = directory / "holdfast" / JOB / "chk-43" / f"0badf00d-{'0' * 32}"
-    left.parent.mkdir(mode=0o700)
-    left.write_bytes(b"x" * 1000)
+    # A file of a killed driver, which a sweep would delete.
+    leftover = directory / "holdfast" / JOB / "chk-43" / f"0badf00d-{'0' * 32}"
+    leftover.parent.mkdir(mode=0o700)
+    leftover.write_bytes(b"x" * 1000)
     before = time.time() - _TWO_DAYS_S
-    os.utime(left, (before, before))
+    os.utime(leftover, (before, before))
 
 
 def _write_savepoints_of_flink(directory: Path) -> None:
@@ -54,11 +54,11 @@ def _write_savepoints_of_flink(directory: Path) -> None:
                 kind, _, member.name = member.name.partition("/native/")
                 if member.name and kind == name and member.isfile():
                     archive.extract(member, directory, filter="data")
-    extracted(directory, "orders")
+    extract(directory, "orders")
 
 
 def write_job(checkpoint_dir: str, checkpoint_location: str) -> None:
-    """Write the checkpoints of job `totals`, behind the batches before their numbers."""
+    """Write the checkpoints of job `totals`; each completes the batch with the number before its id."""
     storage = FileSystemCheckpointStorage(checkpoint_dir, inline_threshold=0)
     access = storage.create_checkpoint_storage(JOB)
     access.initialize_base_locations_for_checkpoint()

@@ -1,4 +1,4 @@
-"""Runs a page in a directory of its own: its Python as one program, then its shell blocks in order."""
+"""Runs a page in a separate directory: its Python as one program, then its shell blocks in order."""
 
 import os
 import re
@@ -16,27 +16,33 @@ from pyspark.sql import SparkSession
 
 _PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 
+_SAVED = re.compile(r"Save this as `(?P<name>\w+\.py)`")
+
+_SLEEP = re.compile(r"\bsleep \d+(?=; kill)")
+
 _SHELL = "set -euo pipefail\n"
 
 
 def run_page(
     page: Path, directory: Path, spark: SparkSession | None = None, **environment: str
 ) -> str:
-    """Run all of a page; what its Python has printed.
+    """Run all of a page; return the output of its Python.
 
     Args:
         page: The page.
-        directory: Stands for /tmp, and its `data` for /data; all else is as printed.
-        spark: The session of this process, where its Python is to run; in a process of its own
-            if not given.
-        environment: More variables of other processes.
+        directory: Replaces /tmp, and its `data` replaces /data.
+        spark: The session of this process, which runs the Python; None for a separate process.
+        environment: Additional variables of other processes.
     """
     program = python_of(page)
     printed = ""
     if program:
-        script = directory / "page.py"
+        saved = _SAVED.search(page.read_text())
+        script = directory / (saved["name"] if saved else "page.py")
         script.write_text(_in(directory, program))
-        if spark is not None:
+        if saved:
+            pass  # the page's own commands run it
+        elif spark is not None:
             printed = _run_here(script, spark)
         else:
             ran = _run([sys.executable, str(script)], directory, environment)
@@ -49,7 +55,7 @@ def run_page(
 
 
 def _run_here(script: Path, spark: SparkSession) -> str:
-    """Run a program here, which finds the session there already; what it has printed."""
+    """Run a program in this process, where it finds the session; return its output."""
     before = dict(spark.conf.getAll)
     printed = StringIO()
     try:
@@ -67,13 +73,20 @@ def _run_here(script: Path, spark: SparkSession) -> str:
 
 
 def run_block(block: Block, directory: Path, **environment: str) -> None:
-    """Run a shell block; it must succeed, and say what the page shows."""
-    commands = _in(directory, block.commands)
+    """Run a shell block; it must succeed, and print the lines that the page shows."""
+    commands = _SLEEP.sub(_until_checkpoint(directory), _in(directory, block.commands))
     ran = _run(["bash", "-c", _SHELL + commands], directory, environment)
-    assert ran.returncode == 0, f"{block} has said {ran.stdout}{ran.stderr}"
-    said = [_words(line) for line in (ran.stdout + ran.stderr).splitlines()]
-    missing = [line for line in block.shown if _words(_in(directory, line)) not in said]
-    assert missing == [], f"{block} has said {ran.stdout}{ran.stderr}"
+    assert ran.returncode == 0, f"{block} has printed {ran.stdout}{ran.stderr}"
+    printed_lines = [_words(line) for line in (ran.stdout + ran.stderr).splitlines()]
+    missing = [line for line in block.shown if _words(_in(directory, line)) not in printed_lines]
+    assert missing == [], f"{block} has printed {ran.stdout}{ran.stderr}"
+
+
+def _until_checkpoint(directory: Path) -> str:
+    """Shell command that waits for a checkpoint, however slow the machine is."""
+    return (
+        f"until compgen -G '{directory}/holdfast/*/chk-*/_metadata' > /dev/null; do sleep 1; done"
+    )
 
 
 def _words(line: str) -> str:

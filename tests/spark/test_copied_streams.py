@@ -21,7 +21,7 @@ from holdfast.locations.adapters import (
     CheckpointStreamFactory,
     FileStateHandle,
 )
-from holdfast.spark.local_state import LocalFiles
+from holdfast.spark.subtask import LocalFiles
 from holdfast.testing import Faults
 
 BUFFER_BYTES = 16
@@ -47,7 +47,7 @@ class Disk:
         self.error: BaseException | None = None
         self.writes = 0
         self._write = os.write
-        monkeypatch.setattr("holdfast.spark.local_state.duplicating_stream.os.write", self.write)
+        monkeypatch.setattr("holdfast.spark.subtask.duplicating_stream.os.write", self.write)
 
     def write(self, descriptor: int, data: BytesLike) -> int:
         self.writes += 1

@@ -20,7 +20,7 @@ from holdfast.locations.adapters import (
     CheckpointStreamFactory,
     FileStateHandle,
 )
-from holdfast.spark.local_state import LocalFiles, digest_of, local_directory
+from holdfast.spark.subtask import LocalFiles, digest_of, local_directory
 from holdfast.testing import ManualClock
 
 OPERATOR = "0" * 32
@@ -262,7 +262,7 @@ def test_a_full_disk_costs_the_copy_only(
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("holdfast.spark.local_state.duplicating_stream.os.write", full)
+    monkeypatch.setattr("holdfast.spark.subtask.duplicating_stream.os.write", full)
     handle = host.write(factory, BIG)
     assert host.names() == []
     assert host.read(handle) == BIG

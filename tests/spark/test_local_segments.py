@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from jobs.keyed import KeyedJob
-from jobs.keyed_operators import Totals
+from jobs.operators import Totals
 
 from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.segments import segment as segment_module
@@ -18,7 +18,8 @@ from holdfast.backends.keyed.segments.segment import Segment
 from holdfast.backends.keyed.segments.segment_store import SegmentStore
 from holdfast.backends.keyed.segments.trailer import FRAME, Trailer
 from holdfast.locations.adapters import FileStateHandle
-from holdfast.spark.local_state import LocalFiles, StateSettings
+from holdfast.spark.settings import StateSettings
+from holdfast.spark.subtask import LocalFiles
 from holdfast.testing import ManualClock
 
 SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from holdfast.cli.command_line import main
-from holdfast.spark.pyspark_version import check_pyspark
+from holdfast.spark import check_pyspark
 
 
 @pytest.mark.parametrize("version", ["3.5.8", "4.0.1", "4.0.2.dev0"])

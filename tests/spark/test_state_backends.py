@@ -7,12 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from jobs.keyed import KeyedJob
-from jobs.keyed_operators import Totals
+from jobs.operators import Totals
 
 from holdfast.backends.keyed import BackendName, RocksDBSettings
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.local_state import StateSettings
-from holdfast.spark.settings import Settings
+from holdfast.spark.settings import Settings, StateSettings
 
 SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
 OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])

@@ -11,8 +11,7 @@ from pyspark.sql.types import StructType
 from holdfast.errors import StorageUnavailableError
 from holdfast.spark.event_time import IdleTicks
 from holdfast.testing import ManualClock
-from pyspark_holdfast_ticks import DIRECTORY, NAME, DefaultSource, is_tick_offset
-from pyspark_holdfast_ticks.source import TickReader
+from pyspark_holdfast_ticks import DIRECTORY, NAME, DefaultSource, TickReader, is_tick_offset
 
 START = {"holdfast-ticks": 0}
 

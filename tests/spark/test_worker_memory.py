@@ -10,7 +10,7 @@ from holdfast.errors import StateMigrationError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import CheckpointStreamFactory
 from holdfast.locations.handles import OperatorStateHandle
-from holdfast.spark.local_state import WorkerMemory
+from holdfast.spark.subtask import WorkerMemory
 
 LONGS = ListStateDescriptor("longs", pa.int64())
 RULES = MapStateDescriptor("rules", str, pa.int64())
@@ -75,9 +75,7 @@ def test_states_from_memory_are_migrated_like_those_from_storage(
     assert wider.get() == [1, 2]
 
 
-def test_later_changes_of_a_task_are_not_in_memory(
-    factory: CheckpointStreamFactory,
-) -> None:
+def test_later_changes_of_a_task_are_not_in_memory(factory: CheckpointStreamFactory) -> None:
     backend = backend_of([1, 2])
     handle, written = snapshot(backend, factory)
     before = contents(OperatorStateBackend.from_written(written))

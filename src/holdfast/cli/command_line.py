@@ -1,4 +1,4 @@
-"""Parser of the command line, and the entry point."""
+"""The list of commands, the parser of the command line, and the entry point."""
 
 import argparse
 import os
@@ -8,13 +8,27 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from holdfast.cli.commands import COMMANDS
+import shtab
+
+from holdfast.cli.cat import cat_command
+from holdfast.cli.clean import clean_command
+from holdfast.cli.copy import copy_command
+from holdfast.cli.diff import diff_command
+from holdfast.cli.flink import FLINK
+from holdfast.cli.listing import list_command
+from holdfast.cli.options import NothingFoundError, add_commands, command, option
 from holdfast.cli.output import print_status, printable
+from holdfast.cli.queries import IMPORT, restore_command, rollback_command, savepoint_command
+from holdfast.cli.report import report_command
+from holdfast.cli.settings import settings_command
+from holdfast.cli.show import show_command
+from holdfast.cli.verify import verify_command
 from holdfast.common import SYSTEM_CLOCK, Clock, shortage_of
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.redaction import redact
 
-_EXIT_USAGE, _EXIT_FAILURE, _EXIT_INTERRUPTED, _EXIT_SIGPIPE = 2, 3, 130, 141
+_EXIT_NOTHING_FOUND, _EXIT_USAGE, _EXIT_FAILURE = 1, 2, 3
+_EXIT_INTERRUPTED, _EXIT_SIGPIPE = 130, 141
 
 _EPILOG = """\
 exit status:
@@ -54,6 +68,44 @@ class _Parser(argparse.ArgumentParser):
         super().error(message)
 
 
+@command(
+    "completion",
+    help="print a script that completes the command in a shell",
+    description="Print a script for a shell that completes commands and options.\n\n"
+    "bash: put the first line below into ~/.bashrc. zsh: run the second, with ~/.zfunc in\n"
+    "$fpath before compinit.",
+    examples="""
+        eval "$(holdfast completion bash)"
+        holdfast completion zsh >~/.zfunc/_holdfast
+    """,
+    options=[option("shell", choices=("bash", "zsh"), help="the shell")],
+)
+def completion_command(options: argparse.Namespace) -> int:
+    """Print the script."""
+    print(shtab.complete(options.parser, options.shell))
+    return 0
+
+
+COMMANDS = (
+    list_command,
+    show_command,
+    cat_command,
+    verify_command,
+    diff_command,
+    report_command,
+    clean_command,
+    copy_command,
+    savepoint_command,
+    restore_command,
+    rollback_command,
+    IMPORT,
+    FLINK,
+    settings_command,
+    completion_command,
+)
+"""In the order of the help."""
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     whole = _Parser(
@@ -63,9 +115,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action="version", version=f"%(prog)s {version('holdfast')}")
-    commands = whole.add_subparsers(required=True, metavar="COMMAND", title="commands")
-    for command in COMMANDS:
-        command.add_to(commands)
+    add_commands(whole, "command", COMMANDS)
     whole.set_defaults(parser=whole)  # for completions
     return whole
 
@@ -86,6 +136,9 @@ def main(arguments: Sequence[str] | None = None, *, clock: Clock = SYSTEM_CLOCK)
     try:
         status = int(options.run(options))
         sys.stdout.flush()
+    except NothingFoundError as error:
+        print_status(str(error))
+        return _EXIT_NOTHING_FOUND
     except InvalidRequestError as error:
         print_status(str(error))
         return _EXIT_USAGE

@@ -1,14 +1,15 @@
-"""Options that commands share: how a command is added, and how its stores and checkpoints are found."""
+"""Commands as declarations, their common options, and the checkpoints and stores that options name."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import shtab
 
-from holdfast.cli.output import print_status
+from holdfast.cli.output import ROW_LIMIT, print_status
 from holdfast.cli.properties_file import parse_properties
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
@@ -16,8 +17,11 @@ from holdfast.locations.coordination import find_checkpoint, is_gone, read_claim
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import directories_of, iso_time
 
-if TYPE_CHECKING:  # argparse has no public name for it
-    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
+Option: TypeAlias = Callable[[Any], object]
+"""Adds an argument, or a group of them, to a parser of argparse or to a group of its arguments."""
+
+Run: TypeAlias = Callable[[argparse.Namespace], int]
+"""Runs a command; returns the exit status."""
 
 _Result = TypeVar("_Result")
 
@@ -29,77 +33,171 @@ POINTER_HELP = (
 )
 
 
-def add_command(
-    commands: "Commands",
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    *,
-    help: str,  # as argparse calls it
-    description: str,
-    examples: str,
-) -> argparse.ArgumentParser:
-    """Add a command, and return it, so that its options can be added.
+@dataclass(frozen=True)
+class Command:
+    """A command; see `command`."""
 
-    Args:
-        commands: The command line's list of commands.
-        name: Name of the command.
-        run: Runs the command; returns the exit status.
-        help: A line for the help of all commands.
-        description: Text of the command's own help.
-        examples: Command lines, one a line, shown after the options.
+    name: str
+    run: Run
+    help: str
+    description: str
+    examples: str
+    options: Sequence[Option]
+
+    def add_to(self, commands: Any) -> None:
+        """Add the command to the subparsers of a parser."""
+        lines = "\n".join(f"  {line.strip()}" for line in self.examples.strip().splitlines())
+        parser = commands.add_parser(
+            self.name,
+            help=self.help,
+            description=self.description,
+            epilog=f"examples:\n{lines}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(run=self.run)
+        for add_option in self.options:
+            add_option(parser)
+
+
+@dataclass(frozen=True)
+class CommandGroup:
+    """Commands after a common first word; `kind` is the word for them in the help."""
+
+    name: str
+    help: str
+    kind: str
+    commands: Sequence[Command]
+
+    def add_to(self, commands: Any) -> None:
+        """Add the group to the subparsers of a parser."""
+        add_commands(commands.add_parser(self.name, help=self.help), self.kind, self.commands)
+
+
+def add_commands(
+    parser: argparse.ArgumentParser, kind: str, commands: Sequence[Command | CommandGroup]
+) -> None:
+    """Let a parser take one of these commands."""
+    subparsers = parser.add_subparsers(required=True, metavar=kind.upper(), title=f"{kind}s")
+    for each in commands:
+        each.add_to(subparsers)
+
+
+def command(
+    name: str, *, help: str, description: str, examples: str, options: Sequence[Option]
+) -> Callable[[Run], Command]:
+    """Make a command of the function that runs it.
+
+    `help` is its line in the help of all commands; `examples` has a command line in each line.
     """
-    lines = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
-    command = commands.add_parser(
-        name,
-        help=help,
-        description=description,
-        epilog=f"examples:\n{lines}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    return lambda run: Command(name, run, help, description, examples, options)
+
+
+def option(*names: str, **settings: Any) -> Option:
+    """Return an argument with the settings of `add_argument`."""
+    return lambda parser: parser.add_argument(*names, **settings)
+
+
+def flag(name: str, help: str) -> Option:
+    """Return an option without a value."""
+    return option(name, action="store_true", help=help)
+
+
+def list_option(name: str, metavar: str | None, help: str) -> Option:
+    """Return an option that may be given several times."""
+    return option(name, action="append", default=[], metavar=metavar, help=help)
+
+
+def group(title: str, description: str, *options: Option) -> Option:
+    """Return options with a separate heading in the help."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        heading = parser.add_argument_group(title, description)
+        for add_option in options:
+            add_option(heading)
+
+    return add
+
+
+def json_option(content: str) -> Option:
+    """Return `--json`; the content is described as in `one object a checkpoint`."""
+    return flag("--json", f"print JSON, {content}")
+
+
+def job_options(default: str) -> Option:
+    """Return the options for the checkpoints of a query's operators, with a description of their default."""
+    return group(
+        "state of operators",
+        default,
+        option("--checkpoint-dir", metavar="URI", help="directory of their checkpoints"),
+        option("--job-id", metavar="JOB", help="their job"),
     )
-    command.set_defaults(run=run)
-    return command
 
 
-def add_json(command: argparse.ArgumentParser, content: str) -> None:
-    """Add `--json`; the content is described as in `one object a checkpoint`."""
-    command.add_argument("--json", action="store_true", help=f"print JSON, {content}")
-
-
-def add_job(command: argparse.ArgumentParser, default: str) -> None:
-    """Add the options for the checkpoints of a query's operators, with a description of their default."""
-    group = command.add_argument_group("state of operators", default)
-    group.add_argument("--checkpoint-dir", metavar="URI", help="directory of their checkpoints")
-    group.add_argument("--job-id", metavar="JOB", help="their job")
-
-
-def add_no_operators(command: argparse.ArgumentParser) -> None:
-    """Add `--no-operators`."""
-    command.add_argument(
-        "--no-operators",
-        dest="operators",
-        action="store_false",
-        help="ignore operators that the query had once and no longer has (operators=False in Python)",
-    )
-
-
-def add_stores(command: argparse.ArgumentParser) -> None:
-    """Add the options with settings of stores."""
-    group = command.add_argument_group(
-        "stores", "without these, S3 is configured as for the AWS tools, HDFS by HADOOP_CONF_DIR"
-    )
-    group.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of the job's Spark, such as spark.hadoop.fs.s3a.endpoint; may be repeated",
-    )
-    file = group.add_argument(
+def _properties_file(parser: Any) -> None:
+    file = parser.add_argument(
         "--properties-file",
         metavar="FILE",
         help="a file with such settings, like spark-defaults.conf",
     )
-    file.complete = shtab.FILE  # type: ignore[attr-defined]  # as shtab has it
+    file.complete = shtab.FILE
+
+
+POINTER = option("pointer", help=POINTER_HELP)
+
+CHECKPOINT_LOCATION = option(
+    "checkpoint_location",
+    metavar="CHECKPOINT_LOCATION",
+    help="URI of the query's checkpointLocation",
+)
+
+NO_OPERATORS = option(
+    "--no-operators",
+    dest="operators",
+    action="store_false",
+    help="ignore operators that the query had once and no longer has (operators=False in Python)",
+)
+
+
+def _parse_count(text: str) -> int:
+    """Parse a number of rows."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer >= 1, got {text!r}")
+    return int(text)
+
+
+ROWS = (
+    option(
+        "--limit",
+        type=_parse_count,
+        metavar="N",
+        help=f"maximum number of rows; without --json {ROW_LIMIT} by default",
+    ),
+    json_option("one object a line"),
+)
+"""The options of `print_rows`."""
+
+STORES = group(
+    "stores",
+    "without these, S3 is configured as for the AWS tools, HDFS by HADOOP_CONF_DIR",
+    list_option(
+        "--conf",
+        "KEY=VALUE",
+        "a setting of the job's Spark, such as spark.hadoop.fs.s3a.endpoint; may be repeated",
+    ),
+    _properties_file,
+)
+"""The settings of stores."""
+
+
+def split_pair(name: str, text: str, form: str, *, at_last: bool = False) -> tuple[str, str]:
+    """Split the value of an option at its first or last `=`.
+
+    `form` is for the error, as in `OLD=NEW, such as …`. Raises `InvalidRequestError` if a part is missing.
+    """
+    first, _, second = text.rpartition("=") if at_last else text.partition("=")
+    if not first or not second:
+        raise InvalidRequestError(f"{name} takes {form}, got {text!r}")
+    return first, second
 
 
 @contextmanager
@@ -121,6 +219,19 @@ def require_spark() -> Iterator[None]:
         raise InvalidRequestError(message) from error
     except ImportError as error:
         raise InvalidRequestError(str(error)) from error
+
+
+class NothingFoundError(Exception):
+    """There is no such checkpoint: the command ends with the status for that."""
+
+
+@contextmanager
+def exit_if_missing() -> Iterator[None]:
+    """End the command with the status for "nothing found" if the block finds no checkpoint."""
+    try:
+        yield
+    except CheckpointNotFoundError as error:
+        raise NothingFoundError(str(error)) from error
 
 
 def configuration(options: argparse.Namespace) -> dict[str, str]:

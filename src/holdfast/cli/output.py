@@ -1,12 +1,19 @@
 """Output of commands: data on stdout, as tables or JSON; everything else on stderr."""
 
+import itertools
 import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import combining, east_asian_width
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_LIMIT = 100
+_ELEMENT_CHARACTERS = 200
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME_UNITS = ((86_400, "day"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -64,6 +71,62 @@ def _width(text: str) -> int:
         0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
         for character in text
     )
+
+
+def element_cell(_: str, value: Any) -> str:
+    """Format a value in a table, truncated if it is long."""
+    text = cell_text(value)
+    return f"{text[:_ELEMENT_CHARACTERS]}…" if len(text) > _ELEMENT_CHARACTERS else text
+
+
+def cell_text(value: Any) -> str:
+    """Format a value in a table: text unchanged, other values as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def print_rows(
+    options: Namespace,
+    batches: "Iterable[pa.RecordBatch]",
+    *,
+    right: Sequence[str],
+    cell: Callable[[str, Any], str] = element_cell,
+) -> bool:
+    """Print rows by the options `ROWS`; return whether there are any.
+
+    Args:
+        options: The command's options.
+        batches: The rows.
+        right: Columns of a table to align right.
+        cell: Formats a value in a table; called with the name of its column and the value.
+    """
+    limit = options.limit
+    if limit is None and not options.json:
+        limit = ROW_LIMIT
+    # One more row shows whether there are more.
+    rows = itertools.islice(_json_rows(batches), None if limit is None else limit + 1)
+    if options.json:
+        has_rows = False
+        for row in itertools.islice(rows, limit):
+            has_rows = True
+            print(json.dumps(row))  # in ASCII: other characters can control the terminal
+        return has_rows
+    shown = list(rows)
+    texts = [{name: cell(name, row[name]) for name in row} for row in shown[:limit]]
+    print_table(texts, right=right)
+    if len(shown) > limit:
+        print_status(f"only the first {limit} rows are shown; use --limit to show more")
+    return bool(shown)
+
+
+def _json_rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
+    """Yield each row, with values for JSON."""
+    from holdfast.cli.json_values import json_value  # noqa: PLC0415  # loads Arrow
+
+    for batch in batches:
+        for row in zip(*batch.columns, strict=True):
+            yield {
+                name: json_value(value) for name, value in zip(batch.schema.names, row, strict=True)
+            }
 
 
 def print_pairs(pairs: Mapping[str, str]) -> None:

@@ -4,4 +4,21 @@
 key, and with `savepoints` for copies of whole queries.
 """
 
-import holdfast.spark.pyspark_version  # noqa: F401  # first: with an old PySpark all other imports fail
+import re
+
+import pyspark
+
+MIN_PYSPARK = (4, 1)
+
+
+def check_pyspark(version: str) -> None:
+    """Refuse a version of PySpark that is too old, with which all other imports would fail. Raises ImportError."""
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < MIN_PYSPARK:
+        oldest = ".".join(map(str, MIN_PYSPARK))
+        raise ImportError(
+            f"Holdfast needs PySpark {oldest} or later, and this is PySpark {version}: install another one "
+            f"(pip install 'pyspark>={oldest}'), or use a platform that has one"
+        )
+
+
+check_pyspark(pyspark.__version__)

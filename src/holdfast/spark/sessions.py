@@ -17,13 +17,7 @@ from holdfast.errors import InvalidRequestError
 
 @dataclass(frozen=True, slots=True)
 class KnownQuery:
-    """A streaming query of this process, running or not.
-
-    Attributes:
-        query_id: Spark's id of the query.
-        checkpoint_location: Spark's checkpoint directory of the query.
-        configuration: Spark's configuration of the query.
-    """
+    """A streaming query of this process, running or not, with Spark's id, checkpoint directory and configuration."""
 
     query_id: str
     checkpoint_location: str
@@ -31,11 +25,7 @@ class KnownQuery:
 
 
 def known_query(query: StreamingQuery) -> KnownQuery:
-    """Return the properties of a query.
-
-    Raises:
-        InvalidRequestError: It belongs to a Spark Connect session.
-    """
+    """Return the properties of a query. Raises `InvalidRequestError`."""
     if not hasattr(query, "_jsq"):
         message = "Spark Connect doesn't report the checkpointLocation of a query; pass its URI"
         raise InvalidRequestError(message)
@@ -60,7 +50,6 @@ def configuration() -> dict[str, str]:
 
 
 def active_query_ids() -> frozenset[str]:
-    """Return the ids of the streaming queries that run in this process."""
     session = _any_session()
     if session is None:
         return frozenset()
@@ -76,10 +65,8 @@ def is_application_alive() -> bool:
 def state_repartitioner() -> Callable[[str, int], None]:
     """Return a function that repartitions the state of a stopped query, which Spark logs as a batch.
 
-    Its arguments are the query's checkpointLocation and the number of partitions.
-
-    Raises:
-        InvalidRequestError: This version of Spark, or the session, does not support that.
+    Its arguments are the query's checkpointLocation and the number of partitions. Raises `InvalidRequestError` if this
+    version of Spark, or the session, does not support that.
     """
     manager = getattr(_any_session(), "_streamingCheckpointManager", None)
     if manager is None or not is_application_alive():

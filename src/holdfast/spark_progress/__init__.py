@@ -2,8 +2,7 @@
 
 The driver writes them; commands and savepoints read them, without PySpark. `progress`, `spark_files` and `history_format`
 each have a format. `checkpoint_view` is the view of a checkpoint in commands, `history` has the statistics of deleted
-checkpoints, `savepoint_files` lists, verifies and copies all files of a checkpoint, `subtask_table` makes a table of subtasks.
-Start with `progress`.
+checkpoints, and `spark_files` also lists, verifies and copies all files of a checkpoint. Start with `progress`.
 """
 
 from holdfast.spark_progress.checkpoint_view import (
@@ -12,6 +11,7 @@ from holdfast.spark_progress.checkpoint_view import (
     SubtaskView,
     add_known,
     iso_time,
+    subtasks,
 )
 from holdfast.spark_progress.history import (
     History,
@@ -35,22 +35,19 @@ from holdfast.spark_progress.progress import (
     progress_of,
     sources_of,
 )
-from holdfast.spark_progress.savepoint_files import (
-    all_streams,
-    copy_savepoint,
-    directories_of,
-    verify_checkpoints,
-    with_copied_files,
-)
 from holdfast.spark_progress.spark_files import (
     SPARK_FILES,
     SparkFile,
     SparkFiles,
     SparkFilesComparison,
+    all_streams,
     compare_spark_files,
+    copy_savepoint,
+    directories_of,
     spark_files_of,
+    verify_checkpoints,
+    with_copied_files,
 )
-from holdfast.spark_progress.subtask_table import subtasks
 
 __all__ = [
     "HISTORY",

@@ -1,17 +1,21 @@
-"""The one view of a checkpoint, which commands, the report and their JSON show."""
+"""The one view of a checkpoint, which commands, the report, their JSON and the table of subtasks show."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Self
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from holdfast.errors import CheckpointError
-from holdfast.locations.coordination import checkpoint_size, is_savepoint
+from holdfast.locations.coordination import checkpoint_size, find_checkpoint, is_savepoint
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress.progress import SPARK, progress_of
-from holdfast.spark_progress.savepoint_files import all_streams
+from holdfast.spark_progress.spark_files import all_streams
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +51,8 @@ class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, subtask: int, state: StoredSubtask) -> Self:
-        """Return the view of a subtask."""
         statistics = msgspec.structs.asdict(state.statistics) if state.statistics else {}
         return cls(subtask=subtask, stored_bytes=state.stored_bytes, **statistics)
-
-    @property
-    def is_recorded(self) -> bool:
-        """True if the checkpoint has statistics of the subtask."""
-        return self.rows_in is not None
 
     @property
     def snapshot_ms(self) -> float | None:
@@ -75,7 +73,6 @@ class OperatorView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, operator: StoredOperator) -> Self:
-        """Return the view of an operator."""
         return cls(
             parallelism=operator.parallelism,
             max_parallelism=operator.max_parallelism,
@@ -191,6 +188,52 @@ class CheckpointView(msgspec.Struct, frozen=True, kw_only=True):
             operators=operators,
             has_claimed=tuple(claim.pointer for claim in metadata.claimed),
         )
+
+
+def subtasks(pointer: str | PathLike[str]) -> "pa.Table":
+    """Return the statistics of the subtasks of a checkpoint or savepoint, a row for each subtask.
+
+    The pointer is that of `read_state`. Counts that were not recorded are null. Times are in milliseconds.
+
+    Raises:
+        CheckpointNotFoundError: There is no such checkpoint.
+        CheckpointCorruptedError: Stored bytes are damaged.
+    """
+    import pyarrow as pa  # noqa: PLC0415  # commands load this package, and most of them need no Arrow
+
+    schema = pa.schema(
+        {
+            "job": pa.string(),
+            "checkpoint": pa.int64(),
+            "batch": pa.int64(),
+            "completed": pa.timestamp("ms", "UTC"),
+            "operator": pa.string(),
+            "parallelism": pa.int32(),
+            "max_parallelism": pa.int32(),
+            "subtask": pa.int32(),
+            **dict.fromkeys(("stored_bytes", "rows_in", "rows_out"), pa.int64()),
+            **dict.fromkeys(("restore_ms", "process_ms", "sync_ms", "async_ms"), pa.float64()),
+            "restored_from": pa.string(),
+            "rows_late": pa.int64(),
+        }
+    )
+    checkpoint = CheckpointView.of(find_checkpoint(pointer))
+    rows = [
+        msgspec.structs.asdict(subtask)
+        | {
+            "job": checkpoint.job,
+            "checkpoint": checkpoint.checkpoint,
+            "batch": checkpoint.batch,
+            "completed": checkpoint.completed_ms,
+            "operator": uid,
+            "parallelism": operator.parallelism,
+            "max_parallelism": operator.max_parallelism,
+            "restored_from": None if subtask.rows_in is None else subtask.restored_from,
+        }
+        for uid, operator in checkpoint.operators.items()
+        for subtask in operator.subtasks
+    ]
+    return pa.Table.from_pylist(rows, schema)
 
 
 def iso_time(ms: int) -> str:

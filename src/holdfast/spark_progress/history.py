@@ -36,45 +36,18 @@ _PLACES = ("", "worker", "local", "storage")
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
-    """A driver that resumed from a checkpoint of another driver.
-
-    Attributes:
-        epoch: Number of its claim to the job.
-        claims: Number of claims since the other driver's, its own included; drivers that completed no
-            checkpoint count too.
-        restored_checkpoint: The checkpoint that it resumed from.
-        checkpoint: The first checkpoint that it completed.
-    """
-
-    epoch: int
-    claims: int
-    restored_checkpoint: int
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True)
 class History:
-    """The recorded history of a job.
-
-    Attributes:
-        checkpoints: Completed checkpoints, oldest first; deleted ones included.
-        failed_attempts: Oldest first.
-    """
+    """The recorded history of a job, oldest first; deleted checkpoints included."""
 
     checkpoints: tuple[CheckpointStatistics, ...] = ()
     failed_attempts: tuple[FailedAttempt, ...] = ()
 
     def checkpoint_rows(self, retained: Collection[int]) -> list[dict[str, Any]]:
-        """Return a row for each checkpoint, oldest first, as commands and the report show them.
-
-        Args:
-            retained: Ids of the checkpoints that were not deleted.
-        """
-        restarts = {restart.checkpoint: restart for restart in self.restarts}
+        """Return a row for each checkpoint, oldest first, as commands and the report show them; `retained` has ids."""
         rows = []
-        for statistics in self.checkpoints:
-            restart = restarts.get(statistics.checkpoint)
+        for before, statistics in zip((None, *self.checkpoints), self.checkpoints, strict=False):
+            # The driver of a later epoch resumed from the checkpoint before. Claims without a checkpoint count too.
+            claims = 0 if before is None else statistics.epoch - before.epoch
             rows.append(
                 msgspec.structs.asdict(statistics)
                 | {
@@ -84,8 +57,8 @@ class History:
                         for uid, operator in sorted(statistics.operators.items())
                     },
                     "is_retained": statistics.checkpoint in retained,
-                    "restored_checkpoint": restart.restored_checkpoint if restart else None,
-                    "claims": restart.claims if restart else 0,
+                    "restored_checkpoint": before.checkpoint if before and claims > 0 else None,
+                    "claims": max(0, claims),
                 }
             )
         return rows
@@ -95,16 +68,6 @@ class History:
         return [
             msgspec.structs.asdict(attempt) | {"failed": iso_time(attempt.failed_ms)}
             for attempt in self.failed_attempts
-        ]
-
-    @property
-    def restarts(self) -> list[Restart]:
-        """The drivers that took over the job, oldest first."""
-        pairs = zip(self.checkpoints, self.checkpoints[1:], strict=False)
-        return [
-            Restart(later.epoch, later.epoch - earlier.epoch, earlier.checkpoint, later.checkpoint)
-            for earlier, later in pairs
-            if later.epoch > earlier.epoch
         ]
 
 

@@ -110,13 +110,7 @@ class FailedAttempt(msgspec.Struct, frozen=True):
 
 
 class HistoryBlock(msgspec.Struct, frozen=True):
-    """A full run of checkpoints, packed.
-
-    Attributes:
-        count: Number of checkpoints.
-        totals: Their packed columns.
-        operators: Packed columns of each operator; empty if no room was left for them.
-    """
+    """A full run of checkpoints: packed columns of them, and of each operator if there was room for these."""
 
     count: Count
     totals: bytes
@@ -129,13 +123,7 @@ class HistoryBlock(msgspec.Struct, frozen=True):
 
 
 class StoredHistory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job's history as a checkpoint stores it.
-
-    Attributes:
-        blocks: Oldest first.
-        recent: The checkpoints after the blocks.
-        failed_attempts: The newest of them, oldest first.
-    """
+    """A job's history as a checkpoint stores it: all oldest first, `recent` after the blocks."""
 
     blocks: tuple[HistoryBlock, ...] = ()
     recent: tuple[CheckpointStatistics, ...] = ()
@@ -144,27 +132,9 @@ class StoredHistory(msgspec.Struct, frozen=True, omit_defaults=True):
 
 NO_HISTORY = StoredHistory()
 
-_TOTAL_COLUMNS = (
-    "checkpoint",
-    "batch",
-    "completed_ms",
-    "duration_ms",
-    "epoch",
-    "new_bytes",
-    "referenced_bytes",
-    "rows_in",
-    "rows_late",
-    "rows_out",
-)
-_OPERATOR_COLUMNS = (
-    "parallelism",
-    "rows_in",
-    "rows_late",
-    "rows_out",
-    "written_bytes",
-    "process_ms",
-    "restored_from",
-)
+# The order of their fields is part of the format.
+_TOTAL_COLUMNS = CheckpointStatistics.__struct_fields__[:-1]
+_OPERATOR_COLUMNS = OperatorStatistics.__struct_fields__
 
 _DECODER = message_pack_decoder(StoredHistory)
 _COLUMNS = message_pack_decoder(list[list[int | None]])
@@ -219,11 +189,7 @@ def decode_history(encoded: bytes, place: str) -> StoredHistory:
 
 
 def unpack_history(history: StoredHistory) -> list[CheckpointStatistics]:
-    """Return all checkpoints of a history, oldest first.
-
-    Raises:
-        CheckpointCorruptedError: A block can't be read.
-    """
+    """Return all checkpoints of a history, oldest first. Raises `CheckpointCorruptedError`."""
     checkpoints: list[CheckpointStatistics] = []
     try:
         for block in history.blocks:
@@ -278,7 +244,7 @@ def _unpack_block(block: HistoryBlock) -> list[CheckpointStatistics]:
             row = dict(zip(_OPERATOR_COLUMNS, values, strict=True))
             operators[position][uid] = msgspec.convert(row, OperatorStatistics)
     rows = zip(*columns, operators, strict=True)
-    names = (*_TOTAL_COLUMNS, "operators")
+    names = CheckpointStatistics.__struct_fields__
     return [
         msgspec.convert(dict(zip(names, row, strict=True)), CheckpointStatistics) for row in rows
     ]

@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from holdfast.cli.output import bytes_text, ms_text, second_text, span_text
-from holdfast.cli.report.charts import Figure, job_figures, number_text, subtask_figures
-from holdfast.cli.report.gathering import Job, Leftover, Report
+from holdfast.cli.report.charts import job_figures, number_text, subtask_figures
+from holdfast.cli.report.gathering import Job, Report
 from holdfast.spark_progress import CheckpointView, OperatorView, SubtaskView, add_known
 
 _STATES = {
@@ -21,62 +21,34 @@ _STATES = {
 }
 """Word and colour class of each job state."""
 
-SHOWN_ROWS, MAX_ROWS = 8, 500
+_SHOWN_ROWS, _MAX_ROWS = 8, 500
 
 _COUNTS = ("rows_in", "rows_late", "rows_out", "restore_ms", "process_ms", "sync_ms", "async_ms")
 
-Row = TypeVar("Row")
+_SHARED_COLUMNS = (
+    "stored_bytes",
+    "rows_in",
+    "rows_late",
+    "rows_out",
+    "process_ms",
+    "snapshot_ms",
+)
+"""Columns of subtasks that show each value's share of the maximum."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedRows(Generic[Row]):
-    """Rows of a table.
-
-    Attributes:
-        shown: The first rows.
-        folded: The next rows, shown when a reader unfolds them.
-        left_out: Number of rows that are not on the page.
-    """
-
-    shown: list[Row]
-    folded: list[Row]
-    left_out: int
+def _fold_rows(rows: Sequence[Any]) -> dict[str, Any]:
+    """Show the first rows, fold the next, which a reader can unfold, and leave out the rest."""
+    return {
+        "shown": rows[:_SHOWN_ROWS],
+        "folded": rows[_SHOWN_ROWS:_MAX_ROWS],
+        "left_out": max(len(rows) - _MAX_ROWS, 0),
+    }
 
 
-def fold_rows(rows: Sequence[Row]) -> FoldedRows[Row]:
-    """Show the first rows, fold the next, and leave out the rest."""
-    return FoldedRows(
-        list(rows[:SHOWN_ROWS]), list(rows[SHOWN_ROWS:MAX_ROWS]), max(len(rows) - MAX_ROWS, 0)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorSection:
-    """The section of an operator, as it was in the newest readable checkpoint.
-
-    Attributes:
-        uid: The operator's uid.
-        operator: The operator.
-        checkpoints: Number of checkpoints whose rows and times are summed up.
-        figures: Charts of the distribution of work over its subtasks.
-        rows: The subtasks.
-        is_by_size: Whether they are sorted by the size of their state, and not by index.
-        maximum: Maximum of each column.
-    """
-
-    uid: str
-    operator: OperatorView
-    checkpoints: int
-    figures: list[Figure]
-    rows: FoldedRows[SubtaskView]
-    is_by_size: bool
-    maximum: dict[str, float]
-
-
-def operator_section(
+def _operator_section(
     uid: str, operator: OperatorView, checkpoints: Sequence[CheckpointView]
-) -> OperatorSection:
-    """Sum up the work of the subtasks over all checkpoints of the same parallelism.
+) -> dict[str, Any]:
+    """Return an operator of the newest readable checkpoint, with the work of its subtasks in all checkpoints.
 
     A single micro-batch shows little of the distribution of rows, and other parallelisms distribute them differently.
     """
@@ -87,86 +59,38 @@ def operator_section(
         and checkpoint.operators[uid].parallelism == operator.parallelism
     ]
     subtasks = _totals(operator, comparable)
-    is_by_size = len(subtasks) > SHOWN_ROWS
-    if is_by_size:
-        subtasks_in_order = sorted(subtasks, key=lambda subtask: -subtask.stored_bytes)
-    else:
-        subtasks_in_order = subtasks
-    columns = ("stored_bytes", "rows_in", "rows_late", "rows_out", "process_ms", "snapshot_ms")
-    return OperatorSection(
-        uid=uid,
-        operator=operator,
-        checkpoints=len(comparable),
-        figures=subtask_figures(subtasks),
-        rows=fold_rows(subtasks_in_order),
-        is_by_size=is_by_size,
-        maximum={
+    is_by_size = len(subtasks) > _SHOWN_ROWS
+    in_order = sorted(subtasks, key=lambda each: -each.stored_bytes) if is_by_size else subtasks
+    return {
+        "uid": uid,
+        "operator": operator,
+        "checkpoints": len(comparable),
+        "figures": subtask_figures(subtasks),
+        "rows": _fold_rows(in_order),
+        "is_by_size": is_by_size,
+        "maximum": {
             column: max((getattr(subtask, column) or 0 for subtask in subtasks), default=0)
-            for column in columns
+            for column in _SHARED_COLUMNS
         },
-    )
+    }
 
 
 def _totals(operator: OperatorView, comparable: Sequence[OperatorView]) -> list[SubtaskView]:
     """Return each subtask with its state in the newest checkpoint, and the sums of its rows and times."""
-    newest = {subtask.subtask: subtask for subtask in operator.subtasks}
     by_index: dict[int, list[SubtaskView]] = defaultdict(list)
     for each in comparable:
         for subtask in each.subtasks:
             by_index[subtask.subtask].append(subtask)
-    totals = []
-    for index in range(operator.parallelism):
-        state = newest.get(index, SubtaskView(subtask=index, stored_bytes=0))
-        sums = {
-            name: add_known(getattr(part, name) for part in by_index[index]) for name in _COUNTS
-        }
-        totals.append(
-            SubtaskView(
-                subtask=index,
-                stored_bytes=state.stored_bytes,
-                restored_from=state.restored_from,
-                backend_metrics=state.backend_metrics,
-                **sums,
-            )
+    newest = {subtask.subtask: subtask for subtask in operator.subtasks}
+    return [
+        msgspec.structs.replace(
+            newest.get(index) or SubtaskView(subtask=index, stored_bytes=0),
+            **{
+                name: add_known(getattr(part, name) for part in by_index[index]) for name in _COUNTS
+            },
         )
-    return totals
-
-
-@dataclass(frozen=True, slots=True)
-class JobSection:
-    """The section of a job.
-
-    Attributes:
-        job: The job.
-        anchor: Id of the section.
-        state: Word for the job's state.
-        kind: Class of the state's colour: `good`, `warn` or `bad`.
-        headline: The job's condition in a few words.
-        newest: The newest readable checkpoint.
-        first_id: Id of the oldest readable checkpoint; 0 without one.
-        figures: Charts over its checkpoints.
-        checkpoints: Newest first.
-        operators: The operators of the newest checkpoint.
-        files: The files that a sweep would delete, largest first.
-        savepoints: Newest first.
-        restarts: First checkpoints of drivers that took over the job, newest first.
-        failed_attempts: Newest first.
-    """
-
-    job: Job
-    anchor: str
-    state: str
-    kind: str
-    headline: str
-    newest: CheckpointView | None
-    first_id: int
-    figures: list[Figure]
-    checkpoints: FoldedRows[CheckpointView]
-    operators: list[OperatorSection]
-    files: FoldedRows[Leftover]
-    savepoints: FoldedRows[CheckpointView]
-    restarts: FoldedRows[dict[str, Any]]
-    failed_attempts: FoldedRows[dict[str, Any]]
+        for index in range(operator.parallelism)
+    ]
 
 
 def render_page(report: Report) -> str:
@@ -201,31 +125,30 @@ def _share(part: float | None, maximum: float) -> float:
     return round(100 * (part or 0) / maximum, 2) if maximum else 0
 
 
-def _section(job: Job, anchor: str, report: Report) -> JobSection:
+def _section(job: Job, anchor: str, report: Report) -> dict[str, Any]:
+    """Return the values of a job's section; all lists begin with the newest, or the largest file."""
     state, kind = _STATES[job.state]
     newest = job.checkpoints[-1] if job.checkpoints else None
     files = job.sweep.files if job.sweep else []
-    return JobSection(
-        job=job,
-        anchor=anchor,
-        state=state,
-        kind=kind,
-        headline=_headline(job, newest, report.made_ms),
-        newest=newest,
-        first_id=job.checkpoints[0].checkpoint if job.checkpoints else 0,
-        figures=job_figures(job),
-        checkpoints=fold_rows(job.checkpoints[::-1]),
-        operators=[
-            operator_section(uid, operator, job.checkpoints)
-            for uid, operator in newest.operators.items()
-        ]
-        if newest
-        else [],
-        files=fold_rows(sorted(files, key=lambda file: -(file.bytes or 0))),
-        savepoints=fold_rows(job.savepoints[::-1]),
-        restarts=fold_rows(job.restarts[::-1]),
-        failed_attempts=fold_rows(job.failed_attempts[::-1]),
-    )
+    return {
+        "job": job,
+        "anchor": anchor,
+        "state": state,
+        "kind": kind,
+        "headline": _headline(job, newest, report.made_ms),
+        "newest": newest,
+        "first_id": job.checkpoints[0].checkpoint if job.checkpoints else 0,
+        "figures": job_figures(job),
+        "checkpoints": _fold_rows(job.checkpoints[::-1]),
+        "operators": [
+            _operator_section(uid, operator, job.checkpoints)
+            for uid, operator in (newest.operators if newest else {}).items()
+        ],
+        "files": _fold_rows(sorted(files, key=lambda file: -(file.bytes or 0))),
+        "savepoints": _fold_rows(job.savepoints[::-1]),
+        "restarts": _fold_rows(job.restarts[::-1]),
+        "failed_attempts": _fold_rows(job.failed_attempts[::-1]),
+    }
 
 
 def _headline(job: Job, newest: CheckpointView | None, made_ms: int) -> str:

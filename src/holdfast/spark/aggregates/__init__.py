@@ -9,11 +9,7 @@ Start with `functions`.
 """
 
 from holdfast.spark.aggregates.aggregation import Accumulators, Aggregation
-from holdfast.spark.aggregates.changes import (
-    ANOTHER_UID,
-    AggregateChanges,
-    check_own_states,
-)
+from holdfast.spark.aggregates.changes import ANOTHER_UID, AggregateChanges, check_own_states
 from holdfast.spark.aggregates.combining import Panes, aggregate_rows, operands_of, preparation_of
 from holdfast.spark.aggregates.functions import (
     Aggregate,

@@ -5,28 +5,19 @@ accumulators. Input rows are either combined by Spark, with a column for each ac
 """
 
 import decimal
-from collections.abc import Iterator, Mapping
-from typing import Any, Unpack
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.backends.arrow import estimates_of_sketches, gather
-from holdfast.backends.descriptors import (
-    KnownFunction,
-    ReducingStateDescriptor,
-    StateTtlConfig,
-)
+from holdfast.backends.descriptors import KnownFunction, ReducingStateDescriptor, StateTtlConfig
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import Keys, TableSpec
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates.changes import (
-    AggregateChanges,
-    ChangeOptions,
-    aggregate_field,
-    check_own_states,
-)
+from holdfast.spark.aggregates.changes import AggregateChanges, aggregate_field, check_own_states
 from holdfast.spark.aggregates.functions import Aggregate, check_columns, operand
 from holdfast.spark.operators import StatefulFunction
 
@@ -34,10 +25,8 @@ ROWS_AT_ONCE = 1 << 20
 """Number of rows to gather before they are folded: few large steps are faster than many small ones."""
 
 _MAX_DIGITS = 38
-_MEAN_DIGITS = 4
-"""Number of additional fractional digits of Spark's mean of decimals."""
-_SUM_DIGITS = 10
-"""Number of additional digits of Spark's sum of decimals."""
+_MEAN_DIGITS = 4  # additional fractional digits of Spark's mean of decimals
+_SUM_DIGITS = 10  # additional digits of Spark's sum of decimals
 
 _STATE = "aggregates"
 
@@ -45,15 +34,8 @@ _STATE = "aggregates"
 class Aggregation(StatefulFunction):
     """Folds rows into the aggregates of each key, and yields the keys of the batch with their new values.
 
-    Input rows are those of `operands_of`, combined or single. The operator needs a key.
-
-    Args:
-        aggregates: The aggregates by name.
-        ttl: Time to live of a key's aggregates after its last row; None keeps them forever.
-        changes: `renamed`, `added` and `dropped`, the differences from the stored aggregates, as for `KeyedRows.agg`.
-
-    Raises:
-        InvalidRequestError: The changes contradict the aggregates.
+    Input rows are those of `operands_of`, combined or single. The operator needs a key. Arguments are those of
+    `KeyedRows.agg`; it raises `InvalidRequestError` if the changes contradict the aggregates.
     """
 
     def __init__(
@@ -61,11 +43,13 @@ class Aggregation(StatefulFunction):
         aggregates: Mapping[str, Aggregate],
         *,
         ttl: StateTtlConfig | None = None,
-        **changes: Unpack[ChangeOptions],
+        renamed: Mapping[str, str] | None = None,
+        added: Collection[str] = (),
+        dropped: Collection[str] = (),
     ) -> None:
         self._aggregates = dict(aggregates)
         self._ttl = ttl
-        self._changes = AggregateChanges.of(aggregates, changes)
+        self._changes = AggregateChanges.of(aggregates, renamed, added, dropped)
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._store = context.keyed_state_store
@@ -115,7 +99,7 @@ class Accumulators:
         self._is_combined = all(operand(name) in schema.names for name in self._functions)
         if not self._is_combined:
             check_columns(aggregates, schema.names)
-        columns = self._columns(_empty_batch(schema))
+        columns = self._columns(pa.RecordBatch.from_pylist([], schema))
         self._type = pa.struct(
             [
                 aggregate_field(column, columns[column].type, name, aggregate)
@@ -133,18 +117,11 @@ class Accumulators:
         metadata: Mapping[bytes, bytes] | None = None,
         ttl: StateTtlConfig | None = None,
     ) -> ReducingStateDescriptor:
-        """Return the descriptor of their state.
-
-        Args:
-            name: The state's name.
-            stored: The stored state; None if it is new.
-            changes: The declared differences from the stored aggregates.
-            metadata: Further metadata of each column.
-            ttl: Time to live of a value.
+        """Return the descriptor of their state, with further metadata of each column.
 
         Raises:
             InvalidRequestError: An aggregate doesn't support its type.
-            StateMigrationError: The aggregates differ from the stored ones in another way.
+            StateMigrationError: The aggregates differ from the stored ones in another way than the changes.
         """
         type = self._type
         if metadata is not None:
@@ -155,7 +132,6 @@ class Accumulators:
         )
 
     def operands(self, rows: pa.RecordBatch) -> pa.StructArray:
-        """Convert rows to values for the state."""
         columns = self._columns(rows)
         return pa.StructArray.from_arrays(
             [columns[name] for name in self._functions], fields=list(self._type)
@@ -174,8 +150,7 @@ class Accumulators:
     def results(self, accumulators: pa.StructArray) -> dict[str, pa.Array]:
         """Return the results of the aggregates, by name. No accumulator may be null.
 
-        Raises:
-            InvalidRequestError: A mean of decimals does not fit its type.
+        Raises `InvalidRequestError` if a mean of decimals does not fit its type.
         """
         columns = dict(zip(self._functions, accumulators.flatten(), strict=True))
         return {
@@ -184,10 +159,6 @@ class Accumulators:
             )
             for name, aggregate in self._aggregates.items()
         }
-
-
-def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def _result(name: str, aggregate: Aggregate, columns: list[pa.Array]) -> pa.Array:
@@ -218,27 +189,21 @@ def _mean_of_decimals(name: str, total: pa.Array, count: pa.Array) -> pa.Array:
     try:
         return pa.array(means, kind)
     except pa.ArrowInvalid as error:
-        message = (
+        raise InvalidRequestError(
             f"aggregate {name!r}: a mean does not fit its type {kind}; cast the column to double, or to a decimal "
             "with fewer fractional digits"
-        )
-        raise InvalidRequestError(message) from error
+        ) from error
 
 
 def accumulators_of_rows(aggregate: Aggregate, rows: pa.RecordBatch) -> list[pa.Array]:
-    """Return the accumulators of an aggregate for each row, as Spark would make them of groups of one row.
-
-    Raises:
-        InvalidRequestError: The aggregate doesn't support the type of its column, or only Spark can make it.
-    """
+    """Return the accumulators of an aggregate for each row, as Spark would make them of groups of one row."""
     if aggregate.column is None:
         return [pa.array(np.ones(rows.num_rows, np.int64))]
     if aggregate.kind == "approx_count_distinct":
-        message = (
+        raise InvalidRequestError(
             f"approx_count_distinct of column {aggregate.column!r} needs combined rows; give the operator the rows "
             "of operands_of(…, combine=True)"
         )
-        raise InvalidRequestError(message)
     column = rows.column(aggregate.column)
     if aggregate.by is not None:
         return [_pairs(rows.column(aggregate.by), column)]

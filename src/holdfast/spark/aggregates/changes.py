@@ -5,8 +5,8 @@ columns.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self, TypedDict
+from dataclasses import dataclass
+from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
@@ -29,14 +29,6 @@ ANOTHER_UID = (
 """The end of messages about state that an operator can't use."""
 
 
-class ChangeOptions(TypedDict, total=False):
-    """The options of `AggregateChanges`."""
-
-    renamed: Mapping[str, str] | None
-    added: Collection[str]
-    dropped: Collection[str]
-
-
 @dataclass(frozen=True, slots=True)
 class AggregateChanges:
     """Declared differences of an operator's aggregates from the stored ones. Applied changes have no further effect.
@@ -47,25 +39,20 @@ class AggregateChanges:
         dropped: Names of stored aggregates to delete.
     """
 
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    added: Collection[str] = ()
-    dropped: Collection[str] = ()
+    renamed: Mapping[str, str]
+    added: Collection[str]
+    dropped: Collection[str]
 
     @classmethod
-    def of(cls, aggregates: Mapping[str, Aggregate], options: ChangeOptions) -> Self:
-        """Return the changes that a user declares.
-
-        Raises:
-            InvalidRequestError: They contradict the aggregates.
-            TypeError: There is no such option.
-        """
-        unknown = options.keys() - ChangeOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(
-                f"unknown options {sorted(unknown)}; options are {[*ChangeOptions.__annotations__]}"
-            )
-        renamed, added = options.get("renamed") or {}, options.get("added", ())
-        changes = cls(renamed, added, options.get("dropped", ()))
+    def of(
+        cls,
+        aggregates: Mapping[str, Aggregate],
+        renamed: Mapping[str, str] | None,
+        added: Collection[str],
+        dropped: Collection[str],
+    ) -> Self:
+        """Return the changes that a user declares. Raises `InvalidRequestError` if they contradict the aggregates."""
+        changes = cls(renamed or {}, added, dropped)
         changes._check(aggregates)
         return changes
 
@@ -74,14 +61,8 @@ class AggregateChanges:
     ) -> dict[str, Any]:
         """Return `renamed` and `dropped` for the descriptor of the state, which are about columns.
 
-        Args:
-            stored: The stored state; None if it is new.
-            aggregates: The present aggregates by name.
-            wanted: The struct of their columns.
-
-        Raises:
-            StateMigrationError: A stored aggregate is missing or differs, or an aggregate is new, without a declared
-                change.
+        `wanted` is the struct of the columns. Raises `StateMigrationError` if a stored aggregate is missing or differs,
+        or an aggregate is new, without a declared change.
         """
         before = _stored_aggregates(stored)
         if stored is None or not before:
@@ -102,11 +83,10 @@ class AggregateChanges:
             call, names = before[source]
             aggregate = aggregates[name]
             if call != str(aggregate):
-                message = (
+                raise StateMigrationError(
                     f"aggregate {name!r} is stored as {call}, and is {aggregate} now; give the new one another name, "
                     f"with added=[that name] and dropped=[{source!r}]"
                 )
-                raise StateMigrationError(message)
             now = list(aggregate.accumulators(name))
             for old, column in zip(names, now, strict=True):
                 _check_type(name, call, stored.values.field(old).type, wanted.field(column).type)
@@ -132,17 +112,15 @@ class AggregateChanges:
         if both:
             raise InvalidRequestError(f"aggregates {both} can't be both renamed and added")
         if len({*self.renamed.values()}) < len(self.renamed):
-            message = (
+            raise InvalidRequestError(
                 f"two aggregates can't have the same stored name, got renamed={self.renamed!r}"
             )
-            raise InvalidRequestError(message)
         kept = sorted({*self.renamed.values(), *self.dropped} & aggregates.keys())
         if kept:
-            message = (
+            raise InvalidRequestError(
                 f"stored aggregates {kept} are renamed or dropped, but aggregates of these names are requested; "
                 "give these other names"
             )
-            raise InvalidRequestError(message)
 
     def _source(self, name: str, before: Collection[str]) -> str:
         """Return the stored name of an aggregate; its own name if it is new."""
@@ -156,19 +134,13 @@ class AggregateChanges:
 
 
 def check_own_states(store: KeyedStateBackend, own: Collection[str]) -> None:
-    """Refuse an operator whose uid has states of another operator. Raises `StateMigrationError`.
-
-    Args:
-        store: The states of the operator.
-        own: Names of the states that it uses.
-    """
+    """Refuse an operator whose uid has other states than its own. Raises `StateMigrationError`."""
     others = sorted(store.state_names().difference(own))
     if others:
-        message = (
+        raise StateMigrationError(
             f"states {others} are stored under the uid of this operator, which uses {[*own]}: the uid belonged to another "
             f"operator; {ANOTHER_UID}"
         )
-        raise StateMigrationError(message)
 
 
 def aggregate_field(column: str, type: pa.DataType, name: str, aggregate: Aggregate) -> pa.Field:
@@ -207,8 +179,7 @@ def _check_type(name: str, call: str, stored: pa.DataType, wanted: pa.DataType) 
     try:
         change_of(stored, wanted)
     except IncompatibleTypeError:
-        message = (
+        raise StateMigrationError(
             f"aggregate {name!r}, {call}, is stored as {stored}, and would be {wanted} now, which can't hold all stored "
             "values; cast the column to its former type"
-        )
-        raise StateMigrationError(message) from None
+        ) from None

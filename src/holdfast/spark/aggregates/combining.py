@@ -7,27 +7,9 @@ key and the aggregated columns. The results are the same.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DatetimeType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    NullType,
-    NumericType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, StringType, StructType
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.aggregates.functions import (
@@ -43,14 +25,14 @@ from holdfast.spark.sessions import column_named
 
 _PANE = "__holdfast_pane"
 _GROUP, _RESULT = "__holdfast_group_", "__holdfast_result_"
-_FLOATS = (FloatType, DoubleType)
+_FLOATS = (types.FloatType, types.DoubleType)
 _ORDERED = (
-    NumericType,
-    BooleanType,
-    DatetimeType,
-    DayTimeIntervalType,
+    types.NumericType,
+    types.BooleanType,
+    types.DatetimeType,
+    types.DayTimeIntervalType,
     StringType,
-    BinaryType,
+    types.BinaryType,
 )
 _LG_CONFIG_K = 12
 """A sketch has 2 to this power buckets of a byte each; Spark's default."""
@@ -87,7 +69,6 @@ def operands_of(
     *,
     combine: bool = True,
     panes: Panes | None = None,
-    also: Sequence[str] = (),
 ) -> DataFrame:
     """Prepare the rows of a batch for an operator.
 
@@ -98,14 +79,12 @@ def operands_of(
         combine: Whether Spark combines all rows of a key, and of a pane if there are panes, to one row. It costs
             another shuffle, of few rows if there are few keys.
         panes: For windows: keep a column of event time.
-        also: Other columns to keep, and to group by if rows are combined.
 
     Raises:
         InvalidRequestError: Names collide, or a value is not an aggregate, or rows lack a column, or an aggregate
             needs combined rows and `combine` is False.
     """
-    prepare = preparation_of(rows, key, aggregates, combine=combine, panes=panes, also=also)
-    return prepare(rows)
+    return preparation_of(rows, key, aggregates, combine=combine, panes=panes)(rows)
 
 
 def preparation_of(
@@ -115,33 +94,30 @@ def preparation_of(
     *,
     combine: bool = True,
     panes: Panes | None = None,
-    also: Sequence[str] = (),
 ) -> Callable[[DataFrame], DataFrame]:
     """Return `operands_of` as a function for all batches with the schema of these rows.
 
     Columns are made once, because each takes several calls to the JVM. Arguments and errors of `operands_of`.
     """
-    by = [*also, *key]
     times = [panes.time] if panes is not None else []
-    check_aggregates(aggregates, [*by, *times])
+    check_aggregates(aggregates, [*key, *times])
     _check_columns(aggregates, rows)
     sketches = need_combining(aggregates)
     if sketches and not combine:
-        message = (
+        raise InvalidRequestError(
             f"aggregates {sketches} count distinct values, which only Spark can combine; leave out combine=False, or "
             "move them to a separate operator"
         )
-        raise InvalidRequestError(message)
     if not combine:
-        names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
+        names = dict.fromkeys([*key, *times, *columns_of(aggregates)])
         columns = [column_named(name) for name in names]
         return lambda rows: _with_times(rows, panes).select(*columns)
-    groups = {name: column_named(name) for name in by}
-    types = {field.name: field.dataType for field in rows.schema}
+    groups = {name: column_named(name) for name in key}
+    kinds = {field.name: field.dataType for field in rows.schema}
     accumulators = {
         operand(accumulator): expression
         for name, aggregate in aggregates.items()
-        for accumulator, expression in _combining(name, aggregate, types).items()
+        for accumulator, expression in _combining(name, aggregate, kinds).items()
     }
     if panes is None:
         return lambda rows: _group(rows, groups, accumulators)
@@ -182,12 +158,7 @@ def _with_times(rows: DataFrame, panes: Panes | None) -> DataFrame:
 def aggregate_rows(
     rows: DataFrame, key: Sequence[str], aggregates: Mapping[str, Aggregate]
 ) -> DataFrame:
-    """Aggregate rows with Spark only; the result has the schema of the operator's results.
-
-    Raises:
-        InvalidRequestError: Names collide, or a value is not an aggregate, or rows lack a column, or its type is not
-            supported.
-    """
+    """Aggregate rows with Spark only; the result has the schema of the operator's results. Errors of `operands_of`."""
     check_aggregates(aggregates, key)
     _check_columns(aggregates, rows)
     results = {name: _native(aggregate) for name, aggregate in aggregates.items()}
@@ -197,10 +168,10 @@ def aggregate_rows(
 def _check_columns(aggregates: Mapping[str, Aggregate], rows: DataFrame) -> None:
     """Refuse rows that lack a column, or have one of an unsupported type. Raises `InvalidRequestError`."""
     check_columns(aggregates, rows.columns)
-    types = {field.name: field.dataType for field in rows.schema}
+    kinds = {field.name: field.dataType for field in rows.schema}
     for aggregate in aggregates.values():
         for column in filter(None, (aggregate.column, aggregate.by)):
-            problem = _problem(aggregate, types[column])
+            problem = _problem(aggregate, kinds[column])
             if problem:
                 raise InvalidRequestError(f"{aggregate.kind} of column {column!r}: {problem}")
 
@@ -212,10 +183,12 @@ def _problem(aggregate: Aggregate, kind: DataType) -> str:
         return ""
     if aggregate.kind in {"sum", "avg"}:  # Spark would convert text and times to numbers
         return (
-            "" if isinstance(kind, NumericType) else f"{has_type}, which is not a number; cast it"
+            ""
+            if isinstance(kind, types.NumericType)
+            else f"{has_type}, which is not a number; cast it"
         )
     if aggregate.kind == "approx_count_distinct":
-        is_plain = isinstance(kind, (*_ORDERED, NullType)) and not is_collated(kind)
+        is_plain = isinstance(kind, (*_ORDERED, types.NullType)) and not is_collated(kind)
         return "" if is_plain else f"{has_type}; make it a string"
     if isinstance(kind, StructType):
         problems = ((field.name, _problem(aggregate, field.dataType)) for field in kind)
@@ -245,19 +218,19 @@ def _native(aggregate: Aggregate) -> Column:
     return functions[aggregate.kind](column)
 
 
-def _combining(name: str, aggregate: Aggregate, types: Mapping[str, DataType]) -> dict[str, Column]:
+def _combining(name: str, aggregate: Aggregate, kinds: Mapping[str, DataType]) -> dict[str, Column]:
     """Return Spark's expressions that combine rows, by the names of accumulators."""
     if aggregate.kind == "avg":
         assert aggregate.column is not None  # `avg` requires it
         column = column_named(aggregate.column)
-        is_decimal = isinstance(types.get(aggregate.column), DecimalType)
+        is_decimal = isinstance(kinds.get(aggregate.column), types.DecimalType)
         total = _sum(name, column) if is_decimal else F.sum(column.cast("double"))
         return dict(zip(aggregate.accumulators(name), (total, F.count(column)), strict=True))
     if aggregate.by is not None:
         return {name: _extreme(aggregate, column_named(aggregate.column or ""))}
     if aggregate.kind == "approx_count_distinct":
-        return {name: _sketch(aggregate.column or "", types)}
-    if aggregate.kind == "sum" and not isinstance(types[aggregate.column or ""], _FLOATS):
+        return {name: _sketch(aggregate.column or "", kinds)}
+    if aggregate.kind == "sum" and not isinstance(kinds[aggregate.column or ""], _FLOATS):
         return {name: _sum(name, column_named(aggregate.column or ""))}
     return {name: _native(aggregate)}
 
@@ -273,19 +246,19 @@ def _sum(name: str, column: Column) -> Column:
     return F.coalesce(total, overflow)
 
 
-def _sketch(name: str, types: Mapping[str, DataType]) -> Column:
+def _sketch(name: str, kinds: Mapping[str, DataType]) -> Column:
     """Return a sketch of a column's values, cast to whole numbers, text or bytes, the types that Spark accepts."""
-    column, kind = column_named(name), types[name]
-    if isinstance(kind, (BooleanType, ByteType, ShortType)):
+    column, kind = column_named(name), kinds[name]
+    if isinstance(kind, (types.BooleanType, types.ByteType, types.ShortType)):
         column = column.cast("int")
-    elif isinstance(kind, TimestampType):
+    elif isinstance(kind, types.TimestampType):
         column = F.unix_micros(column)  # text would depend on the session's time zone
     elif isinstance(kind, _FLOATS):
         column = (column + F.lit(0.0)).cast("string")  # zeros of both signs are equal
-    elif isinstance(kind, DecimalType):
+    elif isinstance(kind, types.DecimalType):
         # A cast may write small numbers as 1E-7, depending on spark.sql.ansi.enabled.
         column = F.translate(F.format_number(column, kind.scale), ",", "")
-    elif not isinstance(kind, (IntegerType, LongType, StringType, BinaryType)):
+    elif not isinstance(kind, (types.IntegerType, types.LongType, StringType, types.BinaryType)):
         column = column.cast("string")
     return F.hll_sketch_agg(column, F.lit(_LG_CONFIG_K))
 

@@ -45,21 +45,13 @@ class Aggregate:
         return f"{self.kind}({column}{by})"
 
     def accumulators(self, name: str) -> dict[str, KnownFunction]:
-        """Return the stored columns of the aggregate, with the function that combines two values of each.
-
-        Args:
-            name: The aggregate's name.
-        """
+        """Return the stored columns of an aggregate of that name, with the function that combines two values of each."""
         if self.kind == "avg":
             return {f"{name}_sum": "sum", f"{name}_count": "sum"}
         return {name: _FUNCTIONS[self.kind]}
 
     def defaults(self, name: str) -> dict[str, Any]:
-        """Return the values without rows of those stored columns that are not null then.
-
-        Args:
-            name: The aggregate's name.
-        """
+        """Return the values without rows of those stored columns that are not null then."""
         if self.kind == "avg":
             return {f"{name}_count": 0}
         if self.kind == "count":
@@ -131,11 +123,7 @@ def need_combining(aggregates: Mapping[str, Aggregate]) -> list[str]:
 
 
 def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str]) -> None:
-    """Refuse values that are not aggregates, and names that collide.
-
-    Args:
-        aggregates: The aggregates by name.
-        others: Names of the other columns of results.
+    """Refuse values that are not aggregates, and names that collide, also with other columns of results.
 
     Raises:
         InvalidRequestError: There are no aggregates, or a value is not an aggregate, or two columns have the same
@@ -145,11 +133,10 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str
         raise InvalidRequestError("there are no aggregates; pass some, such as orders=count()")
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
-            message = (
+            raise InvalidRequestError(
                 f"aggregate {name!r} is a {type(aggregate).__name__}; make it with the functions of "
                 "holdfast, such as holdfast.sum('amount')"
             )
-            raise InvalidRequestError(message)
     if need_combining(aggregates):
         check_sketches()
     names = [*others, *aggregates]
@@ -160,15 +147,13 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str
         lower = [name.lower() for name in columns]
         repeated = sorted({name for name in lower if lower.count(name) > 1})
         if repeated:
-            message = (
+            raise InvalidRequestError(
                 f"several columns would have the names {repeated}; results also have columns {[*others]}, and the mean of "
                 "a column is stored as its sum and count. Give an aggregate another name"
             )
-            raise InvalidRequestError(message)
 
 
 def columns_of(aggregates: Mapping[str, Aggregate]) -> list[str]:
-    """Return the aggregated columns, each once."""
     columns = [
         column
         for aggregate in aggregates.values()

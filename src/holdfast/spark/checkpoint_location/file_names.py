@@ -41,7 +41,6 @@ class StateFile:
 
     Attributes:
         path: The file, relative to the checkpointLocation.
-        version: The version of the state.
         state_id: Id of the attempt at the version; None in format 1, which has no ids.
         kind: `delta` or `changelog` for changes, `snapshot` or `zip` for a whole state.
         is_checksum: Whether the file is only the checksum of such a file.
@@ -55,13 +54,7 @@ class StateFile:
 
 
 class PartitionPath(NamedTuple):
-    """A path at or below the directory of a partition of state.
-
-    Attributes:
-        operator: Spark's number of the operator.
-        partition: The partition.
-        rest: The rest of the path; empty if nothing follows.
-    """
+    """A path at or below the directory of a partition of state; `rest` is what follows, or empty."""
 
     operator: str
     partition: int

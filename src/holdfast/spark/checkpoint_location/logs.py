@@ -73,7 +73,6 @@ class LoggedBatch:
     """A batch in Spark's logs.
 
     Attributes:
-        batch_id: The number of the batch.
         is_committed: Whether the commit log contains it.
         offsets: Its entry of the offset log.
         state_ids: Returns the ids of the committed files of a version of the state; none in format 1.
@@ -102,12 +101,7 @@ def newest_batch(checkpoint_location: str) -> int | None:
 
 
 def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) -> LoggedBatch:
-    """Read the entries of a batch from Spark's logs.
-
-    Args:
-        checkpoint_location: The directory of the logs.
-        paths: All files there.
-        batch_id: The batch.
+    """Read the entries of a batch from Spark's logs; `paths` are all files of the checkpointLocation.
 
     Raises:
         CheckpointNotFoundError: The logs no longer contain the batch, or not yet.
@@ -150,11 +144,7 @@ def _newest(checkpoint_location: str, log: str) -> int | None:
 
 
 def decode_offsets(text: str, *, uri: str) -> Offsets:
-    """Decode an entry of the offset log.
-
-    Raises:
-        CheckpointCorruptedError: The text is not such an entry.
-    """
+    """Decode an entry of the offset log. Raises `CheckpointCorruptedError`."""
     version, _, body = text.partition("\n")
     first, *lines = body.split("\n")
     head = _decode(first, uri)
@@ -168,11 +158,7 @@ def decode_offsets(text: str, *, uri: str) -> Offsets:
 
 
 def decode_state_ids(text: str, *, uri: str) -> frozenset[str]:
-    """Decode the ids of the state files of a batch in an entry of the commit log; none in format 1.
-
-    Raises:
-        CheckpointCorruptedError: The text is not such an entry.
-    """
+    """Decode the ids of a batch's state files in an entry of the commit log; none in format 1."""
     _, _, body = text.partition("\n")
     operators = (_decode(body, uri).get("stateUniqueIds") or {}).values()
     return frozenset(
@@ -209,11 +195,9 @@ def _decode_names(lines: list[str]) -> dict[str, LogOffset]:
 
 
 def _combine(possible: list[int | None], *, exists: bool) -> LogOffset | None:
-    """Combine the possible offsets of a directory; None if the directory can't contain a log of files.
+    """Combine the possible offsets of a directory's source; None if the directory can't contain a log of files.
 
-    Args:
-        possible: The offsets that the directory's source can have; None for one that is not of a log of files.
-        exists: Whether the plan certainly has a source with this directory.
+    An offset of another log stays None. `exists` is whether the plan certainly has such a source.
     """
     lasts = [last for last in possible if last is not None]
     if not lasts:

@@ -34,12 +34,8 @@ _JAVA_SAFE = "/;:@&=+$,_-!.~'()*"
 def check_disjoint(checkpoint_location: str, checkpoint_dir: str | None, job_id: str) -> None:
     """Refuse to keep checkpoints of operators among Spark's files, or Spark's files among checkpoints.
 
-    A savepoint, a restore or a rollback copies and deletes everything of one side without the other.
-
-    Args:
-        checkpoint_location: Spark's checkpoint directory of a query, as spelled by Spark or Holdfast.
-        checkpoint_dir: Normalized URI of the directory with the jobs' directories; None if there is no such directory.
-        job_id: The query's job.
+    A savepoint, a restore or a rollback copies and deletes everything of one side without the other. The
+    checkpointLocation is spelled by Spark or Holdfast, the URI of the jobs' directories is normalized.
 
     Raises:
         InvalidRequestError: One directory is inside of the other.
@@ -65,12 +61,7 @@ def is_within(uri: str, directory: str) -> bool:
 
 
 def spark_uri(checkpoint_location: str, sibling: str = "") -> str:
-    """Return a URI with a scheme that Spark can open.
-
-    Args:
-        checkpoint_location: The URI.
-        sibling: A URI that Spark wrote, whose scheme for S3 is kept.
-    """
+    """Return a URI with a scheme that Spark can open: for S3 that of a sibling, which Spark wrote."""
     location = checkpoint_location.removeprefix("fsspec+")
     scheme, separator, rest = location.partition("://")
     if scheme not in _S3:
@@ -118,21 +109,12 @@ class Moves:
 
 
 def has_paths(path: str, *, sources: bool) -> bool:
-    """Return whether a file of that name may contain paths that have to be rewritten.
-
-    Args:
-        path: The file, relative to the checkpointLocation.
-        sources: Whether paths of input files, in logs of sources, have to be rewritten.
-    """
+    """Return whether a file of that name may contain paths to rewrite; with `sources` also those of input files."""
     return bool(_OPERATOR.fullmatch(path) or (sources and _SOURCE_LOG.fullmatch(path)))
 
 
 def rewrite_paths(path: str, content: bytes, *, checkpoint_location: str, moves: Moves) -> bytes:
-    """Rewrite the paths in a file, which is relative to the new checkpointLocation.
-
-    Raises:
-        CheckpointCorruptedError: The file has an unknown format.
-    """
+    """Rewrite the paths in a file, which is relative to the new checkpointLocation. Raises `CheckpointCorruptedError`."""
     try:
         version, *lines = content.decode().split("\n")
     except UnicodeDecodeError as error:
@@ -189,5 +171,4 @@ def _decode(line: str, path: str) -> dict[str, Any]:
     try:
         return json_decoder(dict[str, Any]).decode(line)
     except msgspec.MsgspecError as error:
-        message = f"Spark's file {path!r} can't be read ({error})"
-        raise CheckpointCorruptedError(message) from error
+        raise CheckpointCorruptedError(f"Spark's file {path!r} can't be read ({error})") from error

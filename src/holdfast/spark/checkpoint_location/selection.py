@@ -21,13 +21,13 @@ from holdfast.spark.checkpoint_location.file_names import (
     state_files,
     writing_batch,
 )
-from holdfast.spark.checkpoint_location.logs import SHUFFLE_PARTITIONS, LoggedBatch
-from holdfast.spark.checkpoint_location.marker_files import (
+from holdfast.spark.checkpoint_location.files import (
     APPLICATION_FILE,
     LINK_FILE,
     METADATA,
     UNFINISHED_FILE,
 )
+from holdfast.spark.checkpoint_location.logs import SHUFFLE_PARTITIONS, LoggedBatch
 
 _HOLDFAST_FILES = {LINK_FILE, APPLICATION_FILE, UNFINISHED_FILE}
 _TOP = {METADATA, *_HOLDFAST_FILES, "offsets", "commits", "sources", "state"}
@@ -48,11 +48,10 @@ def select(paths: Collection[str], batch: LoggedBatch) -> list[str]:
     listed = frozenset(path for path in paths if not is_hidden(path))
     for path in sorted(listed):
         if path.partition("/")[0] not in _TOP:
-            message = (
+            raise InvalidRequestError(
                 f"there is {path!r}, which this version doesn't know how to copy or take back; it is "
                 "not one of Spark's files"
             )
-            raise InvalidRequestError(message)
     return sorted(
         [
             *_select_log_entries(listed, batch),
@@ -99,11 +98,10 @@ def _select_operators(listed: frozenset[str], batch_id: int) -> list[str]:
             continue
         writer = writing_batch(path)
         if writer is None and "_metadata" not in path.split("/"):
-            message = (
+            raise InvalidRequestError(
                 f"state has {path!r}, which this version doesn't know how to copy or take back; it "
                 "knows the state stores that Spark brings, in files of HDFS and in RocksDB"
             )
-            raise InvalidRequestError(message)
         if writer is None or writer <= batch_id:
             selected.append(path)
     return selected
@@ -114,11 +112,10 @@ def _select_source_entries(listed: frozenset[str], batch: LoggedBatch) -> list[s
     for path in listed:
         if path.startswith("sources/"):
             if source_entry(path) is None:
-                message = (
+                raise InvalidRequestError(
                     f"a source keeps {path!r}, which this version doesn't know how to copy; "
                     "it knows logs such as those of files, Kafka and Iceberg"
                 )
-                raise InvalidRequestError(message)
             logs[path.split("/")[1]].append(path)
     for source, offset in batch.offsets.log_offsets.items():
         if offset.is_certain and source not in logs:

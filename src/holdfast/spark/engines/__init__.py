@@ -3,21 +3,19 @@
 `engine` has the interface, which `classic` and `connect` implement; `query/` makes all calls. Start with `engine`.
 """
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql import SparkSession
 
 from holdfast.common import Clock
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.engines.batch_errors import error_of_task
-from holdfast.spark.engines.engine import Engine, Jobs, RunningQuery, pin_planner_settings
+from holdfast.spark.engines.engine import Engine, RunningQuery, pin_planner_settings
 
-__all__ = [
-    "Engine",
-    "Jobs",
-    "RunningQuery",
-    "engine_of",
-    "error_of_task",
-    "pin_planner_settings",
-]
+if TYPE_CHECKING:
+    from holdfast.spark.engines.jobs import Jobs
+
+__all__ = ["Engine", "Jobs", "RunningQuery", "engine_of", "error_of_task", "pin_planner_settings"]
 
 
 def engine_of(session: SparkSession, client_session: SparkSession | None, clock: Clock) -> Engine:

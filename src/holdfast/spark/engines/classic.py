@@ -5,28 +5,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-from py4j.java_gateway import JavaClass
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.common import Clock
-from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
+from holdfast.errors import InvalidRequestError
 from holdfast.spark.engines.batch_errors import QueryStoppedError, filter_py4j_log, is_interruption
 from holdfast.spark.engines.engine import RunningQuery
+from holdfast.spark.engines.jobs import Jobs, java_class
 from holdfast.spark.settings import Settings
-from holdfast.spark.subtask import TaskPayload, name_in_plans
+from holdfast.spark.subtask import TaskPayload
 
 _MAX_INLINE_BYTES = 256 << 10
 """PySpark broadcasts functions of more than 1 MiB itself, in every batch, and never deletes the file."""
-
-_ADAPTIVE_PLAN_NODES = ("AdaptiveSparkPlan", "Exchange")
-"""Words in plans whose number of partitions is unknown, or would make Spark run a part of the plan."""
-
-_BUS_TIMEOUT_S = 120.0
-_POLL_S = 0.05
-_JOB_GROUP = "spark.jobGroup.id"
 
 
 class _Lists(AccumulatorParam[list[bytes]]):
@@ -70,7 +63,7 @@ class ClassicEngine:
         entry = log.get(batch_id)
         if not entry.isDefined():
             return None
-        text = _java(self.session, "java.io.ByteArrayOutputStream")()
+        text = java_class(self.session, "java.io.ByteArrayOutputStream")()
         log.serialize(entry.get(), text)
         return str(text.toString("UTF-8"))
 
@@ -96,7 +89,12 @@ class ClassicEngine:
         pass
 
     def needs_rows(self, query: RunningQuery) -> bool:
-        return self._has_watermark(query) or self._has_own_state(query)
+        # A watermark is needed even if a select has dropped its column.
+        patterns = java_class(self.session, "org.apache.spark.sql.catalyst.trees.TreePattern")
+        if query.execution.logicalPlan().containsPattern(patterns.EVENT_TIME_WATERMARK()):
+            return True
+        file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
+        return bool(file_system.exists(path))
 
     def is_empty(self, rows: DataFrame) -> bool:
         # Stateful operators of Spark have partitions even without rows.
@@ -129,95 +127,17 @@ class ClassicEngine:
             return None  # Spark has ended: the original error is more useful
         return QueryStoppedError() if is_quiet else None
 
-    def jobs(self, run_id: str) -> "ClassicJobs":
-        jobs = ClassicJobs(self.session, run_id, self.clock)
+    def jobs(self, run_id: str) -> Jobs:
+        jobs = Jobs(self.session, run_id, self.clock)
         jobs.enter_group()
         return jobs
 
-    def _has_watermark(self, query: RunningQuery) -> bool:
-        """Return whether the query's plan has a watermark, even if a select has dropped its column."""
-        plan = query.execution.logicalPlan()
-        patterns = _java(self.session, "org.apache.spark.sql.catalyst.trees.TreePattern")
-        return bool(plan.containsPattern(patterns.EVENT_TIME_WATERMARK()))
-
-    def _has_own_state(self, query: RunningQuery) -> bool:
-        file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
-        return bool(file_system.exists(path))
-
     def _execution(self, query_id: str) -> Any:
         queries = self.session._jsparkSession.sharedState().activeStreamingQueries()
-        return queries.get(_java(self.session, "java.util.UUID").fromString(query_id))
+        return queries.get(java_class(self.session, "java.util.UUID").fromString(query_id))
 
     def _hadoop(self, uri: str) -> tuple[Any, Any]:
         """Return Spark's file system for a URI, and the path in it."""
-        path = _java(self.session, "org.apache.hadoop.fs.Path")(uri)
+        path = java_class(self.session, "org.apache.hadoop.fs.Path")(uri)
         configuration = self.session._jsparkSession.sessionState().newHadoopConf()
         return path.getFileSystem(configuration), path
-
-
-@dataclass(frozen=True, slots=True)
-class ClassicJobs:
-    """`Jobs` of a run: the jobs in the group that Spark makes for the run."""
-
-    session: SparkSession
-    run_id: str
-    clock: Clock
-
-    def enter_group(self) -> None:
-        """Put the thread's jobs into the group; an earlier batch may have left it."""
-        self.session.sparkContext.setLocalProperty(_JOB_GROUP, self.run_id)
-
-    def includes_new_jobs(self) -> bool:
-        return self.session.sparkContext.getLocalProperty(_JOB_GROUP) == self.run_id
-
-    def ids(self) -> frozenset[int]:
-        tracker = cast("Any", self.session.sparkContext)._jsc.statusTracker()
-        jobs = tracker.getJobIdsForGroup(self.run_id)
-        # As text: Spark remembers a thousand jobs, and each number would be a call of the JVM.
-        text = _java(self.session, "java.util.Arrays").toString(jobs)
-        return frozenset(map(int, text.strip("[]").split(", "))) if len(text) > 2 else frozenset()
-
-    def depends_on(self, rows: DataFrame, uid: str) -> bool:
-        plan = cast("Any", rows)._jdf.queryExecution().analyzed().toString()
-        return f"{name_in_plans(uid)}(" in plan
-
-    def partitions(self, rows: DataFrame) -> int | None:
-        execution = cast("Any", rows)._jdf.queryExecution()
-        plan = execution.executedPlan().toString()
-        if any(word in plan for word in _ADAPTIVE_PLAN_NODES):
-            return None
-        return int(execution.toRdd().getNumPartitions())
-
-    def failures(self, known: frozenset[int]) -> list[bool]:
-        _wait_for_listener_bus(self.session, self.clock)
-        while "RUNNING" in (statuses := self._statuses(known)):
-            self.clock.sleep(_POLL_S)
-        return [status == "FAILED" for status in statuses]
-
-    def _statuses(self, known: frozenset[int]) -> list[str]:
-        """Return the status of each job that is not `known`; empty for a job that Spark has forgotten."""
-        tracker = cast("Any", self.session.sparkContext)._jsc.statusTracker()
-        infos = [tracker.getJobInfo(job) for job in sorted(self.ids() - known)]
-        return ["" if info is None else info.status().toString() for info in infos]
-
-
-def _wait_for_listener_bus(session: SparkSession, clock: Clock) -> None:
-    bus = cast("Any", session.sparkContext)._jsc.sc().listenerBus()
-    deadline = clock.monotonic_s() + _BUS_TIMEOUT_S
-    while True:
-        try:
-            bus.waitUntilEmpty()
-        except Py4JJavaError as error:  # after ten seconds
-            if clock.monotonic_s() > deadline:
-                message = "Spark's listeners are too slow to report whether jobs of the sink failed"
-                raise CheckpointDeclinedError(message) from error
-        else:
-            return
-
-
-def _java(session: SparkSession, name: str) -> Any:
-    """Return a class of Java. Through `session._jvm` the JVM would look up each part of the name."""
-    jvm = session._jvm
-    if jvm is None:
-        raise Py4JError("no connection to Spark's JVM")
-    return JavaClass(name, jvm._gateway_client)

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from typing import Protocol
 from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.backends.keys import MAX_PARALLELISM
 from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
@@ -38,37 +38,11 @@ _LOCATION = re.compile(r"(?:^|, )checkpointLocation=(?P<rest>.*)", re.IGNORECASE
 _DEFAULT_LOCATION = "spark.sql.streaming.checkpointLocation"
 
 
-class _StreamingQuery(Protocol):
-    """The part of PySpark's class that is used; classic and Connect sessions have different classes."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def runId(self) -> str: ...  # noqa: N802
-
-    @property
-    def name(self) -> str | None: ...
-
-    def explain(self, extended: bool = False) -> None: ...  # noqa: FBT001, FBT002
-
-
 @dataclass(frozen=True, slots=True)
 class _OwnQuery:
-    """Values that stay the same during a run of a query.
+    """The query of a run, and whether Holdfast's file systems can read its checkpointLocation; with Spark it takes a job."""
 
-    Attributes:
-        query_id: Spark's id of the query.
-        run_id: Spark's id of the run.
-        location: Spark's checkpoint directory.
-        name: The query's name; empty if it has no name.
-        is_reachable: Whether Holdfast's file systems can read that directory; reading it with Spark takes a job.
-    """
-
-    query_id: str
-    run_id: str
-    location: str
-    name: str
+    query: RunningQuery
     is_reachable: bool
 
 
@@ -86,13 +60,7 @@ class ConnectEngine:
     _known: _OwnQuery | None = field(default=None, init=False)
 
     def running_query(self) -> RunningQuery:
-        query = self._query()
-        return RunningQuery(
-            query_id=query.query_id,
-            run_id=query.run_id,
-            checkpoint_location=query.location,
-            name=query.name,
-        )
+        return self._own().query
 
     def default_parallelism(self) -> int:
         # Clients can't ask for it, but it is the number of partitions of a range.
@@ -105,7 +73,7 @@ class ConnectEngine:
     def read(self, query: RunningQuery, name: str) -> str | None:
         uri = f"{query.checkpoint_location}/{name}"
         try:
-            if self._query().is_reachable:
+            if self._own().is_reachable:
                 return read_text(uri)
             return _read_by_spark(self.session, uri)[0]
         except CheckpointNotFoundError:
@@ -117,16 +85,15 @@ class ConnectEngine:
 
     def write(self, query: RunningQuery, name: str, text: str) -> None:
         # Spark can't write a single file here.
-        if self._query().is_reachable:
+        if self._own().is_reachable:
             replace(f"{query.checkpoint_location}/{name}", text.encode())
 
     def check(self, settings: Settings) -> None:
         if settings.checkpoint_storage == "memory" and settings.checkpoint_dir is None:
-            message = (
+            raise InvalidRequestError(
                 "with Spark Connect the storage memory needs a directory: the process that runs "
                 f"batches ends with the query, and the state with it; set {PREFIX}checkpoint.dir"
             )
-            raise InvalidRequestError(message)
 
     def needs_rows(self, query: RunningQuery) -> bool:
         del query
@@ -142,13 +109,12 @@ class ConnectEngine:
     @contextmanager
     def send(self, payload: TaskPayload, *, uid: str) -> Iterator[TaskPayload]:
         if payload.size > _MAX_PAYLOAD_BYTES:
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} has {payload.size} bytes of function, broadcast rows and state "
                 f"stored in metadata; with Spark Connect they must be <= {_MAX_PAYLOAD_BYTES} bytes. "
                 f"Set {PREFIX}state.inline-threshold lower, and {PREFIX}checkpoint.storage to "
                 "filesystem, before the state grows that large"
             )
-            raise InvalidRequestError(message)
         yield payload
 
     def stop_error(self, query: RunningQuery, error: BaseException) -> None:
@@ -157,7 +123,7 @@ class ConnectEngine:
     def jobs(self, run_id: str) -> None:
         del run_id  # Spark Connect does not report jobs
 
-    def _query(self) -> _OwnQuery:
+    def _own(self) -> _OwnQuery:
         if self._known is None:
             self._known = self._look_up()
         return self._known
@@ -172,21 +138,20 @@ class ConnectEngine:
                 continue  # not a checkpointLocation
             if metadata["id"] == query.id:
                 root = uri.removesuffix("/metadata")
-                name = query.name or ""
-                return _OwnQuery(query.id, query.runId, root, name, self._reaches(root, text))
-        message = (
+                running = RunningQuery(query.id, query.runId, root, query.name or "")
+                return _OwnQuery(running, self._reaches(root, text))
+        raise InvalidRequestError(
             f"the checkpointLocation of query {query.id} is unknown; start the query with the option "
             "checkpointLocation"
         )
-        raise InvalidRequestError(message)
 
-    def _own_query(self) -> _StreamingQuery:
+    def _own_query(self) -> StreamingQuery:
         """Find the query of the client's session that this batch belongs to.
 
         Spark does not pass its id. But the session of the batch belongs only to that query: a setting of the session
         that redacts an id in plans is visible in the plan of that query.
         """
-        running: list[_StreamingQuery] = list(self.client_session.streams.active)
+        running: list[StreamingQuery] = list(self.client_session.streams.active)
         if len(running) > 1:
             running = [query for query in running if self._is_redacted(query)]
         if len(running) != 1:
@@ -194,7 +159,7 @@ class ConnectEngine:
             raise InvalidRequestError(message)
         return running[0]
 
-    def _is_redacted(self, query: _StreamingQuery) -> bool:
+    def _is_redacted(self, query: StreamingQuery) -> bool:
         with _setting(self.session, _REDACTED_STRINGS, re.escape(query.id)):
             plan = _plan(query)
         return _REDACTION in plan and query.id not in plan
@@ -210,7 +175,7 @@ class ConnectEngine:
 
 
 def _candidate_locations(
-    client_session: SparkSession, session: SparkSession, query: _StreamingQuery
+    client_session: SparkSession, session: SparkSession, query: StreamingQuery
 ) -> Iterator[str]:
     """Yield possible checkpoint directories of a query, as the user wrote them."""
     options = _sink_options(query)
@@ -228,7 +193,7 @@ def _candidate_locations(
         yield f"{directory}/{query.name}"
 
 
-def _sink_options(query: _StreamingQuery) -> str:
+def _sink_options(query: StreamingQuery) -> str:
     """Return the options that the query was started with, as far as the plan shows them."""
     sinks = _SINK.finditer(_plan(query))
     return next((sink["options"] for sink in sinks if sink["query_id"] == query.id), "")
@@ -248,7 +213,7 @@ def _setting(session: SparkSession, key: str, value: str) -> Iterator[None]:
             session.conf.set(key, before)
 
 
-def _plan(query: _StreamingQuery) -> str:
+def _plan(query: StreamingQuery) -> str:
     with redirect_stdout(io.StringIO()) as text:
         query.explain(extended=True)
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""The interface to Spark of a query with state."""
+"""The interface to Spark of a query with state; Spark Connect and classic sessions implement it."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -11,6 +11,8 @@ from holdfast.spark.subtask import Reports, TaskPayload
 
 if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
     from pyspark.core.broadcast import Broadcast
+
+    from holdfast.spark.engines.jobs import Jobs
 
 _SHUFFLE_CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
@@ -37,35 +39,6 @@ class RunningQuery:
     checkpoint_location: str
     name: str = ""
     execution: Any = field(default=None, repr=False, compare=False)
-
-
-class Jobs(Protocol):
-    """The Spark jobs of a run of a query, as reported by Spark's listeners."""
-
-    def ids(self) -> frozenset[int]:
-        """Return the ids of all jobs that Spark remembers."""
-        ...
-
-    def includes_new_jobs(self) -> bool:
-        """Return whether jobs that this thread starts are still among them: the sink may have left the job group."""
-        ...
-
-    def depends_on(self, rows: DataFrame, uid: str) -> bool:
-        """Return whether rows are computed from the output of that operator."""
-        ...
-
-    def partitions(self, rows: DataFrame) -> int | None:
-        """Return the number of partitions of rows; None if it isn't known before they are computed."""
-        ...
-
-    def failures(self, known: frozenset[int]) -> list[bool]:
-        """Return for each job that is not `known` whether it failed, in the order of their starts.
-
-        Waits until all of them have ended: Spark lets a job run that is no longer needed.
-
-        Raises `CheckpointDeclinedError` if the listeners are too slow.
-        """
-        ...
 
 
 class Engine(Protocol):
@@ -137,7 +110,7 @@ class Engine(Protocol):
         """
         ...
 
-    def jobs(self, run_id: str) -> Jobs | None:
+    def jobs(self, run_id: str) -> "Jobs | None":
         """Return the jobs of a run, or None if Spark does not report them.
 
         With jobs the sink computes the output, and is monitored. Without them the output is computed when an operator

@@ -1,12 +1,15 @@
 """Operators as users declare them, functions and sinks with state, and the routing of rows to subtasks.
 
-Users implement the classes of `functions` and `keyed_process_function`, and sinks; an `Operator` combines them, and
-`routing` routes its rows. `query/` runs operators, `subtask/` runs their functions. Start with `functions`.
+Users implement the classes of `functions`, and sinks; an `Operator` combines them, and `routing` routes its rows.
+`query/` runs operators, `subtask/` runs their functions. Start with `functions`.
 """
 
-from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.operators.functions import (
+    BroadcastProcessFunction,
+    KeyedProcessFunction,
+    StatefulFunction,
+)
 from holdfast.spark.operators.key_loop import KeyLoop, Order, TimeDomain, inverse
-from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
 from holdfast.spark.operators.operator import (
     Broadcast,
     CheckpointedSink,
@@ -18,12 +21,7 @@ from holdfast.spark.operators.operator import (
     unused_sink_states,
 )
 from holdfast.spark.operators.output_rows import OutputRows, Row
-from holdfast.spark.operators.routing import (
-    Routing,
-    arrow_schema,
-    is_collated,
-    read_table,
-)
+from holdfast.spark.operators.routing import Routing, arrow_schema, is_collated, read_table
 
 __all__ = [
     "Broadcast",

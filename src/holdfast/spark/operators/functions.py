@@ -3,12 +3,21 @@
 import copyreg
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Literal
+from collections import namedtuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Literal, final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.functions import CheckpointedFunction
+from holdfast.backends.arrow import gather, take_rows
+from holdfast.backends.functions import CheckpointedFunction, FunctionInitializationContext
+from holdfast.backends.keyed import TimerService
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.operators.key_loop import KeyLoop, TimeDomain
+from holdfast.spark.operators.output_rows import OutputRows, Row
 
 # Classes of the main script are pickled by value. A dataclass marks fields without a default with this object;
 # with a copy of the object, all fields would seem to have a default.
@@ -63,3 +72,156 @@ class BroadcastProcessFunction(StatefulFunction):
         Args:
             rows: The rows, with the columns of `context.broadcast_schema`; may be empty.
         """
+
+
+class KeyedProcessFunction(StatefulFunction):
+    """An operator that is called once for each key of a micro-batch, and for each timer that is due.
+
+    `open` gets the states; in `process_key` and `on_timer` they have the values of the current key. These two
+    methods return output rows, which are read before the next call: None for no rows, else tuples in
+    the order of the output's columns, mappings by name, or rows of Arrow. The output has the columns of the
+    input unless `stateful` was given another schema.
+
+    A timer belongs to a key and a time: registered twice, it fires once. Timers need a `time_mode`: with
+    `processing` there are timers of processing time, with `event` timers of both domains. They fire after the
+    calls for all keys with rows: first timers of event time up to the watermark, then timers of processing
+    time up to the time of the batch, both ascending. A timer that is registered while others fire waits for
+    the next batch, even if it is due. A timer that is due fires, even if it is deleted in the meantime.
+
+    Source:
+        Flink, KeyedProcessFunction. Timers fire as those of Spark's StatefulProcessor do.
+    """
+
+    _context: FunctionInitializationContext
+    _loop: KeyLoop
+    _timers: dict[TimeDomain, TimerService]
+
+    def open(self, context: FunctionInitializationContext) -> None:
+        """Get the states, from `context.keyed_state_store`; called before any data."""
+
+    @abstractmethod
+    def process_key(self, key: Any, rows: pa.RecordBatch) -> Iterable[Row] | None:
+        """Process the rows of a key; called once for each key of the batch.
+
+        Args:
+            key: The key's values as a named tuple, even if it has one column. The order of keys is arbitrary,
+                but the same for the same rows.
+            rows: All rows of the key in this batch, in the order of arrival, with all columns of the input.
+        """
+
+    def on_timer(self, key: Any, time_ms: int, domain: TimeDomain) -> Iterable[Row] | None:
+        """Process a timer that fires; its key may have no rows in the batch, and no state.
+
+        Args:
+            key: The key's values, as in `process_key`.
+            time_ms: The time of the timer, milliseconds since 1970.
+            domain: `event` or `processing`.
+        """
+
+    @final
+    def register_event_time_timer(self, time_ms: int) -> None:
+        """Register a timer of the current key, which fires once the watermark has reached the time.
+
+        Args:
+            time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
+
+        Raises:
+            InvalidRequestError: `time_mode` is not `event`, or the time is not an integer.
+        """
+        self._service("event").register(time_ms)
+
+    @final
+    def register_processing_time_timer(self, time_ms: int) -> None:
+        """Register a timer of the current key, which fires in the first batch of this time or a later one.
+
+        Args:
+            time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
+
+        Raises:
+            InvalidRequestError: `time_mode` is `none`, or the time is not an integer.
+        """
+        self._service("processing").register(time_ms)
+
+    @final
+    def delete_event_time_timer(self, time_ms: int) -> None:
+        """Delete a timer of the current key, if it exists. Raises the same as its registration."""
+        self._service("event").delete(time_ms)
+
+    @final
+    def delete_processing_time_timer(self, time_ms: int) -> None:
+        """Delete a timer of the current key, if it exists. Raises the same as its registration."""
+        self._service("processing").delete(time_ms)
+
+    @final
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        states = context.keyed_state_store
+        timers: dict[TimeDomain, TimerService] = {}
+        if self.time_mode == "event":
+            timers["event"] = states.event_time_timers()
+        if self.time_mode != "none":
+            timers["processing"] = states.processing_time_timers()
+        self._context = context
+        self._timers = timers
+        key: Any = namedtuple("Key", states.key.names, rename=True)  # type: ignore[misc]  # noqa: PYI024  # known at run time
+        self._loop = KeyLoop(states, timers, pa.Array.to_pylist, key._make)
+        self.open(context)
+
+    @final
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = self._context
+        output = OutputRows(context.output_schema or context.input_schema)
+        for returned in self._results(list(gather(batches))):
+            if returned is not None:
+                output.add(returned)
+                if output.is_full:
+                    yield from output.take()
+        self._loop.end()
+        yield from output.take()
+
+    def _results(self, parts: Sequence[pa.RecordBatch]) -> Iterator[Iterable[Row] | None]:
+        """Yield the results of the calls: for each key with rows, then for each timer that fires."""
+        context, loop = self._context, self._loop
+        if parts:
+            keys = context.keyed_state_store.keys(pa.Table.from_batches(parts))
+            bounds = np.append(keys.rows.starts, len(keys.rows.order))
+            rows_by_key = _rows_by_key(parts, keys.rows.order, bounds)
+            for key, rows in zip(loop.keys(keys), rows_by_key, strict=True):
+                yield self.process_key(key, rows)
+        until_ms: dict[TimeDomain, int] = {
+            "event": context.watermark,
+            "processing": context.batch_time,
+        }
+        for key, time_ms, domain in loop.timers(until_ms):
+            yield self.on_timer(key, time_ms, domain)
+
+    def _service(self, domain: TimeDomain) -> TimerService:
+        service = self._timers.get(domain)
+        if service is None:
+            raise InvalidRequestError(
+                f"timers of {domain} time need time_mode {domain!r} in the function's class, so that "
+                "batches run when they are due"
+            )
+        return service
+
+
+def _rows_by_key(
+    parts: Sequence[pa.RecordBatch], order: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of each key.
+
+    `order` has the positions of rows by key, `bounds` the start of each key's rows there, and the end of the last one's.
+    """
+    start, end = int(bounds[0]), int(bounds[-1])
+    batches = list(take_rows(parts, order[start:end]))
+    if len(batches) == 1:
+        for first, last in pairwise((bounds - start).tolist()):
+            yield batches[0].slice(first, last - first)
+    elif len(bounds) == 2:
+        raise InvalidRequestError(
+            f"a key has {end - start} rows in a micro-batch with more text, bytes or lists than the 2 GiB that a "
+            "record batch holds; let sources give less at once, such as by maxFilesPerTrigger or maxOffsetsPerTrigger"
+        )
+    else:
+        middle = len(bounds) // 2
+        yield from _rows_by_key(parts, order, bounds[: middle + 1])
+        yield from _rows_by_key(parts, order, bounds[middle:])

@@ -42,11 +42,9 @@ class KeyLoop:
         self._make_key = make_key
 
     def keys(self, keys: Keys, order: Order | None = None) -> Iterator[tuple[Any, ...]]:
-        """Yield each key, which is current until the next one is requested.
+        """Yield each key of a batch, which is current until the next one is requested.
 
-        Args:
-            keys: The keys of the batch.
-            order: The order in which keys become current; lists and maps are read ahead in it. None for that of `keys`.
+        Keys become current in the given order, or their own; lists and maps are read ahead in it.
         """
         self._states.begin_batch(keys, order)
         seek, objects = self._states.cursor.seek, self._objects(keys)
@@ -65,8 +63,7 @@ class KeyLoop:
 
         Args:
             until_ms: The time up to which timers fire, by domain.
-            sort: Returns the order of keys whose timers have the same time; lists and maps are read ahead in it. None for
-                no particular order.
+            sort: Returns the order of keys whose timers have the same time; lists and maps are read ahead in it.
         """
         fired = [
             (domain, service.fire(until_ms[domain])) for domain, service in self._timers.items()

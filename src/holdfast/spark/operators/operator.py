@@ -11,8 +11,11 @@ from pyspark.sql.types import StructType
 from holdfast.backends.assignment import OperatorSettings
 from holdfast.backends.keys import KEY_HASH, MAX_PARALLELISM
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
-from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
+from holdfast.spark.operators.functions import (
+    BroadcastProcessFunction,
+    KeyedProcessFunction,
+    StatefulFunction,
+)
 
 TIME_MODES = ("none", "processing", "event")
 
@@ -108,16 +111,14 @@ class Operator:
         self._check_schema()
         self._check_time()
         if self.broadcast is not None and not (self.takes_broadcast and callable(self.broadcast)):
-            message = (
+            raise InvalidRequestError(
                 f"broadcast of operator {self.uid!r} must be a function of a session and a batch "
                 "id, and the operator a BroadcastProcessFunction"
             )
-            raise InvalidRequestError(message)
 
     def _check_function(self) -> None:
         if isinstance(self.function, type):
-            message = f"{self.function.__name__} is a class; pass an object of it"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"{self.function.__name__} is a class; pass an object of it")
         if not isinstance(self.function, StatefulFunction):
             name = type(self.function).__name__
             message = f"{name} is not a StatefulFunction; derive the operator from StatefulFunction"
@@ -128,50 +129,43 @@ class Operator:
     def _check_time(self) -> None:
         mode = self.function.time_mode
         if mode not in TIME_MODES:
-            message = (
+            raise InvalidRequestError(
                 f"time_mode of operator {self.uid!r} must be one of {TIME_MODES}, got {mode!r}"
             )
-            raise InvalidRequestError(message)
         if self.event_time is None:
             return
         if not isinstance(self.event_time, str) or not self.event_time:
             message = f"event_time must be the name of a column, got {self.event_time!r}"
             raise InvalidRequestError(message)
         if not self.drops_late_rows:
-            message = (
+            raise InvalidRequestError(
                 f"operator {self.uid!r} has event_time, the column to drop late rows, but its function is "
                 "not in event time, or keeps late rows; remove event_time"
             )
-            raise InvalidRequestError(message)
 
     def _check_key(self) -> None:
         if not all(isinstance(column, str) and column for column in self.key):
-            message = f"key must be names of columns, got {self.key!r}"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"key must be names of columns, got {self.key!r}")
         if len(set(self.key)) < len(self.key):
-            message = f"key must name each column once, got {self.key!r}"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"key must name each column once, got {self.key!r}")
         if isinstance(self.function, KeyedProcessFunction) and not self.key:
-            message = (
+            raise InvalidRequestError(
                 f"operator {self.uid!r} is a KeyedProcessFunction, which is called for each key; name the "
                 "key's columns: stateful(..., key=...)"
             )
-            raise InvalidRequestError(message)
         if self.forward and self.key:
-            message = (
+            raise InvalidRequestError(
                 f"operator {self.uid!r} has a key, which routes rows to subtasks, and forward=True, which "
                 "leaves rows in their partitions; remove one of them"
             )
-            raise InvalidRequestError(message)
 
     def _check_schema(self) -> None:
         if self.schema is not None and not isinstance(self.schema, StructType | str):
             kind = type(self.schema)
-            message = (
+            raise InvalidRequestError(
                 f"schema of operator {self.uid!r} must be a Spark schema, such as 'id long, name string', "
                 f"got {kind.__module__}.{kind.__qualname__}"
             )
-            raise InvalidRequestError(message)
 
     def _check_number(self, name: str) -> None:
         number = getattr(self, name)
@@ -233,11 +227,7 @@ def checkpointed_sinks(
 
 
 def snapshot_sinks(sinks: Mapping[str, CheckpointedSink], checkpoint_id: int) -> dict[str, bytes]:
-    """Return the states of all sinks, by name.
-
-    Raises:
-        InvalidRequestError: A state isn't bytes.
-    """
+    """Return the states of all sinks, by name. Raises `InvalidRequestError` if one isn't bytes."""
     states = {name: sink.snapshot_state(checkpoint_id) for name, sink in sinks.items()}
     for name, state in states.items():
         if not isinstance(state, bytes):

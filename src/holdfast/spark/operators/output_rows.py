@@ -15,11 +15,7 @@ _BATCH_ROWS = 1 << 13
 
 
 class OutputRows:
-    """Collects output rows, in their order, until they are taken as batches.
-
-    Args:
-        schema: The output's columns.
-    """
+    """Collects output rows, in their order, until they are taken as batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -35,11 +31,7 @@ class OutputRows:
         return self._rows + len(self._tuples) >= _BATCH_ROWS
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add rows.
-
-        Raises:
-            InvalidRequestError: A row does not have the columns of the output.
-        """
+        """Add rows. Raises `InvalidRequestError` if one does not have the columns of the output."""
         if isinstance(rows, str | Mapping | pa.RecordBatch | pa.Table) or not isinstance(
             rows, Iterable
         ):
@@ -54,10 +46,9 @@ class OutputRows:
                 self._tuples.append(row)
             elif isinstance(row, Mapping):
                 if len(row) != width or any(name not in row for name in names):
-                    message = (
+                    raise InvalidRequestError(
                         f"a row with {list(row)} was yielded, and the output has columns {names}"
                     )
-                    raise InvalidRequestError(message)
                 self._tuples.append(tuple([row[name] for name in names]))
             elif isinstance(row, pa.RecordBatch):
                 self._add_batch(row)
@@ -65,18 +56,13 @@ class OutputRows:
                 for batch in row.to_batches():
                     self._add_batch(batch)
             else:
-                message = (
+                raise InvalidRequestError(
                     f"{type(row).__name__} was yielded; a row is a tuple or a dict, and several rows are "
                     "a pyarrow.RecordBatch or pyarrow.Table"
                 )
-                raise InvalidRequestError(message)
 
     def take(self) -> list[pa.RecordBatch]:
-        """Return all rows in batches, and forget them.
-
-        Raises:
-            InvalidRequestError: A value is of another type than its column.
-        """
+        """Return all rows in batches, and forget them. Raises `InvalidRequestError` for a value of another type."""
         self._pack()
         batches, self._batches, self._rows = self._batches, [], 0
         if len(batches) < 2:

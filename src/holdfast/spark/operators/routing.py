@@ -35,7 +35,6 @@ class Routing:
     subtask drops and counts it, which takes no separate job.
 
     Attributes:
-        parallelism: Number of subtasks.
         subtask: Computes the subtask of a row.
         partition: Computes the partition of a row from its mark.
         key: The key's columns in Arrow; no column if rows are distributed evenly.
@@ -58,19 +57,14 @@ class Routing:
     def of(
         cls, rows: DataFrame, operator: Operator, parallelism: int, max_parallelism: int
     ) -> Self:
-        """Return the routing of all rows that have the schema of these rows.
-
-        Raises:
-            InvalidRequestError: The rows lack a column of the key, or have columns that can't be used.
-        """
+        """Return the routing of all rows that have the schema of these rows. Raises `InvalidRequestError`."""
         input_schema = arrow_schema(rows, uid=operator.uid)
         missing = [column for column in operator.key if column not in rows.columns]
         if missing:
-            message = (
+            raise InvalidRequestError(
                 f"rows of operator {operator.uid!r} lack columns {missing} of its key; "
                 f"they have {rows.columns}"
             )
-            raise InvalidRequestError(message)
         # Numbers start at a multiple of 2**33 in each partition: adding its id distributes their first rows.
         number = F.monotonically_increasing_id() + F.spark_partition_id()
         subtask = number.bitwiseAND(_MAX_INT32) % parallelism
@@ -120,21 +114,16 @@ class Routing:
 
 
 def _hash_key(rows: DataFrame, operator: Operator) -> Column:
-    """Return the hash of a row's key; without SQL, where a quoted name may be a regular expression.
-
-    Raises:
-        InvalidRequestError: Spark can't hash a column of the key.
-    """
+    """Return the hash of a row's key; without SQL, where a quoted name may be a regular expression."""
     for column in operator.key:
         data_type = rows.schema[column].dataType
         kind = data_type.simpleString()
         if is_collated(data_type):
-            message = (
+            raise InvalidRequestError(
                 f"column {column!r} of the key of operator {operator.uid!r} has type {kind}: strings "
                 "that are equal by this collation have different hashes; use a normalized column of plain "
                 "strings, such as upper(...) of it, cast to string"
             )
-            raise InvalidRequestError(message)
         message = (
             f"column {column!r} of the key of operator {operator.uid!r} has type {kind}, which Spark can't "
             "hash; use columns without maps, variants and geometries, such as a string made from it"
@@ -160,23 +149,14 @@ def _check_key(key: pa.Schema, *, uid: str) -> None:
         try:
             check_key_type(field.type)
         except InvalidRequestError as error:
-            message = (
+            raise InvalidRequestError(
                 f"column {field.name!r} of the key of operator {uid!r} has the Arrow type {field.type}, which "
                 f"keyed state does not support ({error.args[0]}); cast it to another type, such as a string"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
 
 
 def read_table(frame: DataFrame, *, uid: str | None = None) -> pa.Table:
-    """Read all rows of a small frame in `arrow_schema`.
-
-    Args:
-        frame: The frame.
-        uid: The operator whose rows these are, to check names of columns; None for no check.
-
-    Raises:
-        InvalidRequestError: A name of a column can't be used.
-    """
+    """Read all rows of a small frame in `arrow_schema`; names of columns are checked if they are rows of an operator."""
     if uid is not None:
         _check_columns(frame.columns, uid=uid)
     table = frame.toArrow()
@@ -203,11 +183,10 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
         # Not with the frame itself, which could run an operator that the frame is computed from.
         schema = frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema
     except PySparkException as error:
-        message = (
+        raise InvalidRequestError(
             f"rows of operator {uid!r} have a column type that Arrow does not support ({error}); cast it "
             "to another type"
-        )
-        raise InvalidRequestError(message) from error
+        ) from error
     return _normalize_schema(schema)
 
 
@@ -222,11 +201,10 @@ def _check_columns(names: list[str], *, uid: str) -> None:
         if name.lower().startswith(_RESERVED) or "." in name or "`" in name or name == "*"
     }
     if not names or repeated or unusable:
-        message = (
+        raise InvalidRequestError(
             f"rows of operator {uid!r} have columns {names}; there must be at least one column, no "
             f"duplicate names, no dot, backtick or bare * in a name, and no name starting with {_RESERVED}"
         )
-        raise InvalidRequestError(message)
 
 
 def _normalize_schema(schema: pa.Schema) -> pa.Schema:

@@ -13,15 +13,9 @@ from holdfast.spark.query.checkpoints import (
     pin_checkpoints,
     writer_version,
 )
-from holdfast.spark.query.continuation import Continuation
+from holdfast.spark.query.continuation import Continuation, StoredJob
 from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
-from holdfast.spark.query.queries import (
-    StatefulOperator,
-    StatefulQuery,
-    stateful,
-    stateful_query,
-)
-from holdfast.spark.query.takeover import StoredJob
+from holdfast.spark.query.queries import StatefulOperator, StatefulQuery, stateful, stateful_query
 
 __all__ = [
     "CLEANER",

@@ -1,64 +1,206 @@
 """One micro-batch: applies operators, lets the sink run, and collects the acknowledgements."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
-from typing import Any, Self, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from holdfast.backends.assignment import AssignedOperator
 from holdfast.backends.functions import BatchTimes
 from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
-from holdfast.spark.engines import Engine, Jobs
-from holdfast.spark.operators import BroadcastProcessFunction, Operator, Routing, read_table
+from holdfast.spark.engines import Engine
+from holdfast.spark.operators import (
+    BroadcastProcessFunction,
+    Operator,
+    Routing,
+    arrow_schema,
+    read_table,
+)
 from holdfast.spark.query.checkpoints import PendingCheckpoint
-from holdfast.spark.query.operator_run import AppliedOperator, RunningOperator, compute
 from holdfast.spark.subtask import (
     COLUMN,
     Acknowledgement,
     CheckpointInfo,
     JobStorage,
     OperatorInfo,
+    Reports,
     SubtaskRunner,
     TaskPayload,
     decode_acknowledgements,
+    has_duplicate_reports,
+    reports_of_final_pass,
 )
+
+if TYPE_CHECKING:
+    from holdfast.spark.engines import Jobs
+
+
+def compute(frame: DataFrame) -> None:
+    """Compute all rows, and keep none."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanShape:
+    """The parts of an operator's plan that depend only on schemas: the routing, and the output in Arrow and in Spark."""
+
+    routing: Routing
+    output_schema: pa.Schema
+    spark_schema: StructType
+
+    @classmethod
+    def of(cls, rows: DataFrame, operator: Operator, assigned: AssignedOperator) -> Self:
+        output = rows
+        if operator.schema is not None:
+            output = rows.sparkSession.createDataFrame([], operator.schema)
+        columns = [StructField(column.name, column.dataType) for column in output.schema]
+        return cls(
+            routing=Routing.of(rows, operator, assigned.parallelism, assigned.max_parallelism),
+            output_schema=arrow_schema(output, uid=operator.uid),
+            spark_schema=StructType(columns),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningOperator:
+    """An operator over all batches of a run. Plans are prepared once for each schema of rows, by its JSON.
+
+    Attributes:
+        reports: Receives the acknowledgements of subtasks, over all jobs of the sink; None if they
+            are rows of the output.
+    """
+
+    operator: Operator
+    reports: Reports | None
+    shapes: dict[str, PlanShape] = field(default_factory=dict)
+    preparations: dict[str, Callable[[DataFrame], DataFrame]] = field(default_factory=dict)
+
+    @property
+    def received(self) -> list[bytes]:
+        """The acknowledgements that have reached the driver; the list itself."""
+        return [] if self.reports is None else self.reports.value
+
+    def prepare(self, rows: DataFrame) -> DataFrame:
+        """Prepare rows for routing."""
+        if self.operator.prepare is None:
+            return rows
+        key = rows.schema.json()
+        if key not in self.preparations:
+            self.preparations[key] = self.operator.prepare(rows)
+        return self.preparations[key](rows)
+
+    def shape(self, rows: DataFrame, assigned: AssignedOperator) -> PlanShape:
+        """Return the shape of the plan for prepared rows."""
+        key = rows.schema.json()
+        if key not in self.shapes:
+            self.shapes[key] = PlanShape.of(rows, self.operator, assigned)
+        return self.shapes[key]
+
+
+@dataclass(slots=True)
+class AppliedOperator:
+    """An operator that was applied in the batch, whose output is computed when it is read.
+
+    Attributes:
+        received: All acknowledgements that have reached the driver, in this batch and before.
+        ignored: Number of acknowledgements that are ignored.
+    """
+
+    operator: Operator
+    parallelism: int
+    rows: DataFrame
+    output: DataFrame
+    received: list[bytes]
+    checkpoint_id: int
+    ignored: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ignored = len(self.received)
+
+    def run(self) -> None:
+        """Compute the output; earlier reports of its subtasks are ignored."""
+        self.ignored = len(self.received)
+        compute(self.output)
+
+    def acknowledgements(self) -> list[Acknowledgement]:
+        """Return the reports of the subtasks in this batch."""
+        reports = decode_acknowledgements(self.received[self.ignored :])
+        return [report for report in reports if report.checkpoint_id == self.checkpoint_id]
+
+    def decline_error(self, problem: str) -> CheckpointDeclinedError:
+        """Return the error for a sink whose output may differ from the state."""
+        message = (
+            f"the sink of operator {self.operator.uid!r} {problem}. It has to read all rows in "
+            "one action of the DataFrame and let errors through, or to be used with persist=True"
+        )
+        return CheckpointDeclinedError(message)
+
+    def resolve_reports(
+        self, others: Sequence["AppliedOperator"], jobs: "Jobs"
+    ) -> list[Acknowledgement]:
+        """Return the reports of the pass over the rows that the sink has written; if there was no such pass, run it.
+
+        `others` are all other operators of the batch. Raises `CheckpointDeclinedError` if the state and the sink's
+        output could be from different passes.
+        """
+        reports = self.acknowledgements()
+        if self.operator.forward and has_duplicate_reports(reports):
+            raise self.decline_error(
+                "has some of its rows computed twice in one stage. With forward=True it must not "
+                "coalesce them; if an executor was lost, restart the query"
+            )
+        if len(reports) < self.parallelism:
+            # The sink read no rows, or only a prefix (show(), limit), so the state may be from another pass; unless
+            # later operators have read the prefix, or earlier operators would run again.
+            finished = [(other, len(other.acknowledgements())) for other in others]
+            finished = [(other, count) for other, count in finished if count]
+            uid = self.operator.uid
+            is_partly_used = any(jobs.depends_on(other.rows, uid) for other, _ in finished)
+            if not is_partly_used:
+                self.run()
+            if is_partly_used or any(
+                len(other.acknowledgements()) != count for other, count in finished
+            ):
+                raise self.decline_error("reads its rows only in part")
+            reports = self.acknowledgements()
+        final = reports_of_final_pass(reports, self.parallelism)
+        if final is None:
+            raise self.decline_error(
+                "runs its rows through the operator more than once, and may have written those of any "
+                "pass (several actions, orderBy and repartitionByRange do that; so does the "
+                "loss of an executor: restart the query then)"
+            )
+        return final
+
 
 _current: ContextVar["BatchRun | None"] = ContextVar("holdfast_batch", default=None)
 
 
 def current_batch() -> "BatchRun":
-    """Return the batch that runs in this thread.
-
-    Raises:
-        InvalidRequestError: No batch runs in this thread.
-    """
+    """Return the batch that runs in this thread. Raises `InvalidRequestError` outside of a batch."""
     batch = _current.get()
     if batch is None:
-        message = (
+        raise InvalidRequestError(
             "an operator is applied outside of a micro-batch; pass the function that applies it, "
             "and the operator, to stateful_query(...), and the result to foreachBatch"
         )
-        raise InvalidRequestError(message)
     return batch
 
 
 def check_no_batch() -> None:
-    """Refuse to start a batch inside of another batch.
-
-    Raises:
-        InvalidRequestError: A batch already runs in this thread.
-    """
+    """Refuse to start a batch inside of another batch. Raises `InvalidRequestError`."""
     if _current.get() is not None:
-        message = (
+        raise InvalidRequestError(
             "an operator is called in the foreachBatch function of another operator or query; pass the "
             "operator also to stateful_query(...), and call its apply(...)"
         )
-        raise InvalidRequestError(message)
 
 
 class BatchRun:
@@ -113,17 +255,15 @@ class BatchRun:
         uid = operator.uid
         running = self._operators.get(uid)
         if running is None or not self._is_same(running.operator, operator):
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} is not part of this query, which has {sorted(self._operators)}; "
                 "pass the same object also to stateful_query(...)"
             )
-            raise InvalidRequestError(message)
         if uid in self._applied or uid in self._kept:
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} is applied twice in a batch, but its state has one stream of rows. "
                 "Unite the rows first, or make two operators with separate uids"
             )
-            raise InvalidRequestError(message)
         rows = running.prepare(_require_batch(rows, f"rows of operator {uid!r}"))
         if operator.begin is not None and uid in self._pending.new:
             rows = operator.begin(rows)
@@ -212,12 +352,11 @@ class BatchRun:
         """Refuse a key whose types have changed: equal numbers of different types have different hashes."""
         known = self._pending.key_types.setdefault(operator.uid, key_types)
         if known != key_types:
-            message = (
+            raise InvalidRequestError(
                 f"the key {', '.join(operator.key)} of operator {operator.uid!r} is now of type "
                 f"{', '.join(key_types)}, and was {', '.join(known)}: rows would be routed to other "
                 "subtasks than their state. Cast the columns to the earlier types"
             )
-            raise InvalidRequestError(message)
 
     def _broadcast_rows(self, operator: Operator, frame: DataFrame | None) -> pa.Table | None:
         """Return the rows for every subtask; None if the operator takes no broadcast rows."""
@@ -225,33 +364,29 @@ class BatchRun:
         if frame is None and operator.broadcast is not None:
             frame = operator.broadcast(self._engine.session, self._pending.batch_id)
         elif operator.broadcast is not None:
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} has a broadcast function; remove it, or apply(..., broadcast=)"
             )
-            raise InvalidRequestError(message)
         if isinstance(operator.function, BroadcastProcessFunction):
             name = f"broadcast rows of operator {uid!r}, a BroadcastProcessFunction,"
             return read_table(_require_batch(frame, name), uid=uid)
         if frame is not None:
-            message = (
+            raise InvalidRequestError(
                 f"operator {uid!r} takes no broadcast rows; derive it from BroadcastProcessFunction"
             )
-            raise InvalidRequestError(message)
         return None
 
     def finish(self) -> dict[str, list[Acknowledgement]]:
         """Return the acknowledgements of all operators, by uid. Operators that the sink didn't run are run now.
 
-        Raises:
-            CheckpointDeclinedError: The state and the sink's output could be from different passes.
+        Raises `CheckpointDeclinedError` if the state and the sink's output could be from different passes.
         """
         missing = sorted(self._operators.keys() - self._applied.keys() - self._kept.keys())
         if missing:
-            message = (
+            raise CheckpointDeclinedError(
                 f"operators {missing} were not applied in this batch; apply each of them in every "
                 "batch, if necessary to no rows: batch.limit(0)"
             )
-            raise CheckpointDeclinedError(message)
         if self._jobs is None:
             return {uid: _acknowledgements_in(kept) for uid, kept in self._kept.items()}
         self._check_failed_jobs(self._jobs)
@@ -262,7 +397,7 @@ class BatchRun:
             acknowledgements[uid] = applied.resolve_reports(others, self._jobs)
         return acknowledgements
 
-    def _check_failed_jobs(self, jobs: Jobs) -> None:
+    def _check_failed_jobs(self, jobs: "Jobs") -> None:
         last = list(self._applied.values())[-1]
         if not jobs.includes_new_jobs():
             raise last.decline_error(
@@ -279,14 +414,9 @@ class BatchRun:
 
 
 def _require_batch(frame: object, name: str) -> DataFrame:
-    """Return an argument that has to be a DataFrame without streams.
-
-    Raises:
-        InvalidRequestError: It is a stream, or not a DataFrame.
-    """
+    """Return an argument that has to be a DataFrame without streams, or raise `InvalidRequestError`."""
     if not isinstance(frame, DataFrame):
-        message = f"{name} must be a DataFrame, not {type(frame).__name__}"
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"{name} must be a DataFrame, not {type(frame).__name__}")
     if frame.isStreaming:
         message = f"{name} are a stream; derive them from the rows that are passed to the function"
         raise InvalidRequestError(message)
@@ -300,17 +430,12 @@ def _acknowledgements_in(output: DataFrame) -> list[Acknowledgement]:
 
 
 def _pickle_function(operator: Operator) -> bytes:
-    """Pickle the operator's function in its present state.
-
-    Raises:
-        InvalidRequestError: An attribute can't be pickled.
-    """
+    """Pickle the operator's function in its present state. Raises `InvalidRequestError`."""
     try:
         pickled: bytes = cast("Any", cloudpickle).dumps(operator.function)
     except Exception as error:
-        message = (
+        raise InvalidRequestError(
             f"the function of operator {operator.uid!r} can't be pickled to the executors ({error}); "
             "create such attributes, such as locks and connections, in initialize_state"
-        )
-        raise InvalidRequestError(message) from error
+        ) from error
     return pickled

@@ -34,9 +34,7 @@ class PendingCheckpoint:
     """A checkpoint in progress.
 
     Attributes:
-        checkpoint_id: The id of the checkpoint.
         batch_id: The micro-batch that it will complete.
-        location: The location of its files.
         restored_checkpoint_id: The checkpoint from which state is restored, or None.
         assigned: The state from which operators are restored, by uid.
         new: Uids of operators without state, which run their first batch.
@@ -62,39 +60,35 @@ class PendingCheckpoint:
     start_s: float
 
 
-class FailedAttempts:
-    """Failed attempts at checkpoints, by the directory of their job, until a checkpoint of the job records them.
+_FAILURES_LOCK = ProcessLock()
+_FAILURES: dict[str, tuple[FailedAttempt, ...]] = {}
+"""Failed attempts at checkpoints, by the directory of their job, until a checkpoint of the job records them.
 
-    The run that failed has ended, and another run with another coordinator continues the job. If that is in the same
-    process, its next checkpoint records the attempts. Threads may share an instance.
-    """
-
-    def __init__(self) -> None:
-        self._lock = ProcessLock()
-        self._attempts: dict[str, tuple[FailedAttempt, ...]] = {}
-
-    def add(self, job_directory: str, attempt: FailedAttempt) -> None:
-        """Add an attempt; of too many the oldest are dropped."""
-        with self._lock.current:
-            known = self._attempts.get(job_directory, ())
-            self._attempts[job_directory] = (*known, attempt)[-MAX_ATTEMPTS:]
-
-    def get(self, job_directory: str) -> tuple[FailedAttempt, ...]:
-        """Return the attempts that no checkpoint of the job has recorded yet."""
-        with self._lock.current:
-            return self._attempts.get(job_directory, ())
-
-    def remove(self, job_directory: str, recorded: tuple[FailedAttempt, ...]) -> None:
-        """Remove attempts that a completed checkpoint has recorded."""
-        with self._lock.current:
-            attempts = self._attempts.pop(job_directory, ())
-            attempts = tuple(attempt for attempt in attempts if attempt not in recorded)
-            if attempts:
-                self._attempts[job_directory] = attempts
+The run that failed has ended, and another run with another coordinator continues the job. If that is in the same
+process, its next checkpoint records the attempts.
+"""
 
 
-FAILED_ATTEMPTS = FailedAttempts()
-"""The attempts of this process."""
+def add_failed_attempt(job_directory: str, attempt: FailedAttempt) -> None:
+    """Keep an attempt for the job's next checkpoint; of too many the oldest are dropped."""
+    with _FAILURES_LOCK.current:
+        known = _FAILURES.get(job_directory, ())
+        _FAILURES[job_directory] = (*known, attempt)[-MAX_ATTEMPTS:]
+
+
+def failed_attempts(job_directory: str) -> tuple[FailedAttempt, ...]:
+    """Return the attempts that no checkpoint of the job has recorded yet."""
+    with _FAILURES_LOCK.current:
+        return _FAILURES.get(job_directory, ())
+
+
+def forget_failed_attempts(job_directory: str, recorded: tuple[FailedAttempt, ...]) -> None:
+    """Remove attempts that a completed checkpoint has recorded."""
+    with _FAILURES_LOCK.current:
+        attempts = _FAILURES.pop(job_directory, ())
+        attempts = tuple(attempt for attempt in attempts if attempt not in recorded)
+        if attempts:
+            _FAILURES[job_directory] = attempts
 
 
 def failure_reason(error: BaseException) -> str:
@@ -131,6 +125,5 @@ def pin_checkpoints(job_id: str) -> Iterator[None]:
 
 
 def has_pinned_checkpoints(job_id: str) -> bool:
-    """Return whether the job's checkpoints are pinned."""
     with _PINS_LOCK.current:
         return job_id in _PINS

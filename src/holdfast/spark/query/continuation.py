@@ -1,21 +1,44 @@
-"""Decides whether and how a query continues from a checkpoint, and whether a batch is the next. No I/O."""
+"""The start of a run: checks the checkpoint or savepoint that the query continues from, and claims the job.
 
+A driver that claims a job stops the driver that ran it before. So everything that can be checked is checked before.
+"""
+
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.backends.assignment import AssignedOperator, OperatorSettings, assign
 from holdfast.backends.keys import MAX_PARALLELISM
+from holdfast.common import Clock
 from holdfast.errors import BatchGapError, InvalidRequestError
+from holdfast.locations.coordination import (
+    ClaimedCheckpoints,
+    check_claimable,
+    check_not_claimed,
+    check_not_revoked,
+    claim_checkpoint,
+    load_latest_checkpoint,
+    withdraw_claim,
+)
 from holdfast.locations.handles import OperatorStateMode
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
-from holdfast.locations.storages import CompletedCheckpoint
+from holdfast.locations.storages import (
+    CheckpointStorageAccess,
+    CompletedCheckpoint,
+    JobDirectory,
+    JobOwnership,
+    load_checkpoint,
+    resolve_pointer,
+)
 from holdfast.spark.operators import CheckpointedSink, Operator, unused_sink_states
-from holdfast.spark_progress import SPARK, SparkProgress, plan_of, progress_of
+from holdfast.spark_progress import SPARK, SparkProgress, all_streams, plan_of, progress_of
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """The properties of a query that decide which checkpoints it can continue from, with which state.
+    """The properties of a query that decide which checkpoints it can continue from, with which state. No I/O.
 
     Attributes:
         query_id: Spark's id of the query.
@@ -71,11 +94,9 @@ class Continuation:
     def assign(
         self, restored: CompletedCheckpoint | None, *, is_own: bool
     ) -> dict[str, AssignedOperator]:
-        """Return the state from which each subtask is restored, by the operator's uid.
+        """Return the state from which each subtask is restored, by the operator's uid; without a checkpoint none.
 
-        Args:
-            restored: The checkpoint; None to start without state.
-            is_own: Whether this run of the query has completed the checkpoint.
+        `is_own` is whether this run of the query has completed the checkpoint.
         """
         if restored is not None and is_own:
             # Nothing was restarted. Redistribution would make each subtask store a whole union state.
@@ -88,7 +109,12 @@ class Continuation:
             for uid, operator in self.operators.items()
         }
         if restored is None:
-            return {uid: _without_state(each) for uid, each in settings.items()}
+            return {
+                uid: AssignedOperator(
+                    each.max_parallelism_or_default, (StoredSubtask(),) * each.parallelism
+                )
+                for uid, each in settings.items()
+            }
         return assign(
             restored.metadata,
             settings,
@@ -146,6 +172,113 @@ class Continuation:
             raise InvalidRequestError(message, pointer)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """A job in storage, and the savepoint that it starts from.
+
+    Attributes:
+        directory: The job's directory; None if it has no directory.
+        savepoint: Pointer of a savepoint. If the job has no checkpoint, its operators start with that state.
+        claims_savepoint: Whether the savepoint becomes the property of the job, which then refers to its files, and
+            deletes it when it needs no file of it. The job needs a directory for that.
+    """
+
+    job_id: str
+    access: CheckpointStorageAccess
+    directory: JobDirectory | None = None
+    savepoint: str | None = None
+    claims_savepoint: bool = False
+
+    def take_over(
+        self,
+        continuation: Continuation,
+        batch_id: int,
+        offsets_of: Callable[[int], str | None],
+        clock: Clock,
+    ) -> "OwnedJob":
+        """Claim the job for a run that starts with a batch. Errors are those of `CheckpointCoordinator.begin`."""
+        savepoint = self._check(continuation, batch_id, offsets_of)
+        ownership = self.access.claim_job()
+        completed = list(ownership.completed.values())
+        claims = ClaimedCheckpoints(self.directory.uri if self.directory is not None else "")
+        if completed:
+            last = completed[-1]
+            continuation.check(last)
+            check_not_claimed(checkpoint.location for checkpoint in completed)
+            check_not_revoked(last)
+            if self.directory is not None:
+                claims = ClaimedCheckpoints.restore(self.directory.uri, last, all_streams)
+            _log.info(
+                "job %s resumes from checkpoint %d at %s",
+                self.job_id,
+                last.checkpoint_id,
+                last.location.external_pointer,
+            )
+            if self.savepoint is not None:
+                _log.info("the job has that checkpoint, and ignores savepoint %s", self.savepoint)
+        elif savepoint is not None:
+            _log.info(
+                "job %s starts with the state of its operators in %s",
+                self.job_id,
+                savepoint.location.external_pointer,
+            )
+            claims = self._claim_savepoint(savepoint, claims, ownership, clock)
+        return OwnedJob(ownership, completed, savepoint, claims)
+
+    def _check(
+        self, continuation: Continuation, batch_id: int, offsets_of: Callable[[int], str | None]
+    ) -> CompletedCheckpoint | None:
+        """Check the last checkpoint; without one load and check the savepoint, and return it."""
+        savepoint = None
+        last = load_latest_checkpoint(self.access)
+        if last is not None:
+            continuation.check(last)
+            check_not_claimed([last.location])
+        was_completed(batch_id, last, job_id=self.job_id)
+        if last is not None:
+            check_same_rows(last, offsets_of)
+        elif self.savepoint is not None:
+            savepoint = load_checkpoint(resolve_pointer(self.savepoint))
+            continuation.check_start(savepoint)
+            if self.claims_savepoint and self.directory is not None:
+                check_claimable(savepoint, all_streams(savepoint), self.directory)
+        continuation.assign(last or savepoint, is_own=False)  # for its errors
+        return savepoint
+
+    def _claim_savepoint(
+        self,
+        savepoint: CompletedCheckpoint,
+        claims: ClaimedCheckpoints,
+        ownership: JobOwnership,
+        clock: Clock,
+    ) -> ClaimedCheckpoints:
+        """Claim the savepoint; or release it, if an earlier start claimed it."""
+        if self.directory is None:
+            return claims
+        if not self.claims_savepoint:
+            withdraw_claim(savepoint.location.external_pointer, self.directory.uri)
+            return claims
+        streams = all_streams(savepoint)
+        claim = claim_checkpoint(savepoint, streams, self.directory, ownership, clock=clock)
+        return ClaimedCheckpoints(self.directory.uri, [claim], all_streams)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedJob:
+    """A job that this run has claimed.
+
+    Attributes:
+        completed: The job's completed checkpoints at that time, the newest last.
+        savepoint: The savepoint that the job starts from, if it has no checkpoint.
+        claims: The checkpoints of other jobs that the job has claimed.
+    """
+
+    ownership: JobOwnership
+    completed: list[CompletedCheckpoint]
+    savepoint: CompletedCheckpoint | None
+    claims: ClaimedCheckpoints
+
+
 def restored_progress(restored: CompletedCheckpoint | None) -> SparkProgress | None:
     """Return Spark's progress in a checkpoint; None for a savepoint that was written only from tables."""
     if restored is None or SPARK not in restored.metadata.coordinator_states:
@@ -154,11 +287,7 @@ def restored_progress(restored: CompletedCheckpoint | None) -> SparkProgress | N
 
 
 def was_completed(batch_id: int, last: CompletedCheckpoint | None, *, job_id: str) -> bool:
-    """Return whether the last checkpoint completed the batch; if not, the batch is the next.
-
-    Raises:
-        BatchGapError: The batch is neither the last nor the next.
-    """
+    """Return whether the last checkpoint completed the batch; if not, the batch is the next, or `BatchGapError`."""
     if last is None:
         if batch_id != 0:
             raise _gap_error(
@@ -173,11 +302,7 @@ def was_completed(batch_id: int, last: CompletedCheckpoint | None, *, job_id: st
 
 
 def check_same_rows(last: CompletedCheckpoint, offsets_of: Callable[[int], str | None]) -> None:
-    """Refuse to continue if Spark has planned the checkpoint's batch again since.
-
-    Raises:
-        BatchGapError: The offsets in Spark's log differ from those in the checkpoint.
-    """
+    """Refuse to continue if Spark has planned the checkpoint's batch again since. Raises `BatchGapError`."""
     progress = progress_of(last.metadata)
     offsets = offsets_of(progress.batch_id)
     if offsets is not None and plan_of(offsets) != plan_of(progress.offsets):
@@ -237,11 +362,6 @@ def _gap_error(problem: str, location: str) -> BatchGapError:
         "one, or start again with a new checkpointLocation), or another driver also runs this query"
     )
     return BatchGapError(message, location)
-
-
-def _without_state(settings: OperatorSettings) -> AssignedOperator:
-    subtasks = (StoredSubtask(),) * settings.parallelism
-    return AssignedOperator(settings.max_parallelism_or_default, subtasks)
 
 
 def _keep_assignment(stored: StoredOperator) -> AssignedOperator:

@@ -22,15 +22,21 @@ from holdfast.locations.file_systems import retry_deadline
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint, JobOwnership, load_checkpoint
 from holdfast.spark.query.checkpoints import (
-    FAILED_ATTEMPTS,
-    FailedAttempts,
     PendingCheckpoint,
+    add_failed_attempt,
+    failed_attempts,
     failure_reason,
+    forget_failed_attempts,
     has_pinned_checkpoints,
     writer_version,
 )
-from holdfast.spark.query.continuation import Continuation, restored_progress, was_completed
-from holdfast.spark.query.takeover import OwnedJob, StoredJob
+from holdfast.spark.query.continuation import (
+    Continuation,
+    OwnedJob,
+    StoredJob,
+    restored_progress,
+    was_completed,
+)
 from holdfast.spark.subtask import Acknowledgement, combine_acknowledgements
 from holdfast.spark_progress import (
     SPARK,
@@ -51,8 +57,7 @@ class Retention:
     """The rules that delete files of a job.
 
     Attributes:
-        num_retained: Number of completed checkpoints that are kept.
-        cleaner: Deletes the others in the background.
+        num_retained: Number of completed checkpoints that are kept; `cleaner` deletes the others in the background.
         sweep: Deletes the files that crashes have left; runs in the background once the job is claimed.
     """
 
@@ -66,29 +71,15 @@ class CheckpointCoordinator:
 
     With the first batch it claims the job and reads its checkpoints from storage; later it knows them from its own
     commits. A driver that had the job before detects at its next batch or commit that it has lost the job.
-
-    Args:
-        job: The job.
-        continuation: The query.
-        retention: The rules that delete files of the job.
-        clock: Measures the duration of checkpoints, and dates them.
-        failed_attempts: Attempts that no checkpoint has recorded yet.
     """
 
     def __init__(
-        self,
-        job: StoredJob,
-        continuation: Continuation,
-        retention: Retention,
-        *,
-        clock: Clock,
-        failed_attempts: FailedAttempts = FAILED_ATTEMPTS,
+        self, job: StoredJob, continuation: Continuation, retention: Retention, *, clock: Clock
     ) -> None:
         self.job = job
         self._continuation = continuation
         self._retention = retention
         self._clock = clock
-        self._failed_attempts = failed_attempts
         self._owned: OwnedJob | None = None
         self._store = CompletedCheckpointStore(retention.num_retained, retention.cleaner)
         self._has_completed = False  # a checkpoint in this run
@@ -104,9 +95,7 @@ class CheckpointCoordinator:
     ) -> PendingCheckpoint | None:
         """Begin the checkpoint of a batch. The first call claims the job.
 
-        Args:
-            batch_id: The batch that Spark runs.
-            offsets_of: Returns Spark's offset log entry of a batch, or None if it does not exist.
+        `offsets_of` returns Spark's offset log entry of a batch, or None if it does not exist.
 
         Returns:
             None if the last checkpoint already completed this batch: Spark repeats it because it was
@@ -160,11 +149,7 @@ class CheckpointCoordinator:
     ) -> CompletedCheckpoint:
         """Commit a checkpoint: publish the metadata, then delete the oldest checkpoints.
 
-        Args:
-            pending: The result of `begin`.
-            acknowledgements: The reports of all subtasks, by the operator's uid.
-            progress: Spark's progress.
-            sink_states: The states of sinks, by name.
+        It has the reports of all subtasks, by the operator's uid, and the states of sinks, by name.
 
         Raises:
             CheckpointDeclinedError: A subtask has reported twice, or not at all, or refers to files from which
@@ -219,12 +204,8 @@ class CheckpointCoordinator:
     def abort(self, pending: PendingCheckpoint, error: BaseException | None = None) -> bool:
         """Abort a checkpoint and delete the files that were written for it. Never raises.
 
-        Args:
-            pending: The result of `begin`.
-            error: The reason, which the next checkpoint of the job records; None to record nothing.
-
-        Returns:
-            Whether it is certain that the checkpoint does not exist.
+        The job's next checkpoint records the error, if there is one. Returns whether it is certain that the
+        checkpoint does not exist.
         """
         is_certain = False
         try:
@@ -264,7 +245,7 @@ class CheckpointCoordinator:
         if owned is None:
             raise InvalidRequestError("no checkpoint was begun")
         job_directory = uripath.parent(pending.location.external_pointer)
-        attempts = self._failed_attempts.get(job_directory)
+        attempts = failed_attempts(job_directory)
         metadata = CheckpointMetadata(
             job_id=self.job.job_id,
             checkpoint_id=pending.checkpoint_id,
@@ -283,7 +264,7 @@ class CheckpointCoordinator:
         )
         with retry_deadline(COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, owned.ownership)
-        self._failed_attempts.remove(job_directory, attempts)
+        forget_failed_attempts(job_directory, attempts)
         self._store.add(completed, subsume=not has_pinned_checkpoints(self.job.job_id))
         self._has_completed = True
         _log_completed(completed, pending.batch_id)
@@ -311,7 +292,7 @@ class CheckpointCoordinator:
             duration_ms=self._duration_ms(pending),
             reason=failure_reason(error),
         )
-        self._failed_attempts.add(uripath.parent(pending.location.external_pointer), attempt)
+        add_failed_attempt(uripath.parent(pending.location.external_pointer), attempt)
 
     def _duration_ms(self, pending: PendingCheckpoint) -> float:
         return 1000 * (self._clock.monotonic_s() - pending.start_s)

@@ -12,13 +12,7 @@ from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.spark import sessions
 from holdfast.spark.engines import Engine, RunningQuery, engine_of, error_of_task
 from holdfast.spark.event_time import IdleTicks
-from holdfast.spark.operators import (
-    Broadcast,
-    Operator,
-    Sink,
-    StatefulFunction,
-    check_callable,
-)
+from holdfast.spark.operators import Broadcast, Operator, Sink, StatefulFunction, check_callable
 from holdfast.spark.query.batch_run import check_no_batch, current_batch
 from holdfast.spark.query.query_run import QueryRun
 from holdfast.spark.settings import check_settings
@@ -229,17 +223,15 @@ class StatefulQuery:
         if not self._runs.keys() - {query.query_id}:
             return
         if run.sinks:
-            message = (
+            raise InvalidRequestError(
                 "a sink with state serves one query, and this one has served another; make a sink, and "
                 "the operators that use it, for each query"
             )
-            raise InvalidRequestError(message)
         if run.idle_ticks is not None:
-            message = (
+            raise InvalidRequestError(
                 "idle_ticks serve one query, and these have served another; make an IdleTicks(), and the "
                 "operators that use it, for each query"
             )
-            raise InvalidRequestError(message)
 
     def _engine(self, session: SparkSession) -> Engine:
         """Return the engine of a session, cached: with Spark Connect it takes a while to find the query."""
@@ -301,28 +293,22 @@ _MAX_QUERIES = 1000
 
 
 def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) -> _Call:
-    """Record a call, and refuse a second one in a batch: the first one completes it with its rows.
-
-    Raises:
-        InvalidRequestError: There was a call before.
-    """
+    """Record a call, and refuse a second one in a batch: the first one completes it with its rows."""
     last = _last_calls.get(query.query_id)
     if last and (last.run_id, last.batch_id) == (query.run_id, batch_id):
         if last.has_failed:
-            message = (
+            raise InvalidRequestError(
                 f"operators {sorted(operators)} are called in batch {batch_id} again after a call "
                 "that has failed. Let its error through: the batch is repeated when the query is "
                 "started again"
             )
-            raise InvalidRequestError(message)
-        message = (
+        raise InvalidRequestError(
             f"operators {sorted(operators)} are called in batch {batch_id} after another call, which "
             "has completed the batch without their rows; when the query is started again the batch "
             "is skipped. Call stateful(...) once a batch: pass several operators, or an operator for "
             "several streams, to stateful_query(...). To process these rows, roll the query back to the "
             "checkpoint before"
         )
-        raise InvalidRequestError(message)
     _last_calls.pop(query.query_id, None)
     call = _last_calls[query.query_id] = _Call(query.run_id, batch_id)
     if len(_last_calls) > _MAX_QUERIES:

@@ -1,7 +1,7 @@
 """One run of a query with state, from its start until it stops or fails."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Self
@@ -40,12 +40,10 @@ from holdfast.spark.operators import (
     checkpointed_sinks,
     snapshot_sinks,
 )
-from holdfast.spark.query.batch_run import BatchRun
+from holdfast.spark.query.batch_run import BatchRun, RunningOperator, compute
 from holdfast.spark.query.checkpoints import CLEANER, PendingCheckpoint
-from holdfast.spark.query.continuation import Continuation
+from holdfast.spark.query.continuation import Continuation, StoredJob
 from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
-from holdfast.spark.query.operator_run import RunningOperator, compute
-from holdfast.spark.query.takeover import StoredJob
 from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import Acknowledgement, JobStorage
 from holdfast.spark_progress import SparkProgress, sources_of
@@ -58,14 +56,10 @@ class QueryRun:
     """Runs a query's micro-batches one by one, and makes a checkpoint of each.
 
     Attributes:
-        run_id: Spark's id of the run.
         process: The user's function, which applies the operators to a batch; None if there is one operator, which
             is applied to the batch and writes to its sink.
         operators: The query's operators by uid.
         sinks: The query's sinks with state, by the name of that state.
-        job: The storage of the job's state.
-        coordinator: Drives the checkpoints.
-        link: The link in Spark's checkpoint directory to the checkpoints.
         idle_ticks: Requests batches when timers are due; None if timers wait for the next rows.
         has_started: Whether there was a batch.
         next_timers: The earliest timers after the last batch; None if they are unknown.
@@ -95,11 +89,7 @@ class QueryRun:
         idle_ticks: IdleTicks | None,
         clock: Clock,
     ) -> Self:
-        """Parse the settings; nothing in storage is read or changed yet, except that directories are created.
-
-        Raises:
-            InvalidRequestError: A setting is not valid.
-        """
+        """Parse the settings; nothing in storage is read or changed yet, except that directories are created."""
         settings = Settings.parse(engine.session.conf.getAll)
         engine.check(settings)
         job_id = settings.job_id or query.query_id
@@ -126,7 +116,11 @@ class QueryRun:
             Retention(
                 num_retained=settings.num_retained,
                 cleaner=CLEANER,
-                sweep=_sweep_of(settings, job_id),
+                sweep=None
+                if settings.checkpoint_dir is None
+                else partial(
+                    sweep, settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s
+                ),
             ),
             clock=clock,
         )
@@ -319,22 +313,10 @@ def _warn_of_unknown_uids(settings: Settings, operators: Mapping[str, Operator])
 
     It is not an error: queries of a session have the same settings, and operators may be added again later.
     """
-    unknown = [uid for uid, _ in settings.state_backend.by_operator if uid not in operators]
+    unknown = {uid for uid, _ in settings.state_backend.by_operator} - operators.keys()
     if unknown:
         _log.warning(
             "spark.holdfast.state.backend is set for %s: this query has no such operator; it has %s. "
             "Correct or remove it, unless another query of the session has the operator",
-            _join(unknown),
-            _join(operators),
+            *(", ".join(map(repr, sorted(uids))) for uids in (unknown, operators)),
         )
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(names)))
-
-
-def _sweep_of(settings: Settings, job_id: str) -> Callable[[], object] | None:
-    """Return a function that deletes the files that crashes have left; None if the job has no directory."""
-    if settings.checkpoint_dir is None:
-        return None
-    return partial(sweep, settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s)

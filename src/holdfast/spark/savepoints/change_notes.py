@@ -87,12 +87,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletedRestore(msgspec.Struct, frozen=True, kw_only=True):
-    """A restore that is done.
-
-    Attributes:
-        restore: The note of the restore.
-        paths: Its `paths` argument.
-    """
+    """A restore that is done: its note, and its `paths` argument."""
 
     restore: ChangeNote
     paths: dict[str, str]
@@ -100,12 +95,7 @@ class CompletedRestore(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A restore or a rollback of a checkpointLocation.
-
-    Attributes:
-        location: URI of the checkpointLocation.
-        note: The operation.
-    """
+    """A restore or a rollback of a checkpointLocation."""
 
     location: str
     note: ChangeNote
@@ -118,9 +108,6 @@ class Change:
 
     def begin(self, *, paths: Mapping[str, str] | None = None) -> Attempt:
         """Keep Spark away from now on; can be called again for the same operation.
-
-        Args:
-            paths: The `paths` argument of a restore.
 
         Returns:
             The attempt; earlier attempts can no longer `finish`.
@@ -135,7 +122,10 @@ class Change:
         except CheckpointConflictError as error:
             message = "another operation on this checkpointLocation is unfinished; finish it first"
             raise InvalidRequestError(message, self.location) from error
-        attempt = begin_attempt(self.location, paths or {})
+        last = newest_attempt(self.location)
+        number = 1 if last is None else last.number + 1
+        attempt = Attempt(number=number, token=uuid.uuid4().hex, paths=dict(paths or {}))
+        _publish_attempt(self.location, attempt)
         marker = {"unfinished": f"{self.note.kind}: repeat it, and this query can be started"}
         replace(f"{self.location}/{METADATA}", msgspec.json.encode(marker))
         return attempt
@@ -146,7 +136,9 @@ class Change:
         Raises:
             CheckpointConflictError: Another process has begun the same operation; Spark is still kept away.
         """
-        end = end_attempt(self.location, attempt)
+        check_newest(self.location, attempt)
+        end = msgspec.structs.replace(attempt, number=attempt.number + 1, is_done=True)
+        _publish_attempt(self.location, end)
         self._let_spark_start()
         return end
 
@@ -167,11 +159,7 @@ class Change:
 
 
 def change_at(checkpoint_location: str) -> Change | None:
-    """Return the operation whose note is here, or None.
-
-    Raises:
-        CheckpointCorruptedError: The note can't be read.
-    """
+    """Return the operation whose note is here, or None. Raises `CheckpointCorruptedError`."""
     note = read_json_in(
         checkpoint_location,
         UNFINISHED_FILE,
@@ -192,27 +180,13 @@ def completed_restore(checkpoint_location: str) -> CompletedRestore | None:
     )
 
 
-def write_completed_restore(checkpoint_location: str, restore: CompletedRestore) -> None:
-    """Write the note of a restore that is done."""
-    replace(f"{checkpoint_location}/{RESTORED_FILE}", msgspec.json.encode(restore))
-
-
-def delete_completed_restore(checkpoint_location: str) -> None:
-    """Delete the note of a restore, before the checkpointLocation is changed."""
-    delete([f"{checkpoint_location}/{RESTORED_FILE}"])
-
-
 def is_attempt(path: str) -> bool:
     """Return whether a file of a checkpointLocation is the note of an attempt."""
     return _ATTEMPT.fullmatch(path) is not None
 
 
 def newest_attempt(checkpoint_location: str) -> Attempt | None:
-    """Return the attempt that counts, or None without any.
-
-    Raises:
-        CheckpointCorruptedError: The note can't be read.
-    """
+    """Return the attempt that counts, or None without any. Raises `CheckpointCorruptedError`."""
     matches = map(_ATTEMPT.fullmatch, names_in(checkpoint_location))
     number = max((int(match[1]) for match in matches if match is not None), default=None)
     if number is None:
@@ -221,34 +195,18 @@ def newest_attempt(checkpoint_location: str) -> Attempt | None:
     return read_json(uri, Attempt, description="the note of the attempt")
 
 
-def begin_attempt(checkpoint_location: str, paths: Mapping[str, str]) -> Attempt:
-    """Begin an attempt, which counts from now on. Raises `CheckpointConflictError`."""
-    last = newest_attempt(checkpoint_location)
-    number = 1 if last is None else last.number + 1
-    attempt = Attempt(number=number, token=uuid.uuid4().hex, paths=dict(paths))
-    return _publish_attempt(checkpoint_location, attempt)
-
-
 def check_newest(checkpoint_location: str, attempt: Attempt) -> None:
     """Refuse to continue if another attempt has begun since. Raises `CheckpointConflictError`."""
     if newest_attempt(checkpoint_location) != attempt:
         raise _conflict_error(checkpoint_location)
 
 
-def end_attempt(checkpoint_location: str, attempt: Attempt) -> Attempt:
-    """End an attempt, unless another has begun since. Raises `CheckpointConflictError`."""
-    check_newest(checkpoint_location, attempt)
-    end = msgspec.structs.replace(attempt, number=attempt.number + 1, is_done=True)
-    return _publish_attempt(checkpoint_location, end)
-
-
-def _publish_attempt(checkpoint_location: str, attempt: Attempt) -> Attempt:
+def _publish_attempt(checkpoint_location: str, attempt: Attempt) -> None:
     uri = _attempt_uri(checkpoint_location, attempt.number)
     try:
         publish(uri, msgspec.json.encode(attempt), single_writer=True)
     except CheckpointConflictError as error:
         raise _conflict_error(checkpoint_location) from error
-    return attempt
 
 
 def _conflict_error(checkpoint_location: str) -> CheckpointConflictError:

@@ -16,7 +16,6 @@ from holdfast.locations.coordination import copy_files, copy_stream, files_of, r
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import (
     FileStateHandle,
-    ManagedKeyedStateHandle,
     SegmentsStateHandle,
     StreamStateHandle,
 )
@@ -52,12 +51,7 @@ _PARALLEL_SUBTASKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The files of an earlier savepoint.
-
-    Attributes:
-        files: Spark's files, by path.
-        state: Files of Holdfast's state, by the URI of the original.
-    """
+    """The files of an earlier savepoint: Spark's by path, those of state by the URI of the original."""
 
     files: Mapping[str, FileStateHandle] = field(default_factory=dict)
     state: Mapping[str, FileStateHandle] = field(default_factory=dict)
@@ -66,12 +60,7 @@ class Base:
     def load(
         cls, pointer: str | PathLike[str], query_id: str, configuration: dict[str, str]
     ) -> "Base":
-        """Load the files of a savepoint, without those that are missing or truncated.
-
-        Args:
-            pointer: The savepoint.
-            query_id: Spark's id of the query that the savepoint must belong to.
-            configuration: Spark's configuration, with the settings of stores.
+        """Load the files of a savepoint of a query, without those that are missing or truncated.
 
         Raises:
             InvalidRequestError: The pointer leads to no savepoint, or to a savepoint of another query.
@@ -120,12 +109,7 @@ def _check_base(base: CompletedCheckpoint, query_id: str) -> None:
 
 
 class Copier:
-    """Copies files into a savepoint.
-
-    Args:
-        location: The new savepoint.
-        base: Files to refer to instead of copying.
-        format: The format of keyed state.
+    """Copies files into a savepoint, or refers to the same files of its base.
 
     Attributes:
         state_origins: URIs of the copies of Holdfast's state files, by the URI of the original.
@@ -150,11 +134,7 @@ class Copier:
         return map_in_parallel(partial(self._copy_file, root), list(sizes.items()))
 
     def copy_zip_parts(self, root: str, copied: Iterable[SparkFile]) -> list[SparkFile]:
-        """Copy the files that the ZIPs among the copied files refer to.
-
-        Raises:
-            CheckpointCorruptedError: A file has another length than in the ZIP.
-        """
+        """Copy the files that the ZIPs among the copied files refer to. Raises `CheckpointCorruptedError`."""
         zips = [file for file in copied if file.path.endswith(".zip")]
         parts = map_in_parallel(
             lambda file: zip_parts(file.path, file.handle.open_input_stream), zips
@@ -176,7 +156,7 @@ class Copier:
         if self._format == "canonical":
             # The last batch saw no row that had expired by its time, and later batches won't, with any clock.
             batch_ms, _ = progress_of(metadata).times
-            metadata = write_canonical_state(metadata, self._location, batch_ms)
+            metadata = _write_canonical_state(metadata, self._location, batch_ms)
             rewritten = {file.uri: file for file in _keyed_state_files(metadata)}
             self.copied_bytes += sum(file.size for file in rewritten.values())
 
@@ -242,31 +222,25 @@ def check_format(format: str, *, has_base: bool) -> None:
         raise InvalidRequestError(message)
 
 
-def write_canonical_state(
+def _write_canonical_state(
     metadata: CheckpointMetadata, location: CheckpointStorageLocation, now_ms: int
 ) -> CheckpointMetadata:
-    """Write all managed keyed state in the canonical format.
+    """Write all managed keyed state in the canonical format, without rows that have expired by then."""
 
-    Args:
-        metadata: Metadata that leads to the state.
-        location: The checkpoint or savepoint to write to.
-        now_ms: The current time for expired rows, milliseconds.
+    def write(subtask: StoredSubtask) -> StoredSubtask:
+        handles = (
+            write_canonical(handle, location, now_ms=now_ms)
+            if isinstance(handle, SegmentsStateHandle)
+            else handle
+            for handle in subtask.managed_keyed
+        )
+        return msgspec.structs.replace(subtask, managed_keyed=tuple(handles))
 
-    Returns:
-        Metadata that leads to the new files.
-
-    Raises:
-        InvalidRequestError: The state is in RocksDB's files, and RocksDB is not installed.
-        CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: A file is corrupt.
-        StorageUnavailableError: Something could not be read or written.
-    """
     subtasks = [
         subtask
         for operator in metadata.operators.values()
         for subtask in operator.subtasks.values()
     ]
-    write = partial(_write_canonical_subtask, location=location, now_ms=now_ms)
     results = iter(map_in_parallel(write, subtasks, max_threads=_PARALLEL_SUBTASKS))
     operators = {
         uid: msgspec.structs.replace(
@@ -275,17 +249,6 @@ def write_canonical_state(
         for uid, operator in metadata.operators.items()
     }
     return msgspec.structs.replace(metadata, operators=operators)
-
-
-def _write_canonical_subtask(
-    subtask: StoredSubtask, *, location: CheckpointStorageLocation, now_ms: int
-) -> StoredSubtask:
-    def write(handle: ManagedKeyedStateHandle) -> ManagedKeyedStateHandle:
-        if not isinstance(handle, SegmentsStateHandle):
-            return handle
-        return write_canonical(handle, location, now_ms=now_ms)
-
-    return msgspec.structs.replace(subtask, managed_keyed=tuple(map(write, subtask.managed_keyed)))
 
 
 def _keyed_state_files(metadata: CheckpointMetadata) -> list[FileStateHandle]:

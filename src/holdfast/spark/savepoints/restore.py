@@ -13,7 +13,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Self
+
+import msgspec
 
 from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
@@ -35,11 +36,13 @@ from holdfast.spark.checkpoint_location import (
     names_in,
     newest_batch,
     read_text,
+    replace,
     with_query_id,
     write,
 )
 from holdfast.spark.savepoints.change_notes import (
     RESTORE,
+    RESTORED_FILE,
     Attempt,
     Change,
     ChangeNote,
@@ -48,10 +51,13 @@ from holdfast.spark.savepoints.change_notes import (
     check_newest,
     completed_restore,
     newest_attempt,
-    write_completed_restore,
 )
-from holdfast.spark.savepoints.restored_files import check_files, clear, write_spark_files
-from holdfast.spark.savepoints.restored_job import RestoredJob
+from holdfast.spark.savepoints.restored_query import (
+    RestoredJob,
+    check_files,
+    clear,
+    write_spark_files,
+)
 from holdfast.spark.savepoints.stored_query import configuration_of, use_stores
 from holdfast.spark_progress import SparkFiles, directories_of, progress_of, spark_files_of
 
@@ -130,41 +136,46 @@ def restore_savepoint(
     spark_files = spark_files_of(savepoint.metadata, savepoint.location.external_pointer)
     use_stores(configuration, *directories_of(savepoint))
     if shuffle_partitions is not None:
-        check_can_repartition(savepoint, shuffle_partitions)  # before anything is written
+        _check_can_repartition(savepoint, shuffle_partitions)  # before anything is written
     location = checkpoint_directory(checkpoint_location)
-    earlier = _EarlierRestore.at(location)
+    completed = completed_restore(location)
+    earlier = Change(location, completed.restore) if completed else change_at(location)
     savepoint_query = progress_of(savepoint.metadata).query_id
-    query_id = earlier.query_id or (savepoint_query if keep_query_id else str(uuid.uuid4()))
+    query_id = savepoint_query if keep_query_id else str(uuid.uuid4())
+    if earlier is not None:
+        query_id = earlier.note.query_id
     job = RestoredJob.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
     if job is not None:
         check_disjoint(location, job.link.checkpoint_dir, job.job_id)
-    change = earlier.repeat(
-        Change(
-            location,
-            ChangeNote(
-                kind=RESTORE,
-                to=savepoint.metadata.commit_token,
-                metadata="" if earlier.change else _metadata_text(spark_files, query_id),
-                query_id=query_id,
-                token=uuid.uuid4().hex,
-                job_id=job.job_id if job else None,
-                checkpoint_dir=job.link.checkpoint_dir if job else None,
-                shuffle_partitions=shuffle_partitions,
-            ),
-        ),
-        has_expected_id=keep_query_id == (query_id == savepoint_query),
+    # An earlier operation has chosen the query's id, the token and the future file.
+    note = ChangeNote(
+        kind=RESTORE,
+        to=savepoint.metadata.commit_token,
+        metadata=earlier.note.metadata if earlier else _metadata_text(spark_files, query_id),
+        query_id=query_id,
+        token=earlier.note.token if earlier else uuid.uuid4().hex,
+        job_id=job.job_id if job else None,
+        checkpoint_dir=job.link.checkpoint_dir if job else None,
+        shuffle_partitions=shuffle_partitions,
     )
+    change = Change(location, note)
+    if earlier is None and names_in(location):
+        message = "something is there already; pass a new directory, or delete this one if it is not needed"
+        raise InvalidRequestError(message, location)
+    has_expected_id = keep_query_id == (query_id == savepoint_query)
+    if earlier is not None and (earlier != change or not has_expected_id):
+        raise _other_operation_error(earlier, change)
     restore = _Restore(savepoint, spark_files, change, job, Moves(paths or {}))
-    if earlier.completed is not None:
-        restore.check_unchanged(earlier.completed)
+    if completed is not None:
+        restore.check_unchanged(completed)
     else:
-        restore.run(is_repeated=earlier.change is not None)
+        restore.run(is_repeated=earlier is not None)
     if change_at(location) == change:
         change.forget()
     batch_id = progress_of(savepoint.metadata).batch_id
     _log.info(
         "%s %s after batch %d at %s",
-        "had restored" if earlier.completed else "restored",
+        "had restored" if completed else "restored",
         savepoint.location.external_pointer,
         batch_id,
         location,
@@ -175,51 +186,8 @@ def restore_savepoint(
         batch_id=batch_id + (shuffle_partitions is not None),
         job_id=job.job_id if job else None,
         settings=spark_files.settings | (job.settings if job else {}),
-        restored_before=earlier.completed is not None,
+        restored_before=completed is not None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _EarlierRestore:
-    """The operation that was begun or completed here before, if any."""
-
-    location: str
-    completed: CompletedRestore | None
-    change: Change | None
-
-    @classmethod
-    def at(cls, location: str) -> Self:
-        completed = completed_restore(location)
-        change = Change(location, completed.restore) if completed else change_at(location)
-        return cls(location, completed, change)
-
-    @property
-    def query_id(self) -> str | None:
-        """The query's id, if an earlier operation has chosen it."""
-        return self.change.note.query_id if self.change else None
-
-    def repeat(self, wanted: Change, *, has_expected_id: bool) -> Change:
-        """Return the earlier operation if it is the wanted one; or the wanted one, in an empty directory.
-
-        Raises:
-            InvalidRequestError: Another operation was begun here, or the directory is not empty.
-        """
-        if self.change is None:
-            if names_in(self.location):
-                message = "something is there already; pass a new directory, or delete this one if it is not needed"
-                raise InvalidRequestError(message, self.location)
-            return wanted
-        earlier, note = self.change.note, wanted.note
-        is_same = (
-            earlier.kind == note.kind
-            and earlier.to == note.to
-            and earlier.job_id == note.job_id
-            and earlier.checkpoint_dir == note.checkpoint_dir
-            and earlier.shuffle_partitions == note.shuffle_partitions
-        )
-        if not is_same or not has_expected_id:
-            raise _other_operation_error(self.change, wanted)
-        return self.change
 
 
 def _other_operation_error(earlier: Change, wanted: Change) -> InvalidRequestError:
@@ -268,15 +236,11 @@ class _Restore:
         if partitions is not None and newest_batch(self.location) == self.batch_id:
             sessions.state_repartitioner()(self.location, partitions)
             check_newest(self.location, attempt)
-        restore = CompletedRestore(restore=self.change.note, paths=dict(self.moves.paths))
-        write_completed_restore(self.location, restore)
+        completed = CompletedRestore(restore=self.change.note, paths=dict(self.moves.paths))
+        replace(f"{self.location}/{RESTORED_FILE}", msgspec.json.encode(completed))
 
     def check_unchanged(self, completed: CompletedRestore) -> None:
-        """Refuse to repeat a completed restore whose files have changed; restore a missing checkpoint.
-
-        Raises:
-            InvalidRequestError: The restore had other paths, or something has changed since.
-        """
+        """Refuse to repeat a completed restore whose files have changed; restore a missing checkpoint."""
         if not self._has_files():
             message = "the restored query was changed since; pass a new directory"
             raise InvalidRequestError(message, self.location)
@@ -284,11 +248,7 @@ class _Restore:
         self._restore_job()
 
     def _finish_earlier_attempt(self) -> Attempt | None:
-        """Finish and return an earlier attempt that has written all files, or return None.
-
-        Raises:
-            InvalidRequestError: The attempt had other paths, or the query has been started since.
-        """
+        """Finish and return an earlier attempt that has written all files, or return None."""
         self.change.finish_done_attempt()
         if not self._has_files():
             return None
@@ -305,14 +265,12 @@ class _Restore:
         clear(self.location, attempt)
         self._restore_job()
         sizes = write_spark_files(self.spark_files, self.location, self.moves)
-        if self.job is not None:
-            link = encode_link(self.job.link).encode()
-            write(f"{self.location}/{LINK_FILE}", link)
-            sizes[LINK_FILE] = len(link)
         note = self.change.note
-        application = encode_application(note.query_id, note.token)
-        write(f"{self.location}/{APPLICATION_FILE}", application)
-        sizes[APPLICATION_FILE] = len(application)
+        own = {} if self.job is None else {LINK_FILE: encode_link(self.job.link).encode()}
+        own[APPLICATION_FILE] = encode_application(note.query_id, note.token)
+        for name, content in own.items():
+            write(f"{self.location}/{name}", content)
+            sizes[name] = len(content)
         check_files(self.location, sizes)
         return self.change.finish(attempt)
 
@@ -359,12 +317,8 @@ def _metadata_text(spark_files: SparkFiles, query_id: str) -> str:
         return with_query_id(stream.read(), query_id)
 
 
-def check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:
-    """Refuse to repartition Spark's state where Spark can't.
-
-    Raises:
-        InvalidRequestError: The number, the savepoint or this process doesn't allow it.
-    """
+def _check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:
+    """Refuse to repartition Spark's state where Spark can't. Raises `InvalidRequestError`."""
     pointer = savepoint.location.external_pointer
     if type(shuffle_partitions) is not int or shuffle_partitions < 1:
         message = f"shuffle_partitions must be a number >= 1, got {shuffle_partitions!r}"

@@ -50,11 +50,11 @@ from holdfast.spark.checkpoint_location import (
     zip_parts,
 )
 from holdfast.spark.savepoints.change_notes import (
+    RESTORED_FILE,
     ROLLBACK,
     Change,
     ChangeNote,
     check_newest,
-    delete_completed_restore,
 )
 from holdfast.spark.savepoints.stored_query import (
     NO_OPERATORS_HINT,
@@ -162,7 +162,7 @@ def roll_back(
         ownership = plan.stored.access.claim_job()
         check_not_claimed(each.location for each in ownership.completed.values())
         check_not_revoked(last)
-    delete_completed_restore(location)
+    delete([f"{location}/{RESTORED_FILE}"])
     attempt = change.begin()
     later = files_after(tree(location), plan.batch)  # not before: an old driver may have continued
     check_newest(location, attempt)
@@ -228,13 +228,7 @@ def rollback_points(
     For a query with operators these are the batches of retained checkpoints. During an unfinished rollback it is
     only the batch of that.
 
-    Args:
-        checkpoint_location: URI of the query's checkpointLocation.
-        checkpoint_dir: The directory of its operators' checkpoints; by default that noted in its
-            checkpointLocation.
-        job_id: The job of its operators, likewise.
-        operators: Whether to roll its operators back too.
-        configuration: As for `roll_back`.
+    Arguments are those of `roll_back`.
 
     Raises:
         InvalidRequestError: An argument can't be used, or a restore is not finished here.
@@ -280,12 +274,9 @@ def _candidates(stored: StoredQuery, files: Mapping[str, int]) -> Iterator[tuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RollbackPlan:
-    """A possible rollback of a stopped query: everything that it needs is there.
+    """A possible rollback of a stopped query to a batch: everything that it needs is there.
 
-    Attributes:
-        query: The query.
-        batch: The batch to roll back to.
-        last: The checkpoint of the query's operators after it; None if they are not rolled back.
+    `last` is the checkpoint of the query's operators after the batch; None if they are not rolled back.
     """
 
     query: StoppedQuery

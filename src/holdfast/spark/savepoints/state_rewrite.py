@@ -46,10 +46,7 @@ _LOG_VERSION = "v1"
 class StateRewrite:
     """A stopped query without Holdfast operators, whose state is to be rewritten.
 
-    Attributes:
-        stored: The stored files of the query.
-        batch: The last committed batch.
-        uncommitted: The id of the batch after it, if Spark has begun it; Spark plans it again.
+    `batch` is the last committed one, `uncommitted` the id of the batch after it, if Spark has begun it and plans it again.
     """
 
     stored: StoredQuery
@@ -58,11 +55,7 @@ class StateRewrite:
 
     @classmethod
     def at(cls, location: Place, configuration: Mapping[str, str] | None) -> Self:
-        """Look the query up.
-
-        Args:
-            location: URI of its checkpointLocation.
-            configuration: Settings of Spark for its stores; None for the session's.
+        """Look the query up by its checkpointLocation.
 
         Raises:
             InvalidRequestError: There is no such query, or it runs, or it has Holdfast operators already.
@@ -87,15 +80,12 @@ class StateRewrite:
     def write(
         self, target: Place | None, write_operators: WriteOperators, *, has_ticks: bool
     ) -> str:
-        """Write a savepoint of the query with other state.
+        """Write a savepoint of the query with other state, and return its pointer.
 
         Args:
             target: URI of the directory to make it in; None for `spark.holdfast.savepoint.dir`.
             write_operators: Writes the new state.
             has_ticks: Whether the restored query has a source of idle ticks after its own sources.
-
-        Returns:
-            Pointer to the savepoint.
 
         Raises:
             InvalidRequestError: The directory or the query's log can't be used.

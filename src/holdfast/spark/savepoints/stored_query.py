@@ -186,10 +186,6 @@ class QueryAddress:
     operators: bool = True
     configuration: Mapping[str, str] | None = None
 
-    def reach_location(self) -> str:
-        """Make the store of the checkpointLocation usable, and return its URI. Errors of `stored_query`."""
-        return self._reach()[0]
-
     def stored_query(self, *, query_id: str | None = None) -> StoredQuery:
         """Look up the stored files of the query.
 
@@ -200,7 +196,7 @@ class QueryAddress:
             InvalidRequestError: There is no such checkpointLocation, or the query belongs to Spark
                 Connect, or is given with a configuration.
         """
-        location, configuration, streaming_query = self._reach()
+        location, configuration, streaming_query = self.reach()
         if query_id is None:
             query_id = query_id_of(location)
         link = self._link(location, configuration, query_id)
@@ -214,8 +210,8 @@ class QueryAddress:
             streaming_query=streaming_query,
         )
 
-    def _reach(self) -> tuple[str, dict[str, str], StreamingQuery | None]:
-        """Return the checkpointLocation, whose store is usable then, Spark's configuration, and its object."""
+    def reach(self) -> tuple[str, dict[str, str], StreamingQuery | None]:
+        """Make the store of the checkpointLocation usable; return its URI, Spark's configuration, and its object."""
         streaming_query = None
         if isinstance(self.query, str | PathLike):
             location = checkpoint_directory(self.query)
@@ -266,10 +262,7 @@ class QueryAddress:
 class StoppedQuery:
     """A query that doesn't run here, without an unfinished operation other than a rollback.
 
-    Attributes:
-        stored: The stored files of the query.
-        rollback: The unfinished rollback, or None.
-        finished: An operation that is finished, but whose notes are still there; or None.
+    `finished` is an operation that is finished, but whose notes are still there.
     """
 
     stored: StoredQuery
@@ -278,16 +271,13 @@ class StoppedQuery:
 
     @classmethod
     def at(cls, address: QueryAddress) -> Self:
-        """Look the query up.
-
-        Args:
-            address: The query, by the URI of its checkpointLocation.
+        """Look the query up by its checkpointLocation.
 
         Raises:
             InvalidRequestError: The query runs, or another operation is unfinished here; or the address can't be
                 used.
         """
-        location = address.reach_location()
+        location, _, _ = address.reach()
         change, finished = change_at(location), None
         if change is not None and change.is_finished():
             change, finished = None, change  # it was interrupted before its notes were deleted

@@ -107,7 +107,7 @@ def take_savepoint(
         OutcomeUnknownError: The store did not report whether it was made.
     """
     address = QueryAddress(query, checkpoint_dir, job_id, operators, configuration)
-    return _take(_Request(address=address, target=target, base=base, format=format))
+    return _take(_Request(address, target, base, format))
 
 
 def stop_with_savepoint(
@@ -126,13 +126,13 @@ def stop_with_savepoint(
     fails.
     """
     address = QueryAddress(query, checkpoint_dir, job_id, operators)
-    request = _Request(address=address, target=target, base=base, format=format)
+    request = _Request(address, target, base, format)
     request.prepare()
     query.stop()
     return _take(request)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Request:
     """The arguments of a savepoint."""
 
@@ -203,18 +203,9 @@ def copy_query(
     clock: Clock = SYSTEM_CLOCK,
     format: SavepointFormat = "native",
 ) -> str:
-    """Make a savepoint of the files that the query has stored so far.
+    """Make a savepoint of the files that the query has stored so far, and return its pointer.
 
-    Args:
-        stored: The query.
-        target: URI of the directory to make the savepoint in.
-        base: An earlier savepoint, to whose files it refers where they are the same.
-        operators: Whether the query has operators whose state counts.
-        clock: Times the savepoint, and limits the wait for a commit of the query.
-        format: The format of keyed state.
-
-    Returns:
-        Pointer to the savepoint.
+    Arguments are those of `take_savepoint`, with the query and the base looked up.
 
     Raises:
         SourceChangedError: A file of the query disappeared.
@@ -242,7 +233,13 @@ def copy_query(
             if last is None:
                 metadata = metadata_without_operators(stored, batch, clock.now_ms())
             else:
-                metadata = _copy_operators(last, copier, clock.now_ms())
+                metadata = msgspec.structs.replace(
+                    copier.copy_state(last.metadata),
+                    commit_token=uuid.uuid4().hex,
+                    created_ms=clock.now_ms(),
+                    writer=writer_version(),
+                    epoch=0,
+                )
             spark_files = _copy_spark_files(stored, batch, selected, copier)
         metadata = msgspec.structs.replace(
             metadata,
@@ -311,18 +308,6 @@ def _wait_for_commit(stored: StoredQuery, batch_id: int, clock: Clock) -> None:
         and clock.monotonic_s() < deadline_s
     ):
         clock.sleep(_POLL_S)
-
-
-def _copy_operators(
-    last: CompletedCheckpoint, copier: Copier, created_ms: int
-) -> CheckpointMetadata:
-    return msgspec.structs.replace(
-        copier.copy_state(last.metadata),
-        commit_token=uuid.uuid4().hex,
-        created_ms=created_ms,
-        writer=writer_version(),
-        epoch=0,
-    )
 
 
 def _copy_spark_files(

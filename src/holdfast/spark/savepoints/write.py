@@ -65,11 +65,7 @@ class NewOperator:
     key: str | Sequence[str] = ()
 
     def without_state(self) -> StoredOperator:
-        """Return the stored operator, without state.
-
-        Raises:
-            InvalidRequestError: A number is outside its bounds.
-        """
+        """Return the stored operator, without state. Raises `InvalidRequestError`."""
         settings = OperatorSettings(self.parallelism, self.max_parallelism)
         key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
         return StoredOperator(
@@ -203,16 +199,7 @@ def _operators(
     states: Mapping[tuple[str, str], Any],
     new: Mapping[str, NewOperator],
 ) -> dict[str, StoredOperator]:
-    """Return all operators of the savepoint, as in its base, or without state.
-
-    Args:
-        base: The base, if there is one.
-        states: The states to write, by the operator's uid and the state's name; None removes a state.
-        new: Operators that are not in the base, by uid.
-
-    Raises:
-        InvalidRequestError: A new operator is in the base, or another operator or state is not.
-    """
+    """Return all operators of the savepoint, as in its base, or without state; `new` has those that aren't in the base."""
     known = base.metadata.operators if base else {}
     _check_uids({uid for uid, _ in states}, known, new)
     operators = dict(known)
@@ -249,21 +236,13 @@ def _suggest(uid: str, uids: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _StateTables:
-    """States to write, replace or remove.
-
-    Attributes:
-        tables: By the operator's uid and the state's name; None for a state to remove.
-    """
+    """States to write, replace or remove, by the operator's uid and the state's name; None for a state to remove."""
 
     tables: Mapping[tuple[str, str], StateRows | None]
 
     @classmethod
     def of(cls, states: Mapping[tuple[str, str], Any]) -> Self:
-        """Convert the rows of all states to tables; see `write_savepoint`.
-
-        Raises:
-            InvalidRequestError: Rows have a type that can't be used.
-        """
+        """Convert the rows of all states to tables."""
         return cls({key: _to_table(state) for key, state in states.items()})
 
     def drop_from(self, uid: str, operator: StoredOperator) -> StoredOperator:
@@ -302,22 +281,26 @@ class _StateTables:
         *,
         base: StoredOperator,
     ) -> StoredOperator:
-        """Write the states of an operator.
+        """Write the states of an operator; return it with them.
 
         Args:
             location: The savepoint to write to.
             uid: The operator.
             operator: Its remainder after `drop_from`.
             base: The operator in the base, whose types apply to replaced states.
-
-        Returns:
-            The operator with these states.
         """
         states = {
             name: rows for name in self._names(uid) if (rows := self.tables[uid, name]) is not None
         }
         keyed = {name: states.pop(name) for name in self._keyed_names(uid, base) & states.keys()}
         subtasks = dict(operator.subtasks)
+
+        def add(field: str, handles: Mapping[int, Any]) -> None:
+            for index, handle in handles.items():
+                subtask = subtasks.get(index, StoredSubtask())
+                change = {field: (*getattr(subtask, field), handle)}
+                subtasks[index] = msgspec.structs.replace(subtask, **change)
+
         if states:
             replaced = {
                 state.name: state.readable()
@@ -331,10 +314,7 @@ class _StateTables:
                 replaced=replaced,
                 needs_subtasks=bool(operator.key),
             )
-            for index, handle in handles.items():
-                subtask = subtasks.get(index, StoredSubtask())
-                managed = (*subtask.managed_operator, handle)
-                subtasks[index] = msgspec.structs.replace(subtask, managed_operator=managed)
+            add("managed_operator", handles)
         if keyed:
             segments = write_keyed_states(
                 keyed,
@@ -344,10 +324,7 @@ class _StateTables:
                 key=operator.key,
                 stored=states_of(uid, base),
             )
-            for index, tables in segments.items():
-                subtask = subtasks.get(index, StoredSubtask())
-                managed_keyed = (*subtask.managed_keyed, tables)
-                subtasks[index] = msgspec.structs.replace(subtask, managed_keyed=managed_keyed)
+            add("managed_keyed", segments)
         return msgspec.structs.replace(operator, subtasks=subtasks)
 
     def _keyed_names(self, uid: str, operator: StoredOperator) -> set[str]:

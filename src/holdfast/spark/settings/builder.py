@@ -82,11 +82,10 @@ def configure(
             call or an earlier one is not valid.
     """
     if not isinstance(builder, SparkSession.Builder):
-        message = (
+        raise InvalidRequestError(
             f"the builder is of type {type(builder).__name__}; pass SparkSession.builder, before "
             "getOrCreate"
         )
-        raise InvalidRequestError(message)
     known = {setting.argument: setting for setting in settings_table()}
     given: dict[str, str] = {}
     for name, value in settings.items():
@@ -103,7 +102,6 @@ def configure(
 
 
 def _text(setting: Setting, value: object) -> str:
-    """Return a value as a text for `spark-defaults.conf`."""
     match value:
         case str():
             return value
@@ -116,7 +114,6 @@ def _text(setting: Setting, value: object) -> str:
         case float() if not setting.type.unit:
             return str(value)
         case _:  # only its type: a value may be a secret
-            message = (
+            raise InvalidRequestError(
                 f"{setting.argument} must be {setting.requirement}, got a {type(value).__name__}"
             )
-            raise InvalidRequestError(message)

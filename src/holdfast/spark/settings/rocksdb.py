@@ -44,53 +44,53 @@ ROCKSDB = declared_settings(
     RocksDBSettings,
     {
         "memory_bytes": Setting(
-            key="state.backend.rocksdb.memory",
-            type=size(min_bytes=MIN_MEMORY_BYTES, max_bytes=MAX_MEMORY_BYTES),
-            meaning="Memory of all RocksDB databases of an executor for blocks, filters and "
+            "state.backend.rocksdb.memory",
+            size(min_bytes=MIN_MEMORY_BYTES, max_bytes=MAX_MEMORY_BYTES),
+            "Memory of all RocksDB databases of an executor for blocks, filters and "
             "write buffers. Its parallel tasks have equal shares of it, at least 1m each.",
             flink="state.backend.rocksdb.memory.fixed-per-tm",
         ),
         "write_buffer_ratio": Setting(
-            key="state.backend.rocksdb.memory.write-buffer-ratio",
-            type=SettingType("number above 0 and below 1", _parse_fraction),
-            meaning="Fraction of that memory for write buffers.",
+            "state.backend.rocksdb.memory.write-buffer-ratio",
+            SettingType("number above 0 and below 1", _parse_fraction),
+            "Fraction of that memory for write buffers.",
             flink="state.backend.rocksdb.memory.write-buffer-ratio",
         ),
         "bloom_bits": Setting(
-            key="state.backend.rocksdb.bloom-filter.bits-per-key",
-            type=SettingType(f"number, 0 to {_MAX_BLOOM_BITS}", _parse_bloom_bits),
-            meaning="Bits of a filter for each row; with filters, lookups skip files without the row. `0` disables them.",
+            "state.backend.rocksdb.bloom-filter.bits-per-key",
+            SettingType(f"number, 0 to {_MAX_BLOOM_BITS}", _parse_bloom_bits),
+            "Bits of a filter for each row; with filters, lookups skip files without the row. `0` disables them.",
             flink="state.backend.rocksdb.bloom-filter.bits-per-key",
         ),
         "block_bytes": Setting(
-            key="state.backend.rocksdb.block.blocksize",
-            type=size(min_bytes=1, max_bytes=_MAX_BLOCK_BYTES),
-            meaning="Size of a block, the unit of reads, before compression. Smaller blocks are better if a few of many rows "
+            "state.backend.rocksdb.block.blocksize",
+            size(min_bytes=1, max_bytes=_MAX_BLOCK_BYTES),
+            "Size of a block, the unit of reads, before compression. Smaller blocks are better if a few of many rows "
             "are hot and memory is short.",
             flink="state.backend.rocksdb.block.blocksize",
         ),
         "compaction_style": Setting(
-            key="state.backend.rocksdb.compaction.style",
-            type=choice("level", "universal"),
-            meaning="Strategy that merges files. `universal` writes less, and takes more disk space.",
+            "state.backend.rocksdb.compaction.style",
+            choice("level", "universal"),
+            "Strategy that merges files. `universal` writes less, and takes more disk space.",
             flink="state.backend.rocksdb.compaction.style",
         ),
         "compression": Setting(
-            key="state.backend.rocksdb.compression",
-            type=choice(*get_args(BlockCompression)),
-            meaning="Compression of new blocks. Stored blocks are read with any value.",
+            "state.backend.rocksdb.compression",
+            choice(*get_args(BlockCompression)),
+            "Compression of new blocks. Stored blocks are read with any value.",
             flink="state.backend.rocksdb.compression.per.level",
         ),
         "transfer_threads": Setting(
-            key="state.backend.rocksdb.checkpoint.transfer.thread.num",
-            type=number(min_value=1),
-            meaning="Number of files that a task uploads or downloads at the same time.",
+            "state.backend.rocksdb.checkpoint.transfer.thread.num",
+            number(min_value=1),
+            "Number of files that a task uploads or downloads at the same time.",
             flink="state.backend.rocksdb.checkpoint.transfer.thread.num",
         ),
         "has_metrics": Setting(
-            key="state.backend.rocksdb.metrics",
-            type=BOOLEAN,
-            meaning="Whether checkpoints have RocksDB's metrics of each subtask: see `holdfast show --json`.",
+            "state.backend.rocksdb.metrics",
+            BOOLEAN,
+            "Whether checkpoints have RocksDB's metrics of each subtask: see `holdfast show --json`.",
         ),
     },
     prefix="rocksdb_",
@@ -102,11 +102,9 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 
 def task_slots(configuration: Mapping[str, str]) -> int | None:
-    """Return the number of tasks that an executor runs at the same time.
+    """Return the number of tasks that an executor runs at the same time, >= 1.
 
-    Returns:
-        The number, >= 1; None if only the executors' hosts know it: by default those of a standalone cluster have all cores
-        of their worker.
+    None if only the executors' hosts know it: by default those of a standalone cluster have all cores of their worker.
 
     Source:
         Spark, SparkContext.createTaskScheduler, and `spark.executor.cores` in its documentation.

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from holdfast.common import parse_duration_s
@@ -19,13 +19,9 @@ _DURATION_UNITS = {"h": 3600, "m": 60, "s": 1}
 
 @dataclass(frozen=True, slots=True)
 class SettingType:
-    """The type of a setting's values.
+    """The type of a setting's values, between texts and values; its kind is the valid texts, for people.
 
-    Attributes:
-        kind: The valid texts, for people.
-        parse: Converts a text to a value; raises ValueError or `InvalidRequestError`.
-        text: Converts a value to a text.
-        unit: The unit of a number without a unit.
+    `parse` raises ValueError or `InvalidRequestError`. A number without a unit has `unit`.
     """
 
     kind: str
@@ -34,7 +30,7 @@ class SettingType:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A setting.
 
@@ -52,6 +48,7 @@ class Setting:
     key: str
     type: SettingType
     meaning: str
+    _: KW_ONLY
     default: Any = None
     flink: str = ""
     older_flink: tuple[str, ...] = ()
@@ -60,12 +57,10 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The full key in Spark's configuration."""
         return PREFIX + self.key
 
     @property
     def kind(self) -> str:
-        """The valid texts, for people."""
         return self.type.kind
 
     @property
@@ -79,15 +74,7 @@ class Setting:
         return None if self.default is None else self.type.text(self.default)
 
     def parse(self, text: str, key: str = "") -> Any:
-        """Convert a text to a value.
-
-        Args:
-            text: The text.
-            key: The key that was set, for the error, if it is not `name`.
-
-        Raises:
-            InvalidRequestError: The text is not valid.
-        """
+        """Convert a text to a value, or raise `InvalidRequestError` with the key that was set, by default `name`."""
         try:
             return self.type.parse(text.strip())
         except InvalidRequestError:
@@ -100,13 +87,7 @@ class Setting:
 def declared_settings(
     section: type, settings: Mapping[str, Setting], prefix: str = ""
 ) -> dict[str, Setting]:
-    """Return the settings of a section, by field, with defaults and arguments.
-
-    Args:
-        section: A dataclass, whose defaults are those of the settings.
-        settings: Its settings, by field.
-        prefix: The prefix of their arguments.
-    """
+    """Return the settings of a section by field, with the defaults of that dataclass, and prefixed arguments."""
     defaults = {field.name: field.default for field in fields(section)}
     return {
         name: replace(setting, default=defaults[name], argument=prefix + name)
@@ -115,11 +96,7 @@ def declared_settings(
 
 
 def check_keys(keys: Iterable[str], settings: Sequence[Setting]) -> None:
-    """Refuse keys that look like Holdfast settings, but don't exist; other keys are ignored.
-
-    Raises:
-        InvalidRequestError: There is such a key; the message suggests the right one.
-    """
+    """Refuse keys that look like Holdfast settings, but don't exist; the error suggests the right one."""
     known = {setting.name for setting in settings}
     for key in keys:
         if key not in known and key.lower().startswith((PREFIX, _BARE_PREFIX)):
@@ -127,7 +104,6 @@ def check_keys(keys: Iterable[str], settings: Sequence[Setting]) -> None:
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """Return the most similar name."""
     return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
 
 
@@ -158,7 +134,6 @@ def choice(*values: str | None, aliases: Mapping[str, str] | None = None) -> Set
 
 
 def number(*, min_value: int) -> SettingType:
-    """Return a type for whole numbers."""
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < min_value:

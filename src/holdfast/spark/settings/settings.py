@@ -4,11 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from holdfast.backends.keyed import (
-    BACKEND_NAMES,
-    BackendName,
-    RocksDBSettings,
-)
+from holdfast.backends.keyed import BACKEND_NAMES, BackendName, RocksDBSettings
 from holdfast.backends.snapshot import Compression
 from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
@@ -22,7 +18,6 @@ from holdfast.locations.storages import (
     MemoryCheckpointStorage,
     check_job_id,
 )
-from holdfast.spark.local_state import StateSettings
 from holdfast.spark.settings.rocksdb import ROCKSDB, task_slots
 from holdfast.spark.settings.setting import (
     BOOLEAN,
@@ -45,19 +40,37 @@ _URI = SettingType("URI")
 
 @dataclass(frozen=True, slots=True)
 class StateBackends:
-    """The backends of keyed state.
-
-    Attributes:
-        backend: The backend of operators that are not in `by_operator`.
-        by_operator: Backends of single operators, by uid.
-    """
+    """The backends of keyed state: of single operators, by uid, and of all others."""
 
     backend: BackendName = "columnar"
     by_operator: tuple[tuple[str, BackendName], ...] = ()
 
     def __str__(self) -> str:
-        """The text of the setting."""
         return ", ".join([self.backend, *(f"{uid}={name}" for uid, name in self.by_operator)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings:
+    """The backends of keyed state, and the limits of task-local state, where 0 turns it off.
+
+    Attributes:
+        local_bytes: Maximum size of the files in an executor's directory.
+        duplicate_files: Whether state files are among them, and not only segments of keyed state.
+        worker_bytes: Maximum memory of states that stay in one Python worker.
+        backend: The backend of keyed state.
+        backends: The backends of operators that have another one: uid and backend of each.
+        rocksdb: Memory, files and threads of RocksDB.
+    """
+
+    local_bytes: int = 0
+    duplicate_files: bool = False
+    worker_bytes: int = 0
+    backend: BackendName = "columnar"
+    backends: tuple[tuple[str, BackendName], ...] = ()
+    rocksdb: RocksDBSettings = RocksDBSettings()  # noqa: RUF009  # it is frozen
+
+    def backend_of(self, uid: str) -> BackendName:
+        return dict(self.backends).get(uid, self.backend)
 
 
 def _parse_backends(text: str) -> StateBackends:
@@ -76,7 +89,9 @@ def _parse_backends(text: str) -> StateBackends:
     return StateBackends(usual, tuple(by_operator.items()))
 
 
-def _declare(setting: Setting) -> Any:
+def _declare(key: str, type: SettingType, meaning: str, **options: Any) -> Any:
+    """Return the attribute of a setting; arguments are those of `Setting`."""
+    setting = Setting(key, type, meaning, **options)
     return field(default=setting.default, metadata={"setting": setting})
 
 
@@ -90,178 +105,140 @@ class Settings:
     """
 
     checkpoint_dir: str | None = _declare(
-        Setting(
-            key="checkpoint.dir",
-            type=_URI,
-            meaning="Directory of the checkpoints of all jobs. "
-            "Required unless the storage is `memory`. With `_entropy_` at its end, state "
-            "files are spread over the prefixes of an object store.",
-            flink="execution.checkpointing.dir",
-            older_flink=("state.checkpoints.dir", "state.backend.fs.checkpointdir"),
-        )
+        "checkpoint.dir",
+        _URI,
+        "Directory of the checkpoints of all jobs. "
+        "Required unless the storage is `memory`. With `_entropy_` at its end, state "
+        "files are spread over the prefixes of an object store.",
+        flink="execution.checkpointing.dir",
+        older_flink=("state.checkpoints.dir", "state.backend.fs.checkpointdir"),
     )
     checkpoint_storage: str = _declare(
-        Setting(
-            key="checkpoint.storage",
-            type=choice("filesystem", "memory", aliases={"jobmanager": "memory"}),
-            default="filesystem",
-            meaning="`memory` keeps state of at most 5 MiB a subtask (of keyed state, a file) in `_metadata` files in the "
-            "checkpoint directory; without one, in the driver, where it is lost with it (for tests). "
-            "Flink's name for it, `jobmanager`, is an alias.",
-            flink="execution.checkpointing.storage",
-            older_flink=("state.checkpoint-storage",),
-        )
+        "checkpoint.storage",
+        choice("filesystem", "memory", aliases={"jobmanager": "memory"}),
+        "`memory` keeps state of at most 5 MiB a subtask (of keyed state, a file) in `_metadata` files in the "
+        "checkpoint directory; without one, in the driver, where it is lost with it (for tests). "
+        "Flink's name for it, `jobmanager`, is an alias.",
+        default="filesystem",
+        flink="execution.checkpointing.storage",
+        older_flink=("state.checkpoint-storage",),
     )
     savepoint_dir: str | None = _declare(
-        Setting(
-            key="savepoint.dir",
-            type=_URI,
-            meaning="Default directory of savepoints.",
-            flink="execution.checkpointing.savepoint-dir",
-        )
+        "savepoint.dir",
+        _URI,
+        "Default directory of savepoints.",
+        flink="execution.checkpointing.savepoint-dir",
     )
     savepoint_path: str | None = _declare(
-        Setting(
-            key="savepoint.path",
-            type=_URI,
-            meaning="Savepoint or checkpoint from which a query without a checkpoint restores the state of its operators; "
-            "ignored once the query has a checkpoint.",
-            flink="execution.state-recovery.path",
-            older_flink=("execution.savepoint.path",),
-        )
+        "savepoint.path",
+        _URI,
+        "Savepoint or checkpoint from which a query without a checkpoint restores the state of its operators; "
+        "ignored once the query has a checkpoint.",
+        flink="execution.state-recovery.path",
+        older_flink=("execution.savepoint.path",),
     )
     claim_mode: str = _declare(
-        Setting(
-            key="savepoint.claim-mode",
-            type=choice("no-claim", "claim", aliases={"no_claim": "no-claim"}),
-            default="no-claim",
-            meaning="Owner of the savepoint or checkpoint that a query restores. With `no-claim` the owner stays the "
-            "same: the first checkpoint copies its state. With `claim` the query owns it: checkpoints "
-            "refer to its files without copying them, and it is deleted when no checkpoint needs it.",
-            flink="execution.state-recovery.claim-mode",
-            older_flink=("execution.savepoint-restore-mode",),
-        )
+        "savepoint.claim-mode",
+        choice("no-claim", "claim", aliases={"no_claim": "no-claim"}),
+        "Owner of the savepoint or checkpoint that a query restores. With `no-claim` the owner stays the "
+        "same: the first checkpoint copies its state. With `claim` the query owns it: checkpoints "
+        "refer to its files without copying them, and it is deleted when no checkpoint needs it.",
+        default="no-claim",
+        flink="execution.state-recovery.claim-mode",
+        older_flink=("execution.savepoint-restore-mode",),
     )
     num_retained: int = _declare(
-        Setting(
-            key="checkpoint.num-retained",
-            type=number(min_value=1),
-            default=1,
-            meaning="Number of completed checkpoints to retain; older ones are deleted.",
-            flink="execution.checkpointing.num-retained",
-            older_flink=("state.checkpoints.num-retained",),
-        )
+        "checkpoint.num-retained",
+        number(min_value=1),
+        "Number of completed checkpoints to retain; older ones are deleted.",
+        default=1,
+        flink="execution.checkpointing.num-retained",
+        older_flink=("state.checkpoints.num-retained",),
     )
     single_writer: bool = _declare(
-        Setting(
-            key="checkpoint.single-writer",
-            type=BOOLEAN,
-            default=False,
-            meaning="The promise that at most one driver at a time runs a job. Required by stores "
-            "without an atomic create-if-absent, such as `sftp://`.",
-        )
+        "checkpoint.single-writer",
+        BOOLEAN,
+        "The promise that at most one driver at a time runs a job. Required by stores "
+        "without an atomic create-if-absent, such as `sftp://`.",
+        default=False,
     )
     allow_non_restored_state: bool = _declare(
-        Setting(
-            key="checkpoint.allow-non-restored-state",
-            type=BOOLEAN,
-            default=False,
-            meaning="Whether a query may resume without operators of its last checkpoint; their state is dropped.",
-            flink="execution.state-recovery.ignore-unclaimed-state",
-        )
+        "checkpoint.allow-non-restored-state",
+        BOOLEAN,
+        "Whether a query may resume without operators of its last checkpoint; their state is dropped.",
+        default=False,
+        flink="execution.state-recovery.ignore-unclaimed-state",
     )
     orphan_grace_s: float = _declare(
-        Setting(
-            key="cleanup.orphan-grace",
-            type=duration(
-                "`24h` or `90m`", min_s=MIN_GRACE_S
-            ),  # the sweep runs during the first batch
-            default=GRACE_S,
-            meaning="Age, by the store's clock, up to which files that no checkpoint refers to are kept. "
-            "A starting query deletes older ones, which crashes have left in its job's "
-            "directory. Must be longer than any micro-batch takes.",
-        )
+        "cleanup.orphan-grace",
+        duration("`24h` or `90m`", min_s=MIN_GRACE_S),  # the sweep runs during the first batch
+        "Age, by the store's clock, up to which files that no checkpoint refers to are kept. "
+        "A starting query deletes older ones, which crashes have left in its job's "
+        "directory. Must be longer than any micro-batch takes.",
+        default=GRACE_S,
     )
     inline_threshold: int = _declare(
-        Setting(
-            key="state.inline-threshold",
-            type=size(max_bytes=MAX_INLINE_THRESHOLD_BYTES),
-            default=INLINE_THRESHOLD_BYTES,
-            meaning="State of at most this size is stored in `_metadata` instead of a file.",
-            flink="execution.checkpointing.data-inline-threshold",
-            older_flink=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
-        )
+        "state.inline-threshold",
+        size(max_bytes=MAX_INLINE_THRESHOLD_BYTES),
+        "State of at most this size is stored in `_metadata` instead of a file.",
+        default=INLINE_THRESHOLD_BYTES,
+        flink="execution.checkpointing.data-inline-threshold",
+        older_flink=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
     )
     compression: Compression | None = _declare(  # noqa: RUF009  # a field
-        Setting(
-            key="state.compression",
-            type=choice(None, "lz4", "zstd"),
-            meaning="Compression of new state. Stored state is read with any value.",
-            flink="execution.checkpointing.snapshot-compression",
-        )
+        "state.compression",
+        choice(None, "lz4", "zstd"),
+        "Compression of new state. Stored state is read with any value.",
+        flink="execution.checkpointing.snapshot-compression",
     )
     state_backend: StateBackends = _declare(  # noqa: RUF009  # a field
-        Setting(
-            key="state.backend",
-            type=SettingType(
-                "`columnar`, `heap` or `rocksdb`, and others for operators by uid: `columnar, big=rocksdb`",
-                _parse_backends,
-            ),
-            default=StateBackends(),
-            meaning="Backend of keyed state. Each reads the state of the others; `rocksdb` needs "
-            "`holdfast[rocksdb]`.",
-            flink="state.backend.type",
-            older_flink=("state.backend",),
-        )
+        "state.backend",
+        SettingType(
+            "`columnar`, `heap` or `rocksdb`, and others for operators by uid: `columnar, big=rocksdb`",
+            _parse_backends,
+        ),
+        "Backend of keyed state. Each reads the state of the others; `rocksdb` needs "
+        "`holdfast[rocksdb]`.",
+        default=StateBackends(),
+        flink="state.backend.type",
+        older_flink=("state.backend",),
     )
     rocksdb: RocksDBSettings = field(  # a field
         default=RocksDBSettings(), metadata={"section": ROCKSDB}
     )
     local_recovery: str = _declare(
-        Setting(
-            key="state.local-recovery",
-            type=choice("auto", "true", "false"),
-            default="auto",
-            meaning="Whether executors keep copies of state files on local disk, for the tasks of later "
-            "batches; `auto` means yes, unless the checkpoint directory is a `file:` URI. Even then `auto` keeps "
-            "copies of keyed state, which are hard links to the checkpoint's files if these are on the same disk.",
-            flink="execution.state-recovery.from-local",
-        )
+        "state.local-recovery",
+        choice("auto", "true", "false"),
+        "Whether executors keep copies of state files on local disk, for the tasks of later "
+        "batches; `auto` means yes, unless the checkpoint directory is a `file:` URI. Even then `auto` keeps "
+        "copies of keyed state, which are hard links to the checkpoint's files if these are on the same disk.",
+        default="auto",
+        flink="execution.state-recovery.from-local",
     )
     local_recovery_bytes: int = _declare(
-        Setting(
-            key="state.local-recovery.max-size",
-            type=size(),
-            default=8 << 30,
-            meaning="Approximate maximum size of these copies in an executor's directory. The oldest are deleted.",
-        )
+        "state.local-recovery.max-size",
+        size(),
+        "Approximate maximum size of these copies in an executor's directory. The oldest are deleted.",
+        default=8 << 30,
     )
     worker_memory: int = _declare(
-        Setting(
-            key="state.worker-memory",
-            type=size(),
-            default=64 << 20,
-            meaning="Memory of a Python worker for states between tasks. `0` keeps none.",
-        )
+        "state.worker-memory",
+        size(),
+        "Memory of a Python worker for states between tasks. `0` keeps none.",
+        default=64 << 20,
     )
     job_id: str | None = _declare(
-        Setting(
-            key="job.id",
-            type=SettingType("name of a directory", check_job_id),
-            meaning="The job's directory in the checkpoint directory. "
-            "By default the id that Spark gives to the query.",
-        )
+        "job.id",
+        SettingType("name of a directory", check_job_id),
+        "The job's directory in the checkpoint directory. "
+        "By default the id that Spark gives to the query.",
     )
 
     stores: Stores = field(default=Stores(), hash=False)
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str]) -> "Settings":
-        """Read the settings from Spark's configuration; other keys are ignored.
-
-        Raises:
-            InvalidRequestError: A `spark.holdfast.` key doesn't exist, or a value is not valid.
-        """
+        """Read the settings from Spark's configuration; other keys are ignored. Raises `InvalidRequestError`."""
         values = _parse_values(configuration)
         uris = [values.get(name) for name in ("checkpoint_dir", "savepoint_dir", "savepoint_path")]
         rocksdb = replace(values.pop("rocksdb"), processes=task_slots(configuration))
@@ -269,7 +246,6 @@ class Settings:
 
     @property
     def state(self) -> StateSettings:
-        """The backends of keyed state, and the limits of state on executors."""
         is_local = (self.checkpoint_dir or "").lower().startswith("file:")
         has_files = self.checkpoint_storage == "filesystem"
         is_enabled = has_files and self.local_recovery != "false"
@@ -283,11 +259,7 @@ class Settings:
         )
 
     def job_directory(self, job_id: str) -> JobDirectory | None:
-        """Return the directory of a job; None if checkpoints are only in the driver.
-
-        Raises:
-            InvalidRequestError: The query claims the checkpoint that it restores, and has no directory.
-        """
+        """Return the directory of a job; None if checkpoints are only in the driver. Raises `InvalidRequestError`."""
         if self.checkpoint_dir is not None:
             directory = checkpoint_directory(self.checkpoint_dir)
             return JobDirectory.below(directory, job_id, single_writer=self.single_writer)
@@ -297,19 +269,14 @@ class Settings:
         return None
 
     def open_storage(self) -> CheckpointStorage:
-        """Return the checkpoint storage of the settings, without accessing it.
-
-        Raises:
-            InvalidRequestError: There is no directory, or it can't be used.
-        """
+        """Return the checkpoint storage of the settings, without accessing it. Raises `InvalidRequestError`."""
         if self.checkpoint_storage == "memory" and self.checkpoint_dir is None:
             return _MEMORY
         if self.checkpoint_dir is None:
-            message = (
+            raise InvalidRequestError(
                 f"no checkpoint directory is set; set {PREFIX}checkpoint.dir to a URI such as "
                 "file:///data/holdfast"
             )
-            raise InvalidRequestError(message)
         if self.checkpoint_dir.lower().startswith("memory:"):
             message = (
                 f"executors can't reach the driver's memory; set {PREFIX}checkpoint.storage to "
@@ -351,11 +318,7 @@ def settings_table() -> list[Setting]:
 
 
 def check_settings(configuration: Mapping[str, str]) -> None:
-    """Refuse settings that are not valid whatever else is set.
-
-    Raises:
-        InvalidRequestError: A key doesn't exist, a value is not valid, or a directory can't be used.
-    """
+    """Refuse settings that are not valid whatever else is set. Raises `InvalidRequestError`."""
     values = _parse_values(configuration)
     check_s3_settings(configuration)
     if "checkpoint_dir" in values:

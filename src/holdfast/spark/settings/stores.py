@@ -56,119 +56,117 @@ _S3: dict[str, Setting] = declared_settings(
     S3Settings,
     {
         "endpoint": Setting(
-            key="s3.endpoint",
-            type=SettingType("URL with http:// or https://", _parse_endpoint),
-            meaning="URL of the S3 store; AWS if not set.",
+            "s3.endpoint",
+            SettingType("URL with http:// or https://", _parse_endpoint),
+            "URL of the S3 store; AWS if not set.",
             flink="s3.endpoint",
             s3a="endpoint",
         ),
         "region": Setting(
-            key="s3.region",
-            type=SettingType("name"),
-            meaning="Region of the S3 store.",
+            "s3.region",
+            SettingType("name"),
+            "Region of the S3 store.",
             flink="s3.region",
             s3a="endpoint.region",
         ),
         "path_style_access": Setting(
-            key="s3.path-style-access",
-            type=BOOLEAN,
-            meaning="Whether the bucket is in the path of requests instead of the host name. Most "
+            "s3.path-style-access",
+            BOOLEAN,
+            "Whether the bucket is in the path of requests instead of the host name. Most "
             "stores other than AWS need this.",
             flink="s3.path.style.access",
             s3a="path.style.access",
         ),
         "access_key": Setting(
-            key="s3.access-key",
-            type=SettingType("name of credentials"),
-            meaning="Credentials for S3. By default boto3 finds them: in the environment, "
+            "s3.access-key",
+            SettingType("name of credentials"),
+            "Credentials for S3. By default boto3 finds them: in the environment, "
             "its files, or the machine's role.",
             flink="s3.access-key",
             s3a="access.key",
         ),
         "secret_key": Setting(
-            key="s3.secret-key",
-            type=SettingType("secret"),
-            meaning="The secret of `access-key`.",
+            "s3.secret-key",
+            SettingType("secret"),
+            "The secret of `access-key`.",
             flink="s3.secret-key",
             s3a="secret.key",
         ),
         "session_token": Setting(
-            key="s3.session-token",
-            type=SettingType("secret"),
-            meaning="The token of temporary credentials.",
+            "s3.session-token",
+            SettingType("secret"),
+            "The token of temporary credentials.",
             s3a="session.token",
         ),
         "assumed_role": Setting(
-            key="s3.assumed-role",
-            type=SettingType("ARN"),
-            meaning="A role to assume with the credentials.",
+            "s3.assumed-role",
+            SettingType("ARN"),
+            "A role to assume with the credentials.",
             s3a="assumed.role.arn",
         ),
         "server_side_encryption": Setting(
-            key="s3.server-side-encryption",
-            type=_ENCRYPTION,
-            meaning="Server-side encryption of new objects.",
+            "s3.server-side-encryption",
+            _ENCRYPTION,
+            "Server-side encryption of new objects.",
             flink="s3.sse.type",
             s3a="encryption.algorithm",
         ),
         "kms_key": Setting(
-            key="s3.kms-key",
-            type=SettingType("ARN or id"),
-            meaning="The key for `aws:kms`, which it implies.",
+            "s3.kms-key",
+            SettingType("ARN or id"),
+            "The key for `aws:kms`, which it implies.",
             flink="s3.sse.kms.keyId",
             s3a="encryption.key",
         ),
         "storage_class": Setting(
-            key="s3.storage-class",
-            type=SettingType("name", str.upper),
-            meaning="Storage class of new objects.",
+            "s3.storage-class",
+            SettingType("name", str.upper),
+            "Storage class of new objects.",
             s3a="create.storage.class",
         ),
         "checksum": Setting(
-            key="s3.checksum",
-            type=choice("crc32c", "crc32", "off"),
-            meaning="Checksum that the store verifies uploads with; `off` for stores that support neither. "
+            "s3.checksum",
+            choice("crc32c", "crc32", "off"),
+            "Checksum that the store verifies uploads with; `off` for stores that support neither. "
             "Holdfast's own checksums are independent of it.",
         ),
         "part_size": Setting(
-            key="s3.part-size",
-            type=size(min_bytes=S3Settings.MIN_PART_BYTES),
-            meaning="Size of the parts of a large file; grows with the file.",
+            "s3.part-size",
+            size(min_bytes=S3Settings.MIN_PART_BYTES),
+            "Size of the parts of a large file; grows with the file.",
             flink="s3.upload.min.part.size",
         ),
         "concurrency": Setting(
-            key="s3.concurrency",
-            type=number(min_value=1),
-            meaning="Number of parts of one file that are sent at the same time.",
+            "s3.concurrency",
+            number(min_value=1),
+            "Number of parts of one file that are sent at the same time.",
             flink="s3.upload.max.concurrent.uploads",
         ),
         "connect_timeout": Setting(
-            key="s3.connect-timeout",
-            type=duration("`5s`"),
-            meaning="How long to wait for a connection.",
+            "s3.connect-timeout", duration("`5s`"), "How long to wait for a connection."
         ),
         "read_timeout": Setting(
-            key="s3.read-timeout",
-            type=duration("`20s`"),
-            meaning="How long to wait for the next bytes of a response. Requests are retried for a minute; "
+            "s3.read-timeout",
+            duration("`20s`"),
+            "How long to wait for the next bytes of a response. Requests are retried for a minute; "
             "one that waits longer is not.",
         ),
         "state_files": Setting(
-            key="s3.state-files",
-            type=choice("auto", "boto3", "obstore"),
-            meaning="Library that reads the heads of files, and writes files of a single request; `auto` is "
+            "s3.state-files",
+            choice("auto", "boto3", "obstore"),
+            "Library that reads the heads of files, and writes files of a single request; `auto` is "
             "obstore if it is installed.",
         ),
         "requester_pays": Setting(
-            key="s3.requester-pays",
-            type=BOOLEAN,
-            meaning="Whether the requester pays for requests, instead of the bucket's owner.",
+            "s3.requester-pays",
+            BOOLEAN,
+            "Whether the requester pays for requests, instead of the bucket's owner.",
             s3a="requester.pays.enabled",
         ),
         "ca_bundle": Setting(
-            key="s3.ca-bundle",
-            type=SettingType("path"),
-            meaning="File with the trusted certificates, on driver and executors.",
+            "s3.ca-bundle",
+            SettingType("path"),
+            "File with the trusted certificates, on driver and executors.",
         ),
     },
     prefix="s3_",
@@ -177,23 +175,19 @@ _S3: dict[str, Setting] = declared_settings(
 
 
 def s3_settings_table() -> list[Setting]:
-    """Return all settings of S3, in the order of the docs."""
     return list(_S3.values())
 
 
 def is_of_stores(key: str) -> bool:
-    """Return whether a key of Spark's configuration is a setting of stores."""
     hdfs_options = tuple(_HADOOP + option for option in _HDFS_OPTIONS)
     return key.startswith((f"{PREFIX}s3.", _S3A, *hdfs_options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Settings of a query's stores; values only, so that they compare and pickle.
+    """Settings of a query's stores, S3's by bucket, and options of HDFS, which override those in Hadoop's files.
 
-    Attributes:
-        s3: Settings of S3, by bucket of the query.
-        hdfs: Options of HDFS, which override those in Hadoop's files.
+    They are values only, so that they compare and pickle.
     """
 
     s3: Mapping[str, S3Settings] = field(default_factory=dict)
@@ -201,11 +195,7 @@ class Stores:
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str], *uris: str | None) -> "Stores":
-        """Read the settings of some URIs' stores from Spark's configuration.
-
-        Raises:
-            InvalidRequestError: A setting of S3 is not valid, or some contradict each other.
-        """
+        """Read the settings of some URIs' stores from Spark's configuration. Raises `InvalidRequestError`."""
         is_hdfs = any((uri or "").lower().startswith(("hdfs:", "viewfs:")) for uri in uris)
         hadoop = {
             key.removeprefix(_HADOOP): text
@@ -216,7 +206,6 @@ class Stores:
         return cls(s3=s3_settings(configuration, *uris), hdfs=hdfs if is_hdfs else {})
 
     def use(self) -> None:
-        """Use the stores with these settings in this process."""
         for bucket, settings in self.s3.items():
             use_s3(settings, bucket)
         if self.hdfs:
@@ -224,11 +213,7 @@ class Stores:
 
 
 def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str, S3Settings]:
-    """Return the settings of the buckets of some URIs, by bucket; other URIs are ignored.
-
-    Args:
-        configuration: Spark's configuration.
-        uris: The directories of the query.
+    """Return the settings of the buckets of a query's directories, by bucket; other URIs are ignored.
 
     Raises:
         InvalidRequestError: A setting is not valid, even if no URI is in S3, or some contradict each other.
@@ -246,11 +231,7 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
 
 
 def check_s3_settings(configuration: Mapping[str, str]) -> None:
-    """Refuse values that are not valid whatever else is set; settings that they require may come from elsewhere.
-
-    Raises:
-        InvalidRequestError: A value is not valid.
-    """
+    """Refuse values that are not valid whatever else is set; settings that they require may come from elsewhere."""
     own = _own_texts(configuration)
     _parse(own)
     groups: frozenset[str] = frozenset().union(*_NOT_MIXED)

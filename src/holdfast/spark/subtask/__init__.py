@@ -1,7 +1,8 @@
 """A subtask on an executor: restore, the user's function, snapshot, and the report to the driver.
 
-`query/` gives Spark a `SubtaskRunner` (`subtask`), with everything that it needs from the driver (`task_data`). It
-takes state from `local_state/` if possible, and ends with an `Acknowledgement`. Start with `subtask`.
+`query/` gives Spark a `SubtaskRunner` (`subtask`), with everything that it needs from the driver. It takes state from
+the memory of the process or the disk of the host if it can (`local_state`, `local_files`), and ends with an
+`Acknowledgement`. Start with `subtask`.
 """
 
 from holdfast.spark.subtask.acknowledgements import (
@@ -12,21 +13,34 @@ from holdfast.spark.subtask.acknowledgements import (
     has_duplicate_reports,
     reports_of_final_pass,
 )
-from holdfast.spark.subtask.subtask import Reports, SubtaskRunner, name_in_plans
-from holdfast.spark.subtask.task_data import CheckpointInfo, JobStorage, OperatorInfo, TaskPayload
+from holdfast.spark.subtask.local_files import LocalFiles, digest_of, local_directory
+from holdfast.spark.subtask.local_state import WorkerMemory
+from holdfast.spark.subtask.subtask import (
+    CheckpointInfo,
+    JobStorage,
+    OperatorInfo,
+    Reports,
+    SubtaskRunner,
+    TaskPayload,
+    name_in_plans,
+)
 
 __all__ = [
     "COLUMN",
     "Acknowledgement",
     "CheckpointInfo",
     "JobStorage",
+    "LocalFiles",
     "OperatorInfo",
     "Reports",
     "SubtaskRunner",
     "TaskPayload",
+    "WorkerMemory",
     "combine_acknowledgements",
     "decode_acknowledgements",
+    "digest_of",
     "has_duplicate_reports",
+    "local_directory",
     "name_in_plans",
     "reports_of_final_pass",
 ]

@@ -21,9 +21,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     """The report of a subtask.
 
     Attributes:
-        subtask: Index of the subtask.
         task_attempt_id: Spark's number of the task attempt, unique in the application.
-        state: The subtask's state in the checkpoint.
         checkpoint_id: The checkpoint. A sink may read rows of an earlier batch, which runs the subtasks
             of that batch again.
         stage_id: Spark's number of the task's stage. All subtasks of one pass over the rows are in
@@ -40,7 +38,6 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     next_timers: tuple[int | None, int | None] = (None, None)
 
     def encode(self) -> bytes:
-        """Return the bytes to send to the driver."""
         return msgspec.msgpack.encode(self)
 
 
@@ -60,14 +57,7 @@ def combine_acknowledgements(
     max_parallelism: int,
     key_types: tuple[str, ...],
 ) -> StoredOperator:
-    """Combine the reports of all subtasks of an operator into its state.
-
-    Args:
-        operator: The operator.
-        acknowledgements: The reports.
-        parallelism: Number of the operator's subtasks.
-        max_parallelism: Number of its key groups.
-        key_types: Spark's types of the columns of its key.
+    """Combine the reports of all subtasks of an operator into its state, with Spark's types of the columns of its key.
 
     Raises:
         CheckpointDeclinedError: A subtask is missing, or has reported twice: then rows were processed
@@ -76,19 +66,17 @@ def combine_acknowledgements(
     uid = operator.uid
     subtasks = {report.subtask: report.state for report in acknowledgements}
     if len(subtasks) < len(acknowledgements):
-        message = (
+        raise CheckpointDeclinedError(
             f"subtasks of operator {uid!r} reported more than once, because Spark ran a part of "
             "the sink's job again. If an executor was lost, restart the query, which repeats the "
             "batch; else the sink needs persist=True"
         )
-        raise CheckpointDeclinedError(message)
     missing = sorted(set(range(parallelism)) - set(subtasks))
     if missing:
-        message = (
+        raise CheckpointDeclinedError(
             f"no report of subtasks {missing} of operator {uid!r}: the sink's first action failed or "
             "did not read all rows; let it read them in one action, or use persist=True"
         )
-        raise CheckpointDeclinedError(message)
     return StoredOperator(
         parallelism=parallelism,
         max_parallelism=max_parallelism,
@@ -108,17 +96,10 @@ def has_duplicate_reports(acknowledgements: list[Acknowledgement]) -> bool:
 def reports_of_final_pass(
     acknowledgements: list[Acknowledgement], parallelism: int
 ) -> list[Acknowledgement] | None:
-    """Return the reports of the only pass in which all rows were read.
+    """Return the reports of the only pass in which all rows were read; None without one, or with several candidates.
 
     A sink may have read a prefix of the rows before; some subtasks may have ended then, or all of them, if none of
     them yields rows. Reports after the pass can be of rows that were lost from a cache and computed again for the sink.
-
-    Args:
-        acknowledgements: All reports of a batch.
-        parallelism: Number of subtasks.
-
-    Returns:
-        A report of each subtask; None if there was no such pass, or possibly several.
     """
     all_subtasks = set(range(parallelism))
     stages: dict[int, list[Acknowledgement]] = {}

@@ -1,4 +1,4 @@
-"""The work of a subtask in a Spark task: restore, process, snapshot, acknowledge."""
+"""A subtask in a Spark task: the data that the driver sends it, and its work: restore, process, snapshot, report."""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,35 +13,37 @@ import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
 from holdfast.backends.arrow import IncompatibleValueError, cast_rows
+from holdfast.backends.functions import BatchTimes
 from holdfast.backends.keyed import open_tables
-from holdfast.backends.subtask import ManagedKeyedState, OperatorStateHandler
+from holdfast.backends.keys import KeyGroupRange, key_group_range
+from holdfast.backends.snapshot import Compression
+from holdfast.backends.subtask import ManagedKeyedState, OperatorKey, OperatorStateHandler
+from holdfast.common import Clock
 from holdfast.errors import (
     CheckpointDeclinedError,
     InvalidRequestError,
     StateMigrationError,
     UnreadableStateError,
 )
+from holdfast.locations.handles import ByteStreamStateHandle
 from holdfast.locations.metadata import StoredSubtask, SubtaskStatistics
-from holdfast.spark.local_state import LocalState
+from holdfast.locations.storages import CheckpointStorage, CheckpointStorageLocationReference
 from holdfast.spark.operators import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.settings import StateSettings, Stores
 from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
-from holdfast.spark.subtask.task_data import CheckpointInfo, JobStorage, OperatorInfo, TaskPayload
+from holdfast.spark.subtask.local_state import LocalState
 
 if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
     from pyspark.core.broadcast import Broadcast
 
 
 class Reports(Protocol):
-    """Sends reports of successful tasks to the driver: an accumulator of Spark."""
+    """Sends reports of successful tasks, which `add` them, to the driver: an accumulator of Spark."""
 
     @property
-    def value(self) -> list[bytes]:
-        """All reports that have reached the driver."""
-        ...
+    def value(self) -> list[bytes]: ...
 
-    def add(self, term: list[bytes]) -> None:
-        """Add reports, in a task."""
-        ...
+    def add(self, term: list[bytes]) -> None: ...
 
 
 def name_in_plans(uid: str) -> str:
@@ -62,16 +64,89 @@ def freeze_loaded_objects() -> None:
         gc.freeze()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStorage:
+    """The storage of a job's state: its checkpoints, the stores that they are in, and the backends of keyed state."""
+
+    job_id: str
+    storage: CheckpointStorage
+    stores: Stores
+    compression: Compression | None
+    state: StateSettings
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorInfo:
+    """The properties of an operator that its subtasks need.
+
+    Attributes:
+        key: Its key; None if rows are not partitioned by key.
+        is_forwarded: Whether rows stay in Spark's partitions, so that a subtask may get no row at all.
+    """
+
+    uid: str
+    parallelism: int
+    key: OperatorKey | None
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+    is_forwarded: bool = False
+
+    def key_groups(self, subtask: int) -> KeyGroupRange | None:
+        if self.key is None:
+            return None
+        return key_group_range(self.key.max_parallelism, self.parallelism, subtask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """The checkpoint that subtasks write.
+
+    Attributes:
+        location_reference: The location of its files.
+        restored_checkpoint_id: The checkpoint from which state is restored, or None.
+        may_refer: Whether the checkpoint may refer to shared files of the restored state.
+        times: The times of the batch.
+    """
+
+    checkpoint_id: int
+    location_reference: CheckpointStorageLocationReference
+    restored_checkpoint_id: int | None = None
+    may_refer: bool = True
+    times: BatchTimes = BatchTimes(0, 0, 0)  # noqa: RUF009  # frozen
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPayload:
+    """The part of the data that can be large.
+
+    Attributes:
+        function: The user's function, pickled. Each subtask unpickles its own copy.
+        assigned: The state from which each subtask is restored.
+        broadcast_rows: Rows for every subtask; None if the operator takes no such rows.
+    """
+
+    function: bytes
+    assigned: tuple[StoredSubtask, ...]
+    broadcast_rows: pa.Table | None
+
+    @property
+    def size(self) -> int:
+        inline = sum(
+            stream.size
+            for state in self.assigned
+            for stream in state.streams()
+            if isinstance(stream, ByteStreamStateHandle)
+        )
+        rows = self.broadcast_rows.nbytes if self.broadcast_rows is not None else 0
+        return len(self.function) + inline + rows
+
+
 class InputRows:
     """The rows of a subtask that aren't late, counted, without marks, in the schema of the operator's state.
 
     Spark names the session's time zone in timestamps; here it is always UTC, so that state stays readable when that
     setting changes.
-
-    Args:
-        batches: The rows with their marks.
-        schema: The schema of the operator's state.
-        parallelism: Number of the operator's subtasks.
     """
 
     def __init__(
@@ -124,10 +199,6 @@ class SubtaskRunner:
     twice, and another one doesn't, so that the batch fails.
 
     Attributes:
-        operator: The operator.
-        checkpoint: The checkpoint that is written.
-        job: The storage of its job.
-        payload: The function, states and broadcast rows, which can be large.
         reports: Receives the acknowledgement of each subtask that ends, over all jobs of the sink. If None,
             acknowledgements are rows of the output, in a separate column.
     """
@@ -140,7 +211,6 @@ class SubtaskRunner:
 
     @property
     def __name__(self) -> str:
-        """The name that Spark shows in plans."""
         return name_in_plans(self.operator.uid)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -153,25 +223,23 @@ class SubtaskRunner:
             rows = InputRows(iter(()), schema, parallelism)
             for batch in self._run(self._partition(), rows):
                 if batch.num_rows:
-                    message = (
+                    raise CheckpointDeclinedError(
                         f"operator {self.operator.uid!r} yields rows although its partition has none; with "
                         "forward=True their subtask is unknown. Use forward=False, so that rows are "
                         "repartitioned"
                     )
-                    raise CheckpointDeclinedError(message)
                 yield batch
 
     def _partition(self) -> int:
-        """Return Spark's partition id of the task: the subtask's number if the sink did not move the rows."""
+        """Return Spark's partition id: the subtask's number if the sink did not move the rows."""
         task = TaskContext.get()
         partition = -1 if task is None else task.partitionId()
         if not 0 <= partition < self.operator.parallelism:
-            message = (
+            raise CheckpointDeclinedError(
                 f"operator {self.operator.uid!r} has {self.operator.parallelism} subtasks, and is computed "
                 f"in partition {partition}: with forward=True the sink must not put other rows before "
                 "its rows"
             )
-            raise CheckpointDeclinedError(message)
         return partition
 
     def _run(self, subtask: int, rows: InputRows) -> Iterator[pa.RecordBatch]:
@@ -236,11 +304,10 @@ class SubtaskRunner:
                 rows_out += batch.num_rows
                 yield self._output(batch)
             if not rows.is_exhausted:
-                message = (
+                raise CheckpointDeclinedError(
                     f"operator {self.operator.uid!r} returned before it had read all of its rows; "
                     "the rest would be lost"
                 )
-                raise CheckpointDeclinedError(message)
             next_timers = handler.next_timers
             processed_s = clock.monotonic_s()
             snapshot = handler.snapshot_state(
@@ -319,22 +386,20 @@ class SubtaskRunner:
         """Yield the operator's output, with tables split into batches."""
         uid = self.operator.uid
         if not isinstance(output, Iterable):
-            message = (
+            raise InvalidRequestError(
                 f"process of operator {uid!r} returned {type(output).__name__}; "
                 "it must yield record batches"
             )
-            raise InvalidRequestError(message)
         for rows in output:
             if isinstance(rows, pa.RecordBatch):
                 yield rows
             elif isinstance(rows, pa.Table):
                 yield from rows.to_batches()
             else:
-                message = (
+                raise InvalidRequestError(
                     f"operator {uid!r} yields {type(rows).__name__}; "
                     "it must yield pyarrow.RecordBatch or pyarrow.Table"
                 )
-                raise InvalidRequestError(message)
 
     def _output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch for the sink, with an empty column of acknowledgements if they are rows."""

@@ -1,12 +1,18 @@
-"""Tumbling, sliding and session windows: the windows of rows by their times. A window includes its start, not its end."""
+"""Tumbling, sliding and session windows: as users declare them, and the windows of keys in a batch.
 
+A window includes its start, not its end.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from holdfast.backends.keyed import Keys
 from holdfast.errors import InvalidRequestError
 
 Times = npt.NDArray[np.int64]
@@ -55,20 +61,6 @@ class FixedWindows:
         )
         kind = "tumbling windows" if size == slide else f"sliding windows every {slide}"
         return f"{kind} of {size}" + (f", offset {offset}" if offset else "")
-
-    def assign(self, times_ms: Times) -> tuple[npt.NDArray[np.int64], Times]:
-        """Assign times to windows.
-
-        Returns:
-            The index of the time and the start of the window, for each pair of a time and a window.
-        """
-        last = times_ms - np.mod(times_ms - self.offset_ms, self.slide_ms)
-        if self.size_ms == self.slide_ms:
-            return np.arange(len(times_ms)), last
-        steps = np.arange(-(-self.size_ms // self.slide_ms), dtype=np.int64)
-        starts = last[:, None] - steps * self.slide_ms
-        rows, columns = np.nonzero(starts > times_ms[:, None] - self.size_ms)
-        return rows, starts[rows, columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +134,85 @@ def positive_ms(name: str, duration: timedelta) -> int:
 
 def _whole_ms(name: str, duration: timedelta) -> int:
     if not isinstance(duration, timedelta) or duration % _MILLISECOND:
-        message = (
+        raise InvalidRequestError(
             f"the {name} of windows must be a timedelta of whole milliseconds, got {duration!r}"
         )
-        raise InvalidRequestError(message)
     return duration // _MILLISECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Distinct windows of keys: the key and the namespace of each, its start, and its end, exclusive."""
+
+    keys: Keys
+    starts_ms: Times
+    ends_ms: Times
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> "Spans":
+        """Return the chosen windows, each with itself as its only row."""
+        indices = np.flatnonzero(chosen)
+        return Spans(self.keys.take(indices), self.starts_ms[indices], self.ends_ms[indices])
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The windows that some rows belong to.
+
+    Attributes:
+        rows: For each pair of a row and a window, the row.
+        spans: The distinct windows; the rows of their keys are these pairs.
+    """
+
+    rows: npt.NDArray[np.int64]
+    spans: Spans
+
+
+def in_namespaces(keys: Keys, indices: npt.NDArray[np.int64], columns: Sequence[Times]) -> Keys:
+    """Return the distinct pairs of a key and a namespace of whole numbers, given both of each row."""
+    return keys.with_columns(indices, [pa.array(column, pa.int64()) for column in columns])
+
+
+class FixedSpans:
+    """The tumbling or sliding windows of all keys, whose namespace in state is the window itself.
+
+    In a batch `assign` is called first, `forget` last.
+    """
+
+    namespace = pa.schema([("start", pa.int64()), ("end", pa.int64())])
+
+    def __init__(self, windows: FixedWindows) -> None:
+        self._windows = windows
+
+    def assign(self, keys: Keys, times_ms: Times, expired_ms: int) -> Assigned:
+        """Assign a batch's rows to windows, which exist from now on.
+
+        Windows with an end up to `expired_ms` are expired. Rows that have no other window are left out.
+        """
+        size, slide = self._windows.size_ms, self._windows.slide_ms
+        rows = np.arange(len(times_ms))
+        starts = times_ms - np.mod(times_ms - self._windows.offset_ms, slide)  # of the last window
+        if size != slide:
+            every = starts[:, None] - slide * np.arange(-(-size // slide), dtype=np.int64)
+            rows, columns = np.nonzero(every > times_ms[:, None] - size)
+            starts = every[rows, columns]
+        lives = starts + size > expired_ms
+        if not lives.all():
+            rows, starts = rows[lives], starts[lives]
+        ends = starts + size
+        return _with_bounds(rows, in_namespaces(keys, keys.codes[rows], [starts, ends]))
+
+    def look_up(self, keys: Keys, namespace: Sequence[pa.Array]) -> Assigned:
+        """Look up windows by their namespaces, a row for each; windows that don't exist are left out."""
+        rows = np.arange(len(keys.codes))
+        return _with_bounds(rows, keys.with_columns(keys.codes, namespace))
+
+    def forget(self, spans: Spans) -> None:
+        """Forget expired windows."""
+
+
+def _with_bounds(rows: npt.NDArray[np.int64], windows: Keys) -> Assigned:
+    starts, ends = (column.to_numpy() for column in windows.columns[-2:])
+    return Assigned(rows, Spans(windows, starts, ends))

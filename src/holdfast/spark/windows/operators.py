@@ -26,15 +26,17 @@ from holdfast.spark.aggregates import (
 )
 from holdfast.spark.operators import OutputRows, Row, StatefulFunction
 from holdfast.spark.windows.assigners import (
+    Assigned,
+    FixedSpans,
     FixedWindows,
     SessionWindows,
+    Spans,
     Times,
     Window,
     WindowAssigner,
     positive_ms,
 )
 from holdfast.spark.windows.sessions import SESSIONS, SessionSpans
-from holdfast.spark.windows.spans import Assigned, FixedSpans, Spans, Windows
 
 START, END = "window_start", "window_end"
 """The columns of results for the bounds of their window."""
@@ -95,11 +97,10 @@ class _Windowed(StatefulFunction):
         emit = options.get("emit", "append")
         allowed_lateness = options.get("allowed_lateness", timedelta(0))
         if not isinstance(windows, FixedWindows | SessionWindows):
-            message = (
+            raise InvalidRequestError(
                 "windows must be made by holdfast.spark.windows: tumbling, sliding or session; "
                 f"got {windows!r}"
             )
-            raise InvalidRequestError(message)
         if emit not in ("append", "update"):
             raise InvalidRequestError(f"emit must be 'append' or 'update', got {emit!r}")
         self._assigner = windows
@@ -114,13 +115,7 @@ class _Windowed(StatefulFunction):
     def _descriptor(
         self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
     ) -> ReducingStateDescriptor:
-        """Return the descriptor of the windows' state.
-
-        Args:
-            schema: The schema of input rows.
-            stored: The stored state; None if it is new.
-            metadata: Metadata to store with each column.
-        """
+        """Return the descriptor of the windows' state, given the stored state and metadata to store with each column."""
 
     @abstractmethod
     def _operands(self, rows: pa.RecordBatch) -> pa.Array:
@@ -128,36 +123,29 @@ class _Windowed(StatefulFunction):
 
     @abstractmethod
     def _results(self, windows: pa.RecordBatch, kept: pa.StructArray) -> Iterator[pa.RecordBatch]:
-        """Return the output rows of windows.
-
-        Args:
-            windows: Keys with the start and the end of a window, in order of time.
-            kept: The state of each of the windows.
-        """
+        """Return the output rows of windows: keys with start and end, in order of time, and the state of each."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._check(context.input_schema)
         self._store = context.keyed_state_store
         self._batch = context.times
         self._output = context.output_schema or context.input_schema
-        namespace = (
-            FixedSpans.namespace
-            if isinstance(self._assigner, FixedWindows)
-            else SessionSpans.namespace
-        )
+        is_fixed = isinstance(self._assigner, FixedWindows)
+        namespace = FixedSpans.namespace if is_fixed else SessionSpans.namespace
         check_own_states(self._store, [_STATE, SESSIONS])
         stored = self._store.specs().get(_STATE)
         metadata = self._column_metadata(stored)
-        self._state = self._store.get_reducing_state(
+        state = self._store.get_reducing_state(
             self._descriptor(context.input_schema, stored, metadata), namespace
-        ).columns
+        )
+        self._state = state.columns
         self._timers = self._store.event_time_timers(_STATE, namespace).columns
-        self._windows: Windows
+        self._windows: FixedSpans | SessionSpans
         if isinstance(self._assigner, FixedWindows):
             self._windows = FixedSpans(self._assigner)
         else:
             self._windows = SessionSpans(
-                self._assigner, self._store, self._state, self._timers, self._lateness_ms
+                self._assigner, self._store, state, self._timers, self._lateness_ms
             )
 
     def _column_metadata(self, stored: TableSpec | None) -> dict[bytes, bytes]:
@@ -169,17 +157,15 @@ class _Windowed(StatefulFunction):
                 continue
             windows, emit, kept = _read_note(note)
             if (windows, kept) != (now[0], self.kept):
-                message = (
+                raise StateMigrationError(
                     f"the stored state has {kept} of {windows}, and the operator now has {self.kept} of {now[0]}; state "
                     f"can't move to other windows. Use the stored windows, or {ANOTHER_UID}"
                 )
-                raise StateMigrationError(message)
             if (emit, self._emit) == ("append", "update"):
-                message = (
+                raise StateMigrationError(
                     "the stored windows have emit='append': they were not emitted yet, and never would be with "
                     f"emit='update'; keep emit='append', or {ANOTHER_UID}"
                 )
-                raise StateMigrationError(message)
         return {_WINDOWS: msgspec.json.encode(now)}
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -316,9 +302,7 @@ class WindowedAggregation(_Windowed):
         super().__init__(windows, **options)
         check_aggregates(aggregates, [START, END])
         self._aggregates = dict(aggregates)
-        self._changes = AggregateChanges.of(
-            aggregates, {"renamed": renamed, "added": added, "dropped": dropped}
-        )
+        self._changes = AggregateChanges.of(aggregates, renamed, added, dropped)
 
     def _descriptor(
         self, schema: pa.Schema, stored: TableSpec | None, metadata: Mapping[bytes, bytes]
@@ -376,11 +360,10 @@ class WindowedFunction(_Windowed):
         }
         if gone:
             new = sorted({*schema.names} - {field.name for field in before})
-            message = (
+            raise StateMigrationError(
                 f"stored rows of open windows have columns {sorted(gone)}, but input rows don't; they have new columns "
                 f"{new}. Pass apply renamed={{new name: old name}}, or dropped={sorted(gone)} to delete their values"
             )
-            raise StateMigrationError(message)
         return ReducingStateDescriptor(
             _STATE,
             {"rows": "concatenate"},
@@ -427,11 +410,7 @@ def _timestamps(times_ms: Times) -> pa.Array:
 
 
 def _python_values(name: str, column: pa.Array) -> list[Any]:
-    """Convert a column of windows to Python; bounds beyond Python's calendar become its first or last instant.
-
-    Raises:
-        InvalidRequestError: A part of a key can't be a Python object.
-    """
+    """Convert a column of windows to Python; bounds beyond Python's calendar become its first or last instant."""
     with named_conversion(f"key column {name!r}", column.type):
         if name in (START, END):
             micros = column.cast(pa.int64()).to_numpy().clip(_FIRST_MICROS, _LAST_MICROS)

@@ -12,15 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.descriptors import MapStateDescriptor
-from holdfast.backends.keyed import KeyedStateBackend, Keys
-from holdfast.spark.windows.assigners import SessionWindows, Times
-from holdfast.spark.windows.spans import (
-    Assigned,
-    Spans,
-    WindowState,
-    WindowTimers,
-    in_namespaces,
-)
+from holdfast.backends.keyed import KeyedStateBackend, Keys, ReducingState, Timers
+from holdfast.spark.windows.assigners import Assigned, SessionWindows, Spans, Times, in_namespaces
 
 _Indices = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
@@ -34,14 +27,7 @@ _NO_NUMBER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class _Sessions:
-    """Sessions of keys.
-
-    Attributes:
-        codes: The index of each session's key.
-        starts: The start of each, milliseconds.
-        ends: The end of each, milliseconds.
-        numbers: The number of each.
-    """
+    """Sessions of keys: the index of each session's key, its start and end in milliseconds, and its number."""
 
     codes: _Indices
     starts: Times
@@ -58,7 +44,7 @@ class _Sessions:
 
 
 class SessionSpans:
-    """Session windows.
+    """The session windows of all keys; methods as those of `FixedSpans`.
 
     Args:
         windows: The windows of each row.
@@ -74,13 +60,13 @@ class SessionSpans:
         self,
         windows: SessionWindows,
         store: KeyedStateBackend,
-        state: WindowState,
-        timers: WindowTimers,
+        state: ReducingState,
+        timers: Timers,
         lateness_ms: int,
     ) -> None:
         self._gap_ms = windows.gap_ms
         self._store = store
-        self._state = state
+        self._state = state.columns
         self._timers = timers
         self._lateness_ms = lateness_ms
         self._sessions = store.get_map_state(

@@ -1,0 +1,428 @@
+"""Commands for queries of Spark: `holdfast savepoint`, `restore`, `rollback` and `import`."""
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.options import (
+    CHECKPOINT_LOCATION,
+    NO_OPERATORS,
+    STORES,
+    CommandGroup,
+    command,
+    configuration,
+    flag,
+    job_options,
+    json_option,
+    list_option,
+    option,
+    require_spark,
+)
+from holdfast.cli.output import (
+    interrupt_hint,
+    print_json,
+    print_line,
+    print_list,
+    print_status,
+    print_table,
+    write_and_print,
+)
+from holdfast.cli.properties_file import properties_line
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.storages import load_checkpoint, resolve_pointer
+from holdfast.spark_progress import iso_time
+
+if TYPE_CHECKING:
+    from holdfast.spark.savepoints import RollbackPoint
+
+
+@command(
+    "savepoint",
+    help="take a savepoint of a query, running or stopped",
+    description="Take a savepoint of a streaming query, running or stopped.\n\n"
+    "It is a copy of everything that the query needs to resume: Spark's logs and state, and the\n"
+    "state of its operators, if it has any. Only the URI of the savepoint is printed on standard\n"
+    "output.",
+    examples="""
+        holdfast savepoint file:///data/totals-spark file:///data/savepoints
+        P=$(holdfast savepoint s3://bucket/totals-spark s3://bucket/savepoints --base "$OLD")
+        holdfast savepoint s3://bucket/totals-spark s3://bucket/savepoints --format canonical
+    """,
+    options=[
+        CHECKPOINT_LOCATION,
+        option(
+            "target",
+            nargs="?",
+            metavar="TARGET",
+            help="URI of the directory for it; by default spark.holdfast.savepoint.dir of --conf",
+        ),
+        option(
+            "--base",
+            metavar="POINTER",
+            help="an earlier savepoint of the query, whose unchanged files are referenced instead of copied; it must be "
+            "kept as long",
+        ),
+        option(
+            "--format",
+            choices=("native", "canonical"),
+            default="native",
+            help="format of keyed state: native copies the files of its backend; canonical writes all current rows "
+            "in a format that every backend can read",
+        ),
+        NO_OPERATORS,
+        json_option("one object"),
+        job_options("default: as recorded in the checkpointLocation"),
+        STORES,
+    ],
+)
+def savepoint_command(options: argparse.Namespace) -> int:
+    """Take a savepoint, and print its pointer."""
+    with require_spark():
+        from holdfast.spark.savepoints import take_savepoint  # noqa: PLC0415
+        from holdfast.spark_progress import progress_of  # noqa: PLC0415
+    hint = "if files are left, `holdfast clean --savepoint-dir` deletes them"
+    with interrupt_hint(hint):
+        pointer = take_savepoint(
+            options.checkpoint_location,
+            options.target,
+            checkpoint_dir=options.checkpoint_dir,
+            job_id=options.job_id,
+            base=options.base,
+            format=options.format,
+            operators=options.operators,
+            configuration=configuration(options),
+        )
+    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    progress = progress_of(metadata)
+    if options.json:
+        print_json(
+            {
+                "pointer": pointer,
+                "query_id": progress.query_id,
+                "batch": progress.batch_id,
+                "job": metadata.job_id if metadata.operators else None,
+                "operators": {
+                    uid: operator.parallelism for uid, operator in metadata.operators.items()
+                },
+            }
+        )
+    else:
+        print(pointer)
+    print_status(f"took a savepoint of query {progress.query_id} after batch {progress.batch_id}")
+    return 0
+
+
+@command(
+    "restore",
+    help="create a query from a savepoint",
+    description="Create a checkpointLocation from a savepoint; a query started with it resumes from there.\n\n"
+    "It is a separate query, a fork, and may run concurrently with the original. Prints the\n"
+    "settings to start it with, as lines for spark-submit --properties-file. Run the command\n"
+    "again to finish an interrupted restore; after a completed one it prints the same, until\n"
+    "the query is started.\n\n"
+    "To repartition Spark's own state, call restore_savepoint with shuffle_partitions in\n"
+    "Python: it needs a Spark.",
+    examples="""
+        holdfast restore "$P" file:///data/fork-spark --checkpoint-dir file:///data/fork >fork.conf
+        holdfast restore "$P" s3://new/spark --checkpoint-dir s3://new/state --keep-query-id
+    """,
+    options=[
+        option("pointer", metavar="POINTER", help="the savepoint: URI of its directory"),
+        option(
+            "checkpoint_location",
+            metavar="CHECKPOINT_LOCATION",
+            help="URI of the new checkpointLocation; must not exist",
+        ),
+        flag(
+            "--keep-query-id",
+            "move the query instead: Spark regards it as the same query, and the old one must never run again",
+        ),
+        option(
+            "--paths",
+            nargs=2,
+            action="append",
+            default=[],
+            metavar=("OLD", "NEW"),
+            help="old and new prefix of the URIs of input files; may be repeated",
+        ),
+        json_option("one object"),
+        job_options(
+            "default: spark.holdfast.checkpoint.dir of --conf, and a job with the name of the query"
+        ),
+        STORES,
+    ],
+)
+def restore_command(options: argparse.Namespace) -> int:
+    """Restore the savepoint, and print the settings that the query needs."""
+    with require_spark():
+        from holdfast.spark.savepoints import restore_savepoint  # noqa: PLC0415
+    paths = {old: new for old, new in options.paths}  # noqa: C416  # pairs are lists
+    if len(paths) < len(options.paths):
+        raise InvalidRequestError("--paths has the same old prefix twice")
+    hint = "run the command again to finish it; until then Spark can't start the query"
+    with interrupt_hint(hint):
+        restored = restore_savepoint(
+            options.pointer,
+            options.checkpoint_location,
+            checkpoint_dir=options.checkpoint_dir,
+            job_id=options.job_id,
+            keep_query_id=options.keep_query_id,
+            paths=paths,
+            configuration=configuration(options),
+        )
+    if options.json:
+        fields = asdict(restored)
+        print_json(
+            {
+                "query_id": fields.pop("query_id"),
+                "batch": fields.pop("batch_id"),
+                "job": fields.pop("job_id"),
+                **fields,
+            }
+        )
+    else:
+        for key, value in sorted(restored.settings.items()):
+            print_line(properties_line(key, value))
+    if restored.restored_before:
+        print_status("this restore was done before; nothing was changed")
+    if options.keep_query_id:
+        print_status(
+            f"does the sink have batches after {restored.batch_id} from the old query? They are repeated under the same "
+            "ids, with other rows: a sink that appends has them twice, and one that skips known batch ids "
+            "(Delta's txnAppId and txnVersion) loses rows unless it uses holdfast.application_id()"
+        )
+    print_status(
+        f"query {restored.query_id} resumes after batch {restored.batch_id}; start it with "
+        f"checkpointLocation {restored.checkpoint_location} and these settings"
+    )
+    return 0
+
+
+def _target(parser: argparse.ArgumentParser) -> None:
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument(
+        "--checkpoint",
+        type=lambda text: int(text) if text.isascii() and text.isdigit() else text,
+        metavar="ID",
+        help="for a query with operators: id of a retained checkpoint, or the URI of its directory",
+    )
+    target.add_argument(
+        "--batch", type=int, metavar="N", help="for any other query: the last batch to keep"
+    )
+
+
+@command(
+    "rollback",
+    help="roll a stopped query back to an earlier batch, in place",
+    description="Roll a stopped query back to an earlier batch, in place.\n\n"
+    "Spark's logs, its state, and the checkpoints of operators are deleted together for all later\n"
+    "batches.\n\n"
+    "  without --checkpoint and --batch   lists the possible targets\n"
+    "  with one of them                   prints the files that would be deleted\n"
+    "  with --yes too                     rolls back\n\n"
+    "End the Spark application that ran the query first: its executors could still store state\n"
+    "of the later batches, which this command can't detect. Run the command again to finish an\n"
+    "interrupted rollback. The sink is not rolled back: it must replace repeated batches, or\n"
+    "their rows must be deleted first.",
+    examples="""
+        holdfast rollback file:///data/totals-spark
+        holdfast rollback file:///data/totals-spark --checkpoint 41 --yes
+    """,
+    options=[
+        CHECKPOINT_LOCATION,
+        _target,
+        NO_OPERATORS,
+        flag("--yes", "roll back"),
+        json_option("one object; a list of them without --checkpoint and --batch"),
+        job_options("default: as recorded in the checkpointLocation"),
+        STORES,
+    ],
+)
+def rollback_command(options: argparse.Namespace) -> int:
+    """List the possible targets, print the files that a rollback would delete, or roll back."""
+    with require_spark():
+        from holdfast.spark.savepoints import preview_rollback, roll_back, rollback_points  # noqa: PLC0415
+    query: dict[str, Any] = {
+        "checkpoint_dir": options.checkpoint_dir,
+        "job_id": options.job_id,
+        "operators": options.operators,
+        "configuration": configuration(options),
+    }
+    location = options.checkpoint_location
+    target = {"checkpoint": options.checkpoint, "batch_id": options.batch}
+    if options.checkpoint is None and options.batch is None:
+        if options.yes:
+            raise InvalidRequestError("set the target with --checkpoint or --batch")
+        return _print_points(rollback_points(location, **query), as_json=options.json)
+    if not options.yes:
+        preview = preview_rollback(location, **target, **query)
+        if options.json:
+            print_json(
+                {
+                    "dry_run": True,
+                    "query_id": preview.query_id,
+                    "batch": preview.batch_id,
+                    "newest_batch": preview.newest_batch_id,
+                    "checkpoints": preview.checkpoints,
+                    "files": preview.files,
+                }
+            )
+        else:
+            for uri in [*preview.checkpoints, *preview.files]:
+                print_line(uri)
+        if preview.newest_batch_id > preview.batch_id:
+            print_status(
+                f"what does the sink do with batches {preview.batch_id + 1} to {preview.newest_batch_id}? It may "
+                "have them, and gets them again with other rows. A sink that replaces them is correct. One that appends "
+                "has them twice: delete their rows first. One that skips known batch ids (Delta's txnAppId and "
+                "txnVersion) loses the new rows, unless it uses holdfast.application_id(); delete the old rows "
+                "first in that case, too"
+            )
+        print_status(
+            f"query {preview.query_id} would resume after batch {preview.batch_id}; end the Spark "
+            "application that ran it, then use --yes"
+        )
+        return 0
+    hint = "run the command again to finish it; until then Spark must not start the query"
+    with interrupt_hint(hint):
+        batch = roll_back(location, **target, **query)
+    if options.json:
+        print_json({"dry_run": False, "batch": batch})
+    print_status(f"the query was rolled back to batch {batch}; it resumes with batch {batch + 1}")
+    return 0
+
+
+def _print_points(points: "list[RollbackPoint]", *, as_json: bool) -> int:
+    rows = [
+        {
+            "checkpoint": point.checkpoint,
+            "batch": point.batch_id,
+            "begun": None if point.started_ms is None else iso_time(point.started_ms),
+        }
+        for point in points
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        texts = [
+            {key: "-" if value is None else str(value) for key, value in row.items()}
+            for row in rows
+        ]
+        print_table(texts, right=("checkpoint", "batch"))
+    if not points:
+        print_status("there is no checkpoint or batch to roll back to")
+        return 1
+    name = "--batch" if points[0].checkpoint is None else "--checkpoint"
+    print_status(f"{name} with one of these prints the files that a rollback would delete")
+    return 0
+
+
+@command(
+    "spark-state",
+    help="state of a stopped query with Spark's transformWithState",
+    description=(
+        "Convert the state of a stopped query with Spark's own transformWithState, in Python, to a\n"
+        "savepoint.\n\n"
+        "`holdfast restore` creates a checkpointLocation from it, from which the same processor resumes\n"
+        "with keyed(rows, key, uid=...).transformWithState(...): after the last committed batch, with\n"
+        "values, lists, maps, times to live, timers and the watermark. The query itself is only read.\n"
+        "Kept and lost state is reported before anything is written.\n\n"
+        "A Spark in this process, with the settings of --conf, reads the state. Only the URI of the\n"
+        "savepoint is printed on standard output."
+    ),
+    examples="""
+        holdfast import spark-state file:///data/counts-spark --uid counts --parallelism 4 --dry-run
+        P=$(holdfast import spark-state file:///data/counts-spark --uid counts --parallelism 4 \
+--ttl seen=3600000 --to file:///data/savepoints)
+        holdfast restore "$P" file:///data/counts-moved --checkpoint-dir file:///data/holdfast
+    """,
+    options=[
+        CHECKPOINT_LOCATION,
+        option("--uid", required=True, help="uid of the operator, as in keyed(..., uid=)"),
+        option(
+            "--parallelism",
+            required=True,
+            type=int,
+            metavar="N",
+            help="number of its subtasks; the query may use another number",
+        ),
+        option(
+            "--max-parallelism",
+            type=int,
+            metavar="N",
+            help="number of its key groups; it can't be changed later",
+        ),
+        option(
+            "--to",
+            metavar="TARGET",
+            help="URI of the directory for the savepoint; by default spark.holdfast.savepoint.dir of --conf",
+        ),
+        list_option(
+            "--ttl",
+            "STATE=MS",
+            "time to live of a state's values, as declared by the processor: Spark stores only their time of "
+            "expiry; may be repeated",
+        ),
+        flag("--dry-run", "report the result, but write nothing"),
+        json_option("one object"),
+        STORES,
+    ],
+)
+def import_command(options: argparse.Namespace) -> int:
+    """Report kept and lost state, then write the savepoint, and print its pointer."""
+    with require_spark():
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        from holdfast.spark.state_import import SparkStateImport  # noqa: PLC0415
+    settings = configuration(options)
+    ttl_ms = _times_to_live(options.ttl)
+    builder = SparkSession.builder.appName("holdfast import")
+    if "spark.master" not in settings and SparkSession.getActiveSession() is None:
+        builder = builder.master("local[*]").config("spark.ui.enabled", "false")
+    builder.config(map=dict(settings)).getOrCreate()
+    planned = SparkStateImport.of(
+        options.checkpoint_location,
+        uid=options.uid,
+        parallelism=options.parallelism,
+        max_parallelism=options.max_parallelism,
+        ttl_ms=ttl_ms,
+        configuration=settings,
+    )
+    batch_id = planned.query.batch.batch_id
+    print_status(
+        f"operator {options.uid} resumes after batch {batch_id}, by {planned.state.key.names}, with"
+    )
+    for name, kind in planned.kept.items():
+        print_status(f"  {name}: {kind}")
+    print_list("lost:", planned.lost)
+    write_and_print(
+        options,
+        lambda: planned.write(options.to),
+        {
+            "query_id": planned.query.stored.query_id,
+            "batch": batch_id,
+            "key": planned.state.key.names,
+            "kept": planned.kept,
+            "lost": planned.lost,
+        },
+        hint="`holdfast clean` with --savepoint-dir deletes the incomplete savepoint",
+        next_step="create a checkpointLocation from the savepoint with `holdfast restore`",
+    )
+    return 0
+
+
+def _times_to_live(pairs: list[str]) -> dict[str, int]:
+    """Parse milliseconds by the name of a state. Raises `InvalidRequestError`."""
+    times = {}
+    for pair in pairs:
+        name, _, number = pair.rpartition("=")
+        if not name or not number.isdecimal():
+            message = f"--ttl takes STATE=MS, such as --ttl seen=3600000, got {pair!r}"
+            raise InvalidRequestError(message)
+        times[name] = int(number)
+    return times
+
+
+IMPORT = CommandGroup(
+    "import", "convert state of other engines to a savepoint", "source", [import_command]
+)
