@@ -121,8 +121,8 @@ class ColumnarStateTables:
             for name, table in self._tables.items()
         }
         for segment in (new, merged):
-            if segment.writer.sections:
-                checksum = segment.writer.finish()
+            if segment.sections:
+                checksum = segment.finish()
                 self._store.add(segment.name, segment.buffers, checksum)
         for name, manifest in manifests.items():  # nothing fails from here on
             self._tables[name].commit(manifest)

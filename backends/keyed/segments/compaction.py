@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.backends.keyed.segments.checkpoint_files import new_segment_name
 from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
 from holdfast.backends.keyed.segments.manifest import END, Run, Slice, TableManifest
 from holdfast.backends.keyed.segments.merging import Arena, merge_in_chunks
@@ -111,13 +110,12 @@ class MergePolicy:
         return max(self.level_bytes, 1.5 * flush)
 
 
-class NewSegment:
+class NewSegment(SegmentWriter):
     """A segment in progress, whose buffers are kept until it is stored."""
 
     def __init__(self) -> None:
-        self.name = new_segment_name()
         self.buffers: list[BytesLike] = []
-        self.writer = SegmentWriter(self.buffers.append)
+        super().__init__(self.buffers.append)
 
 
 class Compaction:
@@ -281,7 +279,7 @@ class Compaction:
     def _write(self, segment: NewSegment, rows: SortedRows, *, is_bottom: bool) -> Slice:
         """Add a section with the rows; return a slice of the whole section."""
         spec = self._table.spec
-        number = segment.writer.add_section(
+        number = segment.add_section(
             spec.name, rows.sort_keys, rows.columns(spec), has_filter=not is_bottom
         )
         first, end = self._table.sort_keys

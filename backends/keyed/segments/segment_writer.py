@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from holdfast.backends.keyed.segments.checkpoint_files import new_segment_name
 from holdfast.backends.keyed.segments.side_tables import MIN_ROWS, build_directory, build_filter
 from holdfast.backends.keyed.segments.trailer import (
     ALIGNMENT,
@@ -31,6 +32,7 @@ class SegmentWriter:
     """Writer of one segment. `write` appends a buffer to it, which it keeps or has written when it returns."""
 
     def __init__(self, write: Callable[[BytesLike], object]) -> None:
+        self.name = new_segment_name()
         self._write = write
         self._checksum = ChecksumBuilder(BLOCK_BYTES)
         self._sections: list[SectionPlace] = []

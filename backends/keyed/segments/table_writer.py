@@ -13,7 +13,6 @@ import numpy as np
 
 from holdfast.backends.keyed.segments.checkpoint_files import (
     finish_stream,
-    new_segment_name,
     write_manifest,
 )
 from holdfast.backends.keyed.segments.manifest import (
@@ -69,10 +68,10 @@ def write_tables(
         StorageUnavailableError: The store did not take it.
     """
 
-    def write(writer: SegmentWriter, segment: str) -> dict[str, TableManifest]:
+    def write(writer: SegmentWriter) -> dict[str, TableManifest]:
         manifests: dict[str, TableManifest] = {}
         for spec, chunks in tables:
-            run = _RunWriter(writer, segment, spec.name)
+            run = _RunWriter(writer, spec.name)
             for chunk in chunks:
                 run.add(SortedRows.from_table_rows(chunk), spec)
             manifests[spec.name] = TableManifest((StoredSpec.of(spec),), run.runs(end))
@@ -94,9 +93,9 @@ def write_canonical_tables(
     segments = StoredSegments(handle.segments)
     first, end = sort_key_range(key_groups)
 
-    def write(writer: SegmentWriter, segment: str) -> dict[str, TableManifest]:
+    def write(writer: SegmentWriter) -> dict[str, TableManifest]:
         return {
-            name: _CanonicalWriter(table, segments, now_ms).write(writer, segment, first, end)
+            name: _CanonicalWriter(table, segments, now_ms).write(writer, first, end)
             for name, table in manifest.tables.items()
         }
 
@@ -107,28 +106,26 @@ def write_canonical_tables(
 
 
 def _write_segment(
-    write: Callable[[SegmentWriter, str], dict[str, TableManifest]],
+    write: Callable[[SegmentWriter], dict[str, TableManifest]],
     key_groups: KeyGroupRange,
     streams: SnapshotStreams,
 ) -> SegmentsStateHandle:
-    """Write a segment and a manifest; `write` adds sections to a segment of a name, and returns their tables."""
-    name = new_segment_name()
+    """Write a segment and a manifest; `write` adds sections to the segment, and returns their tables."""
     segments: dict[str, StreamStateHandle] = {}
     with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
         writer = SegmentWriter(stream.write)
-        manifests = write(writer, name)
+        manifests = write(writer)
         if writer.sections:
             writer.finish()
-            segments[name] = finish_stream(streams, stream)
+            segments[writer.name] = finish_stream(streams, stream)
     return write_manifest(streams, encode_manifest(Manifest(manifests)), key_groups, segments)
 
 
 class _RunWriter:
-    """Writer of a table's rows as slices of one run, in a segment of a name."""
+    """Writer of a table's rows as slices of one run."""
 
-    def __init__(self, writer: SegmentWriter, segment: str, table: str) -> None:
+    def __init__(self, writer: SegmentWriter, table: str) -> None:
         self._writer = writer
-        self._segment = segment
         self._table = table
         self._slices: list[Slice] = []
 
@@ -145,7 +142,7 @@ class _RunWriter:
             section = self._writer.add_section(self._table, step.sort_keys, step.columns(spec))
             row_bytes = step.size / step.rows
             self._slices.append(
-                Slice(self._segment, section, first, last + 1, step.rows, row_bytes, number)
+                Slice(self._writer.name, section, first, last + 1, step.rows, row_bytes, number)
             )
 
     def runs(self, end: int) -> tuple[Run, ...]:
@@ -190,7 +187,7 @@ class _CanonicalWriter:
         self._step_rows = max(1, min(MERGED_ROWS, int(_MAX_STEP_BYTES * rows / max(1, size))))
         self._steps = max(1, -(-rows // self._step_rows))
 
-    def write(self, writer: SegmentWriter, segment: str, first: int, end: int) -> TableManifest:
+    def write(self, writer: SegmentWriter, first: int, end: int) -> TableManifest:
         """Add the rows between two sort keys to a segment."""
         runs: list[_RunWriter] = []  # from the bottom up
         for low, high in itertools.pairwise(self._edges(first, end)):
@@ -198,7 +195,7 @@ class _CanonicalWriter:
                 raise_if_cancelled()
                 for depth, (form, rows) in enumerate(self._merge(step)):
                     if depth == len(runs):
-                        runs.append(_RunWriter(writer, segment, self._table.spec.name))
+                        runs.append(_RunWriter(writer, self._table.spec.name))
                     runs[depth].add(rows, self._specs[form], self._used.index(form))
         return TableManifest(
             tuple(self._table.specs[form] for form in self._used),
