@@ -17,7 +17,7 @@ from holdfast.backends.keyed.grouping import (
     group_rows,
     has_vector_sort,
 )
-from holdfast.backends.keyed.segments import RestoredTable
+from holdfast.backends.keyed.segments import RestoredTable, SortedRows, take_rows
 from holdfast.backends.keyed.table import Identities, Migration, SortKeys, TableRows, TableSpec
 from holdfast.backends.keys import (
     KeyGroupRange,
@@ -243,18 +243,11 @@ def rows_of_key(
     wanted = [from_arrow(column) for column in keys.columns]
     first, end = _sort_key_range(table.spec, int(keys.sort_keys[0]))
     for rows in table.between(first, end).rows(spec, migration):
-        ids = rows.identities.columns
-        columns = [from_arrow(column) for column in ids[: len(wanted)]]
-        every = np.arange(len(rows))
-        chosen = same_rows(columns, every, wanted, np.zeros(len(rows), np.int64)).nonzero()[0]
+        source = SortedRows.from_table_rows(rows)
+        every, first_one = np.arange(len(rows)), np.zeros(len(rows), np.int64)
+        chosen = same_rows(source.ids[: len(wanted)], every, wanted, first_one).nonzero()[0]
         if len(chosen):
-            at = pa.array(chosen)
-            sort_keys = rows.identities.sort_keys[chosen]
-            yield TableRows(
-                Identities(sort_keys, tuple(column.take(at) for column in ids)),
-                tuple(column.take(at) for column in rows.values),
-                None if rows.times_ms is None else rows.times_ms[chosen],
-            )
+            yield take_rows(source, chosen).table_rows(spec or table.spec)
 
 
 def _sort_key_range(spec: TableSpec, sort_key: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ the bytes; each calls those below it:
     manifest          tables, runs, slices and stored specifications
     segment           a segment in memory, in a mapped file, or in storage
     segment_writer    writes a segment
-    section           columns of a section, with `partial_batch` for types that only Arrow can read
+    section           columns of a section, whole or in part
     side_tables       directories and filters: indexes of a section
     trailer           the bytes around sections, and the checksums of blocks
 
@@ -48,6 +48,7 @@ from holdfast.backends.keyed.segments.manifest import (
     encode_manifest,
     resolve_migration,
 )
+from holdfast.backends.keyed.segments.rows import SortedRows, take_rows
 from holdfast.backends.keyed.segments.segment_store import Workspace
 from holdfast.backends.keyed.segments.table_reader import (
     RestoredTable,
@@ -68,6 +69,7 @@ __all__ = [
     "ConfirmedFiles",
     "MergePolicy",
     "RestoredTable",
+    "SortedRows",
     "StoredSpec",
     "TableManifest",
     "Workspace",
@@ -79,6 +81,7 @@ __all__ = [
     "read_manifest_bytes",
     "read_tables",
     "resolve_migration",
+    "take_rows",
     "write_canonical_tables",
     "write_manifest",
     "write_tables",
