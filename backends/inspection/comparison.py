@@ -11,8 +11,13 @@ import msgspec
 from holdfast.backends.inspection.catalogue import StoredState, stored_states
 from holdfast.backends.inspection.state_parts import ShownColumn
 from holdfast.errors import CheckpointError
-from holdfast.locations.coordination import files_of, without_place
-from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    StreamStateHandle,
+    files_of,
+    without_place,
+)
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 
 Value: TypeAlias = str | int | tuple[str, ...]

@@ -61,10 +61,8 @@ PENDING = (
     "docs/settings.md",
     "docs/troubleshooting.md",
     "proof/",
-    "tests/cases_of_spark/",
     "tests/examples/",
     "tests/jobs/",
-    "tests/locations/",
     "tests/spark/",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""

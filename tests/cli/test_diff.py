@@ -23,7 +23,7 @@ from holdfast.locations import (
     copy_checkpoint,
 )
 from holdfast.locations.adapters import ChecksumBuilder, FileStateHandle
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
 

@@ -23,8 +23,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StatePartitions,
 )
-from holdfast.locations.metadata import ClaimedCheckpoint, decode_metadata, encode_metadata
-from holdfast.locations.metadata.format import READERS
+from holdfast.locations.metadata import READERS, ClaimedCheckpoint, decode_metadata, encode_metadata
 from holdfast.testing import metadata_of
 
 DIRECTORY = "file:///data/job/chk-7"
@@ -34,7 +33,7 @@ GOLDEN_OF_ALL_KINDS = GOLDEN.with_name("_metadata-of-all-kinds")
 GOLDEN_OF_SEGMENTS = GOLDEN.with_name("_metadata-of-segments")
 GOLDEN_OF_CLAIMS = GOLDEN.with_name("_metadata-of-claims")
 
-# Fixed for ever: the golden files were written from them.
+# Fixed forever: the golden files were written from them.
 GOLDEN_METADATA = CheckpointMetadata(
     job_id="golden",
     checkpoint_id=7,
@@ -303,7 +302,7 @@ metadatas = st.builds(
 
 
 @given(metadatas)
-def test_what_is_encoded_is_decoded(metadata: CheckpointMetadata) -> None:
+def test_encoded_metadata_is_decoded(metadata: CheckpointMetadata) -> None:
     content = encode_metadata(metadata, DIRECTORY)
     assert decode_metadata(content, DIRECTORY, uri=URI) == metadata
     assert encode_metadata(metadata, DIRECTORY) == content
@@ -361,7 +360,7 @@ class TestDamage:
             ([1, 2], 0, "written in format version 0; this Holdfast reads versions 1 to 2"),
         ],
     )
-    def test_the_error_says_which_versions_can_be_read_and_what_to_do(
+    def test_error_names_the_readable_versions_and_the_way_out(
         self, readable: list[int], version: int, message: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in readable:
@@ -384,7 +383,7 @@ class TestDamage:
             b"\x81\xa9operators\xdf\xff\xff\xff\xff",
         ],
     )
-    def test_a_body_that_makes_no_sense_is_corrupt(self, body: bytes) -> None:
+    def test_meaningless_body_is_corrupt(self, body: bytes) -> None:
         with pytest.raises(CheckpointCorruptedError):
             decode_metadata(seal(body), DIRECTORY, uri=URI)
 
@@ -414,11 +413,11 @@ def test_a_golden_file_stays_readable_and_is_written_the_same(
 def test_each_version_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_version_2(rest: memoryview) -> CheckpointMetadata:
         assert bytes(rest).endswith(b"of version 2")
-        return metadata_of(FileStateHandle("beside", 1))
+        return metadata_of(FileStateHandle("near", 1))
 
     monkeypatch.setitem(READERS, 2, read_version_2)
     newer = decode_metadata(seal(b"of version 2", version=2), DIRECTORY, uri=URI)
-    assert newer.streams() == [FileStateHandle(f"{DIRECTORY}/beside", 1)]
+    assert newer.streams() == [FileStateHandle(f"{DIRECTORY}/near", 1)]
     assert decode_metadata(GOLDEN.read_bytes(), DIRECTORY, uri=URI) == GOLDEN_METADATA
 
 
@@ -432,7 +431,7 @@ def test_the_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetada
         assert body["operators"][uid]["subtasks"].keys() == operator.subtasks.keys()
 
 
-def test_a_subtask_names_the_kinds_of_state_that_it_has_and_always_managed_operator() -> None:
+def test_subtask_stores_its_types_of_state_and_always_managed_operator() -> None:
     assert msgspec.to_builtins(StoredSubtask()) == {"managed_operator": (), "statistics": None}
     body = msgspec.msgpack.decode(GOLDEN_OF_ALL_KINDS.read_bytes()[20:-4])
     subtasks = body["operators"]["join"]["subtasks"]
@@ -499,5 +498,5 @@ def test_references_of_all_kinds_of_state_move_with_the_directory() -> None:
 
 
 def test_nothing_of_the_state_shows_in_a_repr() -> None:
-    secret = b"somebody's row"
+    secret = b"a user's row"
     assert "row" not in repr(metadata_of(ByteStreamStateHandle(secret)).operators)

@@ -34,7 +34,7 @@ OF_A_SEGMENT = 12
 
 
 @pytest.fixture(autouse=True)
-def _registered(watched: WatchedBucket) -> Iterator[None]:
+def _use_bucket(watched: WatchedBucket) -> Iterator[None]:
     server = watched.bucket.server
     use_s3(settings_of(server, endpoint=watched.faults.url, state_files="boto3"))
     yield
@@ -42,8 +42,8 @@ def _registered(watched: WatchedBucket) -> Iterator[None]:
     unregister_file_system("s3a")
 
 
-def stored(directory: str, *batches: range) -> tuple[str, int]:
-    """Complete a checkpoint of two subtasks behind each batch of users.
+def store_users(directory: str, *batches: range) -> tuple[str, int]:
+    """Complete a checkpoint of two subtasks after each batch of users.
 
     Returns:
         The last one's pointer, and how many files of segments the subtask has that has user 0.
@@ -87,14 +87,14 @@ def test_a_look_up_asks_for_a_few_blocks_of_each_segment(
 ) -> None:
     later = [range(0, users, 20 + number) for number in range(3)]
     for batches in ([range(users)], [range(users), *later]):
-        pointer, files = stored(f"{watched.directory}/{len(batches)}", *batches)
+        pointer, files = store_users(f"{watched.directory}/{len(batches)}", *batches)
         watched.faults.requests.clear()
         (row,) = holdfast.read_state(pointer, "op", "visits", key=0).to_pylist()
         assert row["value"] == {"page": "0", "at": 0}
-        most = 1 + OF_A_SEGMENT * files  # one for `_metadata`
-        assert watched.counts()["GetObject"] <= most
+        max_requests = 1 + OF_A_SEGMENT * files  # one for `_metadata`
+        assert watched.counts()["GetObject"] <= max_requests
         watched.faults.requests.clear()
         assert main(["cat", pointer, "op", "visits", "--key", "user=0", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["value"] == {"page": "0", "at": 0}
-        most += 1  # the command looks for the checkpoint first
-        assert watched.counts()["GetObject"] <= most
+        max_requests += 1  # the command looks for the checkpoint first
+        assert watched.counts()["GetObject"] <= max_requests

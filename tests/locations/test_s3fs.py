@@ -69,7 +69,7 @@ class TestS3fsFileSystem(FileSystemContract):
         assert self.files(directory) == {"x": b"1"}
 
     @pytest.mark.parametrize("size", [5, 6 * MIB])
-    def test_a_name_that_is_taken_is_a_conflict_and_kept(
+    def test_existing_name_is_a_conflict_and_kept(
         self, file_system: FileSystem, directory: str, size: int
     ) -> None:
         self.put(f"{directory}/x", b"first")
@@ -78,7 +78,7 @@ class TestS3fsFileSystem(FileSystemContract):
         assert self.files(directory) == {"x": b"first"}
         assert self.bucket.uploads() == []
 
-    def test_what_others_wrote_meanwhile_is_listed(
+    def test_files_written_by_others_are_listed(
         self, file_system: FileSystem, directory: str
     ) -> None:
         assert list(file_system.list(directory)) == []
@@ -112,7 +112,7 @@ def test_large_state_comes_back_as_it_was_stored(s3fs_bucket: S3Bucket) -> None:
     assert s3fs_bucket.uploads() == []
 
 
-# What is asked for
+# Requests
 
 
 def test_a_small_file_is_looked_for_and_put_without_a_condition(
@@ -158,17 +158,17 @@ def test_a_thousand_files_are_deleted_by_one_request(watched_bucket: WatchedBuck
 # Uploads that were never finished
 
 
-def test_the_upload_of_a_writer_that_died_is_found_and_given_up(
+def test_upload_of_a_dead_writer_is_found_and_aborted(
     watched_bucket: WatchedBucket,
 ) -> None:
     watched_bucket.use()
-    begun = watched_bucket.bucket.client.create_multipart_upload(
+    started = watched_bucket.bucket.client.create_multipart_upload(
         Bucket=watched_bucket.bucket.name, Key="dir/deeper/x"
     )
     [upload] = pending_uploads(watched_bucket.directory)
     assert (upload.uri, upload.upload_id) == (
         f"{watched_bucket.directory}/deeper/x",
-        begun["UploadId"],
+        started["UploadId"],
     )
     abort_uploads([upload, upload])
     assert watched_bucket.bucket.uploads() == []
@@ -189,7 +189,7 @@ def test_a_tree_is_deleted_with_the_uploads_in_it(watched_bucket: WatchedBucket)
     "ignore:This process .* is multi-threaded:DeprecationWarning",
     "ignore:unclosed:ResourceWarning",
 )
-def test_a_forked_process_connects_anew(watched_bucket: WatchedBucket) -> None:
+def test_forked_process_makes_its_own_connection(watched_bucket: WatchedBucket) -> None:
     file_system = watched_bucket.use()
     write(file_system, f"{watched_bucket.directory}/parent", b"1")
     child = os.fork()

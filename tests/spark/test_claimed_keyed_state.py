@@ -15,7 +15,7 @@ from holdfast import take_savepoint
 from holdfast.backends.inspection import read_state
 from holdfast.backends.keyed import BackendName
 from holdfast.locations import CompletedCheckpoint, copy_checkpoint
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 from holdfast.spark.query import CLEANER
 from holdfast.spark.settings import StateSettings
 

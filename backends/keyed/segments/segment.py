@@ -25,12 +25,8 @@ from holdfast.backends.keyed.segments.trailer import (
 from holdfast.backends.snapshot import location_of
 from holdfast.common import read_into
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
-from holdfast.locations.handles import (
-    ByteStreamStateHandle,
-    Checksum,
-    FileStateHandle,
-    StreamStateHandle,
-)
+from holdfast.locations.checksums import Checksum
+from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import CheckpointStateOutputStream
 
 _TAIL_BYTES = 1 << 16

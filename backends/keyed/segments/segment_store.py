@@ -17,8 +17,9 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from holdfast.locations.checksums import Checksum
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.handles import ByteStreamStateHandle, Checksum, StreamStateHandle
+from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
 
 _log = logging.getLogger(__name__)
 

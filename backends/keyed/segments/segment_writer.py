@@ -21,8 +21,8 @@ from holdfast.backends.keyed.segments.trailer import (
     header,
 )
 from holdfast.backends.keyed.table import SortKeys
+from holdfast.locations.checksums import Checksum, ChecksumBuilder
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.handles import Checksum, ChecksumBuilder
 
 _MIN_ROWS_FOR_BOTH = 32 * MIN_ROWS
 """A section with a filter and at least this many rows also has a directory."""

@@ -17,8 +17,13 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_client import HdfsClient, call_with_timeout
-from holdfast.locations.file_systems.hdfs.hdfs_errors import lost_data, map_errors, was_refused
+from holdfast.locations.file_systems.hdfs_client import (
+    HdfsClient,
+    call_with_timeout,
+    lost_data,
+    map_errors,
+    was_refused,
+)
 from holdfast.locations.file_systems.port import BytesLike, PositionedInputStream
 from holdfast.locations.file_systems.retrying import ABORT_DEADLINE_S, Retrier, retry_deadline
 
@@ -39,10 +44,7 @@ class HdfsInputStream(PositionedInputStream):
             self._forget()
         return self._position
 
-    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
-        if self.closed:
-            raise StreamClosedError("stream is closed", self._uri)
-        view = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
+    def _fill(self, view: memoryview) -> int:
         filled = 0
         try:
             with map_errors(self._uri):
@@ -56,7 +58,6 @@ class HdfsInputStream(PositionedInputStream):
         except BaseException:
             self._forget()  # pieces are ahead of the position
             raise
-        self._position += filled
         return filled
 
     def _piece(self) -> memoryview:
@@ -94,11 +95,10 @@ def _is_refused(error: BaseException) -> bool:
 class HdfsOutputStream:
     """A file that is written in place, under a random name that is not passed on before it is closed.
 
-    A writer fails if its directory is deleted: it does not create parents, and the NameNode has
-    ended its lease.
+    A writer fails if its directory is deleted: it does not create parents, and the NameNode has ended its lease.
 
     Args:
-        uri: The file's normalized URI, for errors.
+        uri: The URI in errors; that of the future file, if the path is a temporary one.
         path: The file's path.
         calls: The client for single calls.
         stream: The client that writes, with its timeouts.
@@ -167,9 +167,8 @@ class HdfsOutputStream:
                 self._sync_all()
                 self._run_with_timeout(self._writer.close, self._patience.end_s)
             except StorageUnavailableError as error:
-                if self._head is not None or isinstance(error, StorageFullError):
-                    raise
-                if lost_data(error):
+                is_full = isinstance(error, StorageFullError)
+                if self._head is not None or is_full or lost_data(error):
                     raise
                 self._recover(error)
             self._writer = None
@@ -265,9 +264,7 @@ class HdfsOutputStream:
         if not self._can_sync or self._length == self._synced_length:
             return
         try:
-            self._run_with_timeout(
-                self._writer.hsync, self._patience.end_s if seconds is None else seconds
-            )
+            self._run_with_timeout(self._writer.hsync, seconds or self._patience.end_s)
         except CheckpointError as error:
             if "not supported for erasure-coded" not in str(error.__cause__):
                 raise
@@ -288,10 +285,8 @@ class HdfsOutputStream:
         except StorageUnavailableError:
             raise error from error.__cause__
         if length != self._length:
-            message = (
-                f"HDFS has closed the file with {length} of {self._length} bytes, "
-                f"after {error.args[0]}"
-            )
+            lengths = f"{length} of {self._length} bytes"
+            message = f"HDFS has closed the file with {lengths}, after {error.args[0]}"
             raise StorageUnavailableError(message, self._uri) from error
 
     def _read_closed_length(self) -> int:

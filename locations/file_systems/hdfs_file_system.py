@@ -13,14 +13,16 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_client import (
+from holdfast.locations.file_systems.hdfs_client import (
     HdfsClient,
     HdfsPatience,
     client_for,
+    java_class,
+    map_errors,
     options_of,
+    was_refused,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_errors import java_class, map_errors, was_refused
-from holdfast.locations.file_systems.hdfs.hdfs_streams import HdfsInputStream, HdfsOutputStream
+from holdfast.locations.file_systems.hdfs_streams import HdfsInputStream, HdfsOutputStream
 from holdfast.locations.file_systems.port import FileOutputStream, FileStatus
 from holdfast.locations.file_systems.retrying import (
     ABORT_DEADLINE_S,
@@ -71,13 +73,11 @@ class HdfsFileSystem:
             raise InvalidRequestError(message, uri) from error
 
     def create(self, uri: str, /) -> FileOutputStream:
-        stream = client_for(uri, self._options, self._patience, for_streams=True)
-        path = uripath.local_path(uri)
         return HdfsOutputStream(
             uri,
-            path,
+            uripath.local_path(uri),
             calls=self._client(uri),
-            stream=stream,
+            stream=client_for(uri, self._options, self._patience, for_streams=True),
             retrier=self._retrier,
             cleanup=self._retrier,
         )
@@ -102,7 +102,9 @@ class HdfsFileSystem:
         try:
             self._rename(in_progress, uri)
         except BaseException:
-            self._discard(in_progress)
+            # Retried: after a failed call, hdfs-native reuses the lost connection for the next one for a moment.
+            with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
+                self._retrier.call("delete", lambda: self._delete(in_progress))
             raise
 
     def open(self, uri: str, /) -> BinaryIO:
@@ -142,15 +144,6 @@ class HdfsFileSystem:
         path = uripath.local_path(uri)
         with suppress(CheckpointNotFoundError), map_errors(uri):
             self._client(uri).run(lambda raw: raw.delete(path, recursive))
-
-    def _discard(self, uri: str) -> None:
-        """Delete an unpublished file.
-
-        Retried, because it follows a failed call: for a moment hdfs-native reuses the lost
-        connection for the next call.
-        """
-        with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
-            self._retrier.call("delete", lambda: self._delete(uri))
 
     def _client(self, uri: str) -> HdfsClient:
         return client_for(uri, self._options, self._patience)

@@ -1,15 +1,24 @@
-"""hdfs-native's clients, two for each cluster and process, whose calls have timeouts."""
+"""hdfs-native's clients, two for each cluster and process: calls with timeouts, and the translation of their errors."""
 
 import os
+import re
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from holdfast.common import ProcessCache
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 
 _Result = TypeVar("_Result")
 
@@ -21,8 +30,7 @@ def call_with_timeout(call: Callable[[], _Result], seconds: float) -> _Result:
     """Return the result of a call that completes within a number of seconds.
 
     Raises:
-        TimeoutError: The call took longer. It continues in a daemon thread, which does not keep the
-            process alive.
+        TimeoutError: The call took longer. It continues in a daemon thread, which does not keep the process alive.
     """
     try:
         worker = _idle.pop()
@@ -34,8 +42,7 @@ def call_with_timeout(call: Callable[[], _Result], seconds: float) -> _Result:
     try:
         result, error = done.get(timeout=seconds)
     except Empty:
-        message = f"no answer in {seconds:g} s"
-        raise TimeoutError(message) from None
+        raise TimeoutError(f"no answer in {seconds:g} s") from None
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # the call has returned
@@ -101,28 +108,21 @@ class HdfsPatience:
     waits_in_streams: bool = True
 
 
+@dataclass(frozen=True, slots=True)
 class HdfsClient:
-    """A client whose calls have timeouts.
+    """hdfs-native's client `raw`, with timeouts; `forget` makes the next attempt get a new connection."""
 
-    Args:
-        raw: hdfs-native's client.
-        forget: Called after a timeout, so that the next attempt gets a new connection.
-        patience: Timeouts of calls.
-    """
-
-    def __init__(self, raw: Any, forget: Callable[[], object], patience: HdfsPatience) -> None:
-        self.raw = raw
-        self.patience = patience
-        self._forget = forget
+    raw: Any
+    forget: Callable[[], object]
+    patience: HdfsPatience
 
     def run(self, call: Callable[[Any], _Result], seconds: float | None = None) -> _Result:
         """Return the result of one call to the NameNode. Also raises `TimeoutError`."""
+        seconds = self.patience.call_s if seconds is None else seconds
         try:
-            return call_with_timeout(
-                lambda: call(self.raw), self.patience.call_s if seconds is None else seconds
-            )
+            return call_with_timeout(lambda: call(self.raw), seconds)
         except TimeoutError:
-            self._forget()
+            self.forget()
             raise
 
 
@@ -140,13 +140,8 @@ def client_for(
     """Return a client of the URI's cluster, or of the default cluster if the URI names none.
 
     Its settings come from the same places as those of Hadoop's clients: `HADOOP_CONF_DIR`,
-    `HADOOP_USER_NAME`, `HADOOP_TOKEN_FILE_LOCATION`, Kerberos' ticket cache.
-
-    Args:
-        uri: Normalized URI of a file or directory.
-        options: Hadoop options that override its configuration files.
-        patience: Timeouts of calls.
-        for_streams: Whether the client waits for a NameNode that is down.
+    `HADOOP_USER_NAME`, `HADOOP_TOKEN_FILE_LOCATION`, Kerberos' ticket cache; `options` override them.
+    A client `for_streams` waits for a NameNode that is down.
 
     Raises:
         InvalidRequestError: hdfs-native is missing, can't be used here, or rejects the settings.
@@ -183,3 +178,113 @@ def _make(cluster: str, options: dict[str, str], uri: str) -> Any:
     except Exception as error:
         message = f"HDFS client can't be created ({error}); check HADOOP_CONF_DIR"
         raise InvalidRequestError(message, uri) from error
+
+
+# hdfs-native has no classes for most errors of the NameNode: their text has the Java class, its message and
+# a stack trace.
+_ANSWER = re.compile(
+    r'(?:Fatal)?RPCError\("(?:[\w]+\.)*([\w$]+)", "(.*?)(?:\\n|"\)\Z|\Z)', re.DOTALL
+)
+_MAX_TEXT = 300
+
+_FULL = {
+    "DSQuotaExceededException",
+    "NSQuotaExceededException",
+    "QuotaByStorageTypeExceededException",
+    "QuotaExceededException",
+}
+_UNAUTHORIZED = {
+    "AccessControlException",
+    "AuthorizationException",
+    "SecretManager$InvalidToken",
+    "SnapshotAccessControlException",
+}
+_REFUSED = {
+    "FSLimitException$MaxDirectoryItemsExceededException",
+    "FSLimitException$PathComponentTooLongException",
+    "HadoopIllegalArgumentException",
+    "IllegalArgumentException",
+    "InvalidPathException",
+    "ParentNotDirectoryException",
+    "PathIsNotEmptyDirectoryException",
+    "SnapshotException",
+    "UnresolvedPathException",
+    "UnsupportedOperationException",
+}
+_GONE = {"FileNotFoundException", "LeaseExpiredException"}
+_CONFLICTS = {"AlreadyBeingCreatedException", "FileAlreadyExistsException"}
+
+_NOT_PERFORMED = {
+    "ObserverRetryOnActiveException",
+    "RetriableException",
+    "SafeModeException",
+    "StandbyException",
+}
+"""Refusals by the NameNode itself. Other errors may come from a router that did not get the NameNode's answer."""
+
+_UNAUTHENTICATED = ("SASLError", "GSSAPIError", "NoSASLMechanism")
+_DATA_NODE_FAILURES = ("DataTransferError", "BlocksNotFound")
+
+
+@contextmanager
+def map_errors(uri: str) -> Iterator[None]:
+    """Translate errors of hdfs-native."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise error_for(error, uri) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # raised for a damaged token file
+            raise
+        raise InvalidRequestError(f"hdfs-native panicked ({error})", uri) from error
+
+
+def java_class(error: BaseException | None) -> str:
+    """Return the Java class in the NameNode's answer; empty without an answer."""
+    answer = _ANSWER.match(str(error))
+    return answer[1] if answer else ""
+
+
+def error_for(error: Exception, uri: str) -> CheckpointError:
+    """Return the Holdfast error for an error of hdfs-native."""
+    name = java_class(error)
+    if isinstance(error, FileNotFoundError) or name in _GONE:
+        return CheckpointNotFoundError("no such file or directory", uri)
+    if isinstance(error, FileExistsError) or name in _CONFLICTS:
+        return CheckpointConflictError.exists(uri)
+    text = _text(error)
+    if name in _FULL:
+        return StorageFullError(f"quota is used up ({text})", uri)
+    if isinstance(error, PermissionError) or name in _UNAUTHORIZED:
+        return InvalidRequestError(f"HDFS refuses this ({text})", uri, kind="refused")
+    if name in _REFUSED:
+        return InvalidRequestError(f"HDFS refuses this ({text})", uri)
+    if str(error).startswith(_UNAUTHENTICATED):
+        message = (
+            f"authentication to HDFS failed ({text}); "
+            "get a Kerberos ticket (kinit) or a delegation token"
+        )
+        return InvalidRequestError(message, uri, kind="refused")
+    if isinstance(error, (NotADirectoryError, IsADirectoryError, NotImplementedError, ValueError)):
+        return InvalidRequestError(f"HDFS can't do this ({text})", uri)
+    return StorageUnavailableError(f"HDFS failed ({text})", uri)
+
+
+def was_refused(error: CheckpointError) -> bool:
+    """Return whether the NameNode refused the call, so that it certainly changed nothing."""
+    return java_class(error.__cause__) in _NOT_PERFORMED
+
+
+def lost_data(error: CheckpointError) -> bool:
+    """Return whether DataNodes failed, so that written data may be lost."""
+    return str(error.__cause__).startswith(_DATA_NODE_FAILURES)
+
+
+def _text(error: Exception) -> str:
+    """Return the text of an error without the NameNode's stack trace."""
+    answer = _ANSWER.match(str(error))
+    text = f"{answer[1]}: {answer[2]}" if answer else str(error) or type(error).__name__
+    text = text.replace('\\"', '"')
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

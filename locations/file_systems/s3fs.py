@@ -1,13 +1,59 @@
-"""A replacement of boto3's client by s3fs: the same requests, sent by aiobotocore."""
+"""`fsspec+s3://`: objects as files, through s3fs; for a single writer."""
 
 import io
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from holdfast.common import ProcessCache
-from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems.fsspec.s3fs_errors import map_errors
-from holdfast.locations.file_systems.s3 import S3Settings, client_options
+from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations.file_systems.fsspec_stores import map_errors as map_fsspec_errors
+from holdfast.locations.file_systems.port import FileOutputStream
+from holdfast.locations.file_systems.retrying import RetryPolicy
+from holdfast.locations.file_systems.s3_client import S3Settings, client_options
+from holdfast.locations.file_systems.s3_file_system import S3Objects
+from holdfast.locations.file_systems.s3_object import error_for
+from holdfast.locations.file_systems.s3_streams import S3OutputStream
+
+
+class S3fsFileSystem(S3Objects):
+    """A store with S3's protocol, reached through s3fs instead of boto3.
+
+    Like `S3FileSystem` it commits a file in one step and deletes an aborted one. But it sends no conditions, which some
+    stores reject: it checks that a name is free before it writes, and does not offer `publish`. s3fs's own files and
+    listings are not used, because s3fs leaves a truncated file after a failed write and caches listings.
+    """
+
+    def __init__(self, settings: S3Settings, *, retries: RetryPolicy | None = None) -> None:
+        super().__init__(replace(settings, state_files="boto3"), retries=retries)
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        return _LookingStream(self._object(uri))
+
+    @property
+    def _client(self) -> Any:
+        # Making a client is not thread-safe, but using one is.
+        return CLIENTS.get(self.settings, lambda: S3fsClient(self.settings))
+
+
+class _LookingStream(S3OutputStream):
+    """Checks that the name is free, where its base class sends a condition."""
+
+    def commit(self, *, durable_name: bool = True) -> None:
+        self._check_unfinished()
+        try:
+            self._target.request_with_retries("head_object")
+        except CheckpointNotFoundError:
+            pass
+        except BaseException:
+            self.abort()
+            raise
+        else:
+            self.abort()
+            raise CheckpointConflictError.exists(self._target.uri)
+        super().commit(durable_name=durable_name)
+
 
 _READ_BYTES = 1 << 20
 
@@ -21,15 +67,6 @@ _NEXT_PAGE = {
 }
 
 CLIENTS: ProcessCache[S3Settings, "S3fsClient"] = ProcessCache()
-
-
-def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
-    """Return the client of this process.
-
-    Raises:
-        InvalidRequestError: s3fs is missing, or does not support the settings.
-    """
-    return CLIENTS.get(settings, lambda: S3fsClient(settings))
 
 
 class S3fsClient:
@@ -68,18 +105,14 @@ class S3fsClient:
     def get_paginator(self, name: str) -> "_Pages":
         return _Pages(getattr(self, name), _NEXT_PAGE[name])
 
-    def put_object(self, *, Body: bytes | bytearray, **parameters: Any) -> Any:  # noqa: N803  # S3's
-        return self._request("put_object", {**parameters, "Body": io.BytesIO(Body)})
-
-    def upload_part(self, *, Body: bytes | bytearray, **parameters: Any) -> Any:  # noqa: N803  # S3's
-        return self._request("upload_part", {**parameters, "Body": io.BytesIO(Body)})
-
     def get_object(self, **parameters: Any) -> Any:
         answer = self._request("get_object", parameters)
         return {**answer, "Body": _Body(self._store.loop, answer["Body"])}
 
     def _request(self, name: str, parameters: dict[str, Any]) -> Any:
         parameters.pop("IfNoneMatch", None)  # some stores reject it; `commit` checks instead
+        if "Body" in parameters:
+            parameters["Body"] = io.BytesIO(parameters["Body"])
         with map_errors(_uri(parameters)):
             return self._store.call_s3(name, **parameters)
 
@@ -129,11 +162,7 @@ def _uri(parameters: dict[str, Any]) -> str:
 
 
 def _options(settings: S3Settings) -> dict[str, Any]:
-    """Convert settings to options of s3fs.
-
-    Raises:
-        InvalidRequestError: s3fs does not support the settings.
-    """
+    """Convert settings to options of s3fs. Raises `InvalidRequestError` if it does not support them."""
     if settings.assumed_role is not None:
         message = (
             "s3fs can't assume a role; set AWS_PROFILE to a profile of ~/.aws/config with a role, or "
@@ -155,3 +184,56 @@ def _options(settings: S3Settings) -> dict[str, Any]:
     if any(client.values()):
         options["client_kwargs"] = {name: value for name, value in client.items() if value}
     return options
+
+
+@contextmanager
+def map_errors(uri: str) -> Iterator[None]:
+    """Translate errors of s3fs by their botocore errors.
+
+    s3fs uses the same classes for a missing bucket and a missing object, and for a limit and a wrong argument.
+    """
+    with map_fsspec_errors(uri):
+        try:
+            yield
+        except Exception as error:
+            cause = _botocore_error(error)
+            if cause is not None:
+                raise error_for(cause, uri) from cause
+            if isinstance(error, FileNotFoundError):
+                raise _missing_file(uri) from error
+            raise
+
+
+def _botocore_error(error: BaseException | None) -> Exception | None:
+    """Return the botocore error that errors of s3fs, and possibly of fsspec, were raised from."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # optional
+
+    while error is not None:
+        if isinstance(error, BotoCoreError | ClientError):
+            return _reclassify(error)
+        error = error.__cause__
+    return None
+
+
+def _reclassify(error: Exception) -> Exception:
+    from aiohttp import ClientConnectorError  # noqa: PLC0415  # optional
+    from botocore.exceptions import (  # noqa: PLC0415  # optional
+        ConnectionClosedError,
+        EndpointConnectionError,
+    )
+
+    details: dict[str, Any] = getattr(error, "kwargs", {})
+    inner = details.get("error")
+    if isinstance(inner, FileNotFoundError):
+        raise _missing_file("") from error
+    # aiobotocore raises this for every broken connection, but the request may have arrived.
+    if isinstance(error, EndpointConnectionError) and not isinstance(inner, ClientConnectorError):
+        closed: Exception = ConnectionClosedError(**details)
+        return closed
+    return error
+
+
+def _missing_file(uri: str) -> InvalidRequestError:
+    """Return the error for a missing file on this machine, as opposed to S3."""
+    message = "s3fs needs a local file that does not exist, such as certificates (AWS_CA_BUNDLE)"
+    return InvalidRequestError(message, uri)

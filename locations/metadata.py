@@ -1,4 +1,4 @@
-"""The content of `_metadata`, as values. Pure, no I/O.
+"""The file `_metadata`, whose existence makes a directory a checkpoint: its values and its bytes. Pure, no I/O.
 
     CheckpointMetadata
     ├─ operators: StoredOperator, by uid
@@ -8,15 +8,46 @@
     └─ coordinator_states: bytes, by the name of their writer
 
 Every level returns the streams of all levels below it and copies itself with other streams, whatever the type of state.
+
+The bytes are a `Frame` with the magic HOLDFAST. `READERS` has a reader for each version that ever existed. The body of
+version 1:
+
+    offset  length  meaning
+    12      8       length m of the map, unsigned, big-endian
+    20      m       CheckpointMetadata as a MessagePack map by field names
+
+Readers skip map keys that they don't know. A change that a reader must not skip gets a new version number: the present
+reader stays in the table for the records as they were, and converts them to the present records.
+
+Files near `_metadata` have relative URIs, so that directories can be moved:
+
+    name                 a file next to `_metadata`
+    ../savepoint-x/name  a file of another savepoint in the same directory as this one
+    s3://bucket/name     any other file
 """
 
+import struct
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import msgspec
 
-from holdfast.common import Count, DurationMs, KeyGroup, Parallelism, TimeMs
+from holdfast.common import (
+    Count,
+    DurationMs,
+    Frame,
+    KeyGroup,
+    Parallelism,
+    TimeMs,
+    message_pack_decoder,
+    uripath,
+)
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    InvalidRequestError,
+    UnsupportedFormatError,
+)
 from holdfast.locations.handles import (
     FileStateHandle,
     KeyedStateHandle,
@@ -29,6 +60,7 @@ from holdfast.locations.handles import (
     StreamChange,
     StreamStateHandle,
 )
+from holdfast.redaction import redact
 
 
 def new_commit_token() -> str:
@@ -67,6 +99,10 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     backend_metrics: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
+_HANDLES = ("managed_operator", "raw_operator", "managed_keyed", "raw_keyed")
+"""The fields of `StoredSubtask` that have handles to state."""
+
+
 class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
     """All state that one subtask of an operator has in a checkpoint.
 
@@ -91,7 +127,7 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def handles(self) -> tuple[StateHandle, ...]:
         """Return every handle to state."""
-        return (*self.managed_operator, *self.raw_operator, *self.keyed_handles())
+        return tuple(handle for name in _HANDLES for handle in getattr(self, name))
 
     def streams(self) -> list[StreamStateHandle]:
         """Return every handle to bytes of state, in files and inline."""
@@ -111,15 +147,13 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
         """Length of the state, in files and inline; a file with several handles counts once."""
         return _total_size(self.streams())
 
-    def with_streams(self, change: StreamChange, /) -> "StoredSubtask":
+    def with_streams(self, change: StreamChange, /) -> Self:
         """Return a copy in which `change` replaced every handle to bytes of state."""
-        return StoredSubtask(
-            managed_operator=_with_streams(self.managed_operator, change),
-            statistics=self.statistics,
-            raw_operator=_with_streams(self.raw_operator, change),
-            managed_keyed=_with_streams(self.managed_keyed, change),
-            raw_keyed=_with_streams(self.raw_keyed, change),
-        )
+        changed = {
+            name: tuple(handle.with_streams(change) for handle in getattr(self, name))
+            for name in _HANDLES
+        }
+        return msgspec.structs.replace(self, **changed)
 
     def shared_streams(self) -> dict[str, StreamStateHandle]:
         """Return every stream that later checkpoints may refer to, by its name."""
@@ -129,15 +163,10 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
             for name, stream in handle.shared_streams().items()
         }
 
-    def together_with(self, other: "StoredSubtask") -> "StoredSubtask":
+    def together_with(self, other: "StoredSubtask") -> Self:
         """Return the union of both states, with the statistics of this one."""
-        return StoredSubtask(
-            managed_operator=self.managed_operator + other.managed_operator,
-            statistics=self.statistics,
-            raw_operator=self.raw_operator + other.raw_operator,
-            managed_keyed=self.managed_keyed + other.managed_keyed,
-            raw_keyed=self.raw_keyed + other.raw_keyed,
-        )
+        union = {name: getattr(self, name) + getattr(other, name) for name in _HANDLES}
+        return msgspec.structs.replace(self, **union)
 
 
 class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -163,7 +192,7 @@ class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return every handle to bytes of state, in files and inline."""
         return [stream for subtask in self.subtasks.values() for stream in subtask.streams()]
 
-    def with_streams(self, change: StreamChange, /) -> "StoredOperator":
+    def with_streams(self, change: StreamChange, /) -> Self:
         """Return a copy in which `change` replaced every handle to bytes of state."""
         subtasks = {index: state.with_streams(change) for index, state in self.subtasks.items()}
         return msgspec.structs.replace(self, subtasks=subtasks)
@@ -182,9 +211,8 @@ class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
             for keyed in subtask.keyed_handles():
                 first, last = keyed.key_groups
                 if last >= self.max_parallelism:
-                    return (
-                        f"key groups {first} to {last} and max parallelism {self.max_parallelism}"
-                    )
+                    groups = f"key groups {first} to {last}"
+                    return f"{groups} and max parallelism {self.max_parallelism}"
         return None
 
 
@@ -247,7 +275,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
             for stream in subtask.shared_streams().values()
         ]
 
-    def with_streams(self, change: StreamChange, /) -> "CheckpointMetadata":
+    def with_streams(self, change: StreamChange, /) -> Self:
         """Return a copy in which `change` replaced every handle to bytes of state."""
         operators = {uid: state.with_streams(change) for uid, state in self.operators.items()}
         return msgspec.structs.replace(self, operators=operators)
@@ -259,8 +287,121 @@ def _total_size(streams: Sequence[StreamStateHandle]) -> int:
     return sum(files.values()) + sum(inline)
 
 
-_Handle = TypeVar("_Handle", bound=StateHandle)
+_FRAME = Frame(b"HOLDFAST", version=1, name="holdfast metadata file")
+_LENGTH = struct.Struct(">Q")
+
+_PARENT = "../"
+_SAVEPOINT = "savepoint-"
 
 
-def _with_streams(handles: Iterable[_Handle], change: StreamChange) -> tuple[_Handle, ...]:
-    return tuple(handle.with_streams(change) for handle in handles)
+def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
+    """Return the bytes of a `_metadata` file in `directory`.
+
+    Raises:
+        InvalidRequestError: The metadata has a placeholder, which leads to no bytes.
+    """
+
+    def relative(handle: StreamStateHandle) -> StreamStateHandle:
+        if isinstance(handle, PlaceholderStreamStateHandle):
+            message = (
+                f"metadata can't be stored with a placeholder, of shared stream {handle.name!r}"
+            )
+            raise InvalidRequestError(message, directory)
+        if isinstance(handle, FileStateHandle):
+            return msgspec.structs.replace(handle, uri=relative_uri(handle.uri, directory))
+        return handle
+
+    body = msgspec.msgpack.encode(metadata.with_streams(relative))
+    return _FRAME.encode(_LENGTH.pack(len(body)) + body)
+
+
+def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMetadata:
+    """Decode the bytes of a `_metadata` file of any version.
+
+    Args:
+        content: The whole file.
+        directory: The file's directory, which relative names are resolved against.
+        uri: The file, for errors.
+
+    Raises:
+        CheckpointCorruptedError: The file is of another format, was cut off or changed, or has invalid numbers.
+        UnsupportedFormatError: The file is intact and of a newer version.
+    """
+    version, body = _FRAME.open(content, uri)
+    if version not in READERS:
+        raise _version_error(version, uri)
+    try:
+        metadata = READERS[version](body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error) as error:
+        raise CheckpointCorruptedError(f"metadata can't be decoded ({error})", uri) from error
+    for uid, operator in metadata.operators.items():
+        inconsistency = operator.find_inconsistency()
+        if inconsistency is not None:
+            message = f"metadata can't be right: operator {uid!r} has {inconsistency}"
+            raise CheckpointCorruptedError(message, uri)
+
+    def absolute(handle: StreamStateHandle) -> StreamStateHandle:
+        if isinstance(handle, PlaceholderStreamStateHandle):
+            message = f"metadata can't be right: it has a placeholder, of {handle.name!r}"
+            raise CheckpointCorruptedError(message, uri)
+        if isinstance(handle, FileStateHandle):
+            return msgspec.structs.replace(handle, uri=absolute_uri(handle.uri, directory))
+        return handle
+
+    return metadata.with_streams(absolute)
+
+
+def relative_uri(uri: str, directory: str) -> str:
+    """Return a file's URI as the `_metadata` of a directory has it."""
+    parent = uripath.parent(uri)
+    if parent == directory:
+        return uripath.name(uri)
+    siblings = (uripath.name(parent), uripath.name(directory))
+    if uripath.parent(parent) == uripath.parent(directory) and all(
+        name.startswith(_SAVEPOINT) for name in siblings
+    ):
+        return f"{_PARENT}{uripath.name(parent)}/{uripath.name(uri)}"
+    return uri
+
+
+def absolute_uri(uri: str, directory: str) -> str:
+    """Resolve the URI of a file in the `_metadata` of a directory.
+
+    Raises:
+        CheckpointCorruptedError: The URI has another form than `relative_uri` writes, such as one with `..` in the
+            middle, which would lead elsewhere.
+    """
+    parent, _, name = uri.removeprefix(_PARENT).rpartition("/")
+    if uri == name:
+        resolved = uripath.join(directory, name)
+    elif uri.startswith(f"{_PARENT}{_SAVEPOINT}") and "/" not in parent:
+        resolved = uripath.join(uripath.parent(directory), parent, name)
+    else:
+        resolved = uri
+    if not name or not uripath.is_normalized(resolved):
+        message = f"metadata names a file {redact(uri)!a}, which is not a valid location of a file"
+        raise CheckpointCorruptedError(message, directory)
+    return resolved
+
+
+def _read_version_1(body: memoryview) -> CheckpointMetadata:
+    (length,) = _LENGTH.unpack_from(body)
+    records = body[_LENGTH.size :]
+    if length != len(records):
+        raise msgspec.DecodeError(f"body of {len(records)} bytes, expected {length}")
+    return _DECODER.decode(records)
+
+
+def _version_error(version: int, uri: str) -> UnsupportedFormatError:
+    oldest, newest = min(READERS), max(READERS)
+    readable = f"versions {oldest} to {newest}" if oldest < newest else f"version {newest}"
+    message = f"written in format version {version}; this Holdfast reads {readable}"
+    way_out = ": upgrade Holdfast" if version > newest else ""
+    return UnsupportedFormatError(message + way_out, uri)
+
+
+READERS: dict[int, Callable[[memoryview], CheckpointMetadata]] = {1: _read_version_1}
+"""Reader of the body by format version. It leaves URIs relative, and raises the errors of msgspec or struct if the body
+is invalid."""
+
+_DECODER = message_pack_decoder(CheckpointMetadata)

@@ -1,8 +1,7 @@
 """Requests through obstore before boto3, if obstore is installed: they take a fifth of the CPU time.
 
-obstore gets one attempt at writes of small objects and reads of heads. It hides status codes, and its errors quote
-the store's answer including secrets. So boto3 repeats every failed request, and obstore's errors are not
-passed on.
+obstore gets one attempt at writes of small objects and reads of heads. It hides status codes, and its errors quote the
+store's answer including secrets. So boto3 repeats every failed request, and obstore's errors are not passed on.
 """
 
 import logging
@@ -19,8 +18,7 @@ from typing import Any
 from holdfast.common import SYSTEM_CLOCK, ProcessCache
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems.port import BytesLike
-from holdfast.locations.file_systems.s3.s3_client import Connection, connection_for
-from holdfast.locations.file_systems.s3.s3_settings import S3Settings
+from holdfast.locations.file_systems.s3_client import Connection, S3Settings, connection_for
 
 _log = logging.getLogger(__name__)
 

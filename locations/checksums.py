@@ -10,7 +10,6 @@ from holdfast.common import BlockBytes, combine_crc32c, crc32c, fill
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
-    StreamClosedError,
     UnsupportedFormatError,
 )
 from holdfast.locations.file_systems import BytesLike, PositionedInputStream
@@ -126,25 +125,18 @@ class VerifyingInputStream(PositionedInputStream):
         self._position = base + offset
         return self._position
 
-    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
-        if self.closed:
-            raise StreamClosedError("stream is closed", self._uri)
-        wanted = memoryview(buffer).cast("B")
-        if self._position == self._size or not wanted:
-            return 0
+    def _fill(self, view: memoryview) -> int:
         index, start = divmod(self._position, self._checksum.block_bytes)
         length = min(self._checksum.block_bytes, self._size - index * self._checksum.block_bytes)
         if index != self._block_index:
-            if start == 0 and len(wanted) >= length:  # the block needs no copy
-                self._load(index, wanted[:length])
-                self._position += length
+            if start == 0 and len(view) >= length:  # the block needs no copy
+                self._load(index, view[:length])
                 return length
             block = bytearray(length)
             self._load(index, memoryview(block))
             self._block_index, self._block = index, block
-        part = memoryview(self._block)[start : start + len(wanted)]
-        wanted[: len(part)] = part
-        self._position += len(part)
+        part = memoryview(self._block)[start : start + len(view)]
+        view[: len(part)] = part
         return len(part)
 
     def close(self) -> None:

@@ -16,16 +16,16 @@ from holdfast.errors import (
 )
 from holdfast.locations.file_systems.port import FileOutputStream, FileStatus, PendingUpload
 from holdfast.locations.file_systems.retrying import Retrier, RetryPolicy
-from holdfast.locations.file_systems.s3.s3_client import connection_for
-from holdfast.locations.file_systems.s3.s3_errors import (
+from holdfast.locations.file_systems.s3_client import S3Settings, connection_for
+from holdfast.locations.file_systems.s3_object import (
+    S3Object,
+    checksum_of,
     code_of,
     error_for_code,
     map_errors,
     was_not_performed,
 )
-from holdfast.locations.file_systems.s3.s3_object import S3Object, checksum_of
-from holdfast.locations.file_systems.s3.s3_settings import S3Settings
-from holdfast.locations.file_systems.s3.s3_streams import S3InputStream, S3OutputStream
+from holdfast.locations.file_systems.s3_streams import S3InputStream, S3OutputStream
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ _DELETED_AT_A_TIME = 1000  # S3's bound
 _ONE_BY_ONE = {"NotImplemented", "MissingContentMD5", "InvalidDigest"}
 
 
-class S3FileSystem:
-    """A store with S3's protocol.
+class S3Objects:
+    """Files as the objects of a store with S3's protocol.
 
     S3 has no directories: preparing one does nothing, and a writer can always write. A file
     appears, and is durable, once it is committed. On a bucket with versioning, a deletion leaves a
@@ -57,24 +57,6 @@ class S3FileSystem:
 
     def create(self, uri: str, /) -> FileOutputStream:
         return S3OutputStream(self._object(uri))
-
-    def publish(self, uri: str, data: bytes, /) -> None:
-        target = self._object(uri)
-        try:
-            target.request(
-                "put_object",
-                Body=data,
-                IfNoneMatch="*",
-                **checksum_of(data, self.settings),
-                **self.settings.write_parameters(),
-            )
-        except StorageFullError:
-            raise
-        except StorageUnavailableError as error:
-            if was_not_performed(error):
-                raise
-            message = "S3 did not confirm whether the file was written"
-            raise OutcomeUnknownError(message, uri) from error
 
     def open(self, uri: str, /) -> BinaryIO:
         return cast("BinaryIO", S3InputStream(self._object(uri)))
@@ -193,6 +175,28 @@ class S3FileSystem:
     @property
     def _client(self) -> Any:
         return connection_for(self.settings).client
+
+
+class S3FileSystem(S3Objects):
+    """Objects that can be published, by conditional PUT."""
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        target = self._object(uri)
+        try:
+            target.request(
+                "put_object",
+                Body=data,
+                IfNoneMatch="*",
+                **checksum_of(data, self.settings),
+                **self.settings.write_parameters(),
+            )
+        except StorageFullError:
+            raise
+        except StorageUnavailableError as error:
+            if was_not_performed(error):
+                raise
+            message = "S3 did not confirm whether the file was written"
+            raise OutcomeUnknownError(message, uri) from error
 
 
 def _status(uri: str, prefix: str, entry: Any) -> FileStatus:

@@ -1,23 +1,143 @@
-"""Handles to a subtask's state: the protocol of all of them, and one class per type of state.
+"""Handles: small immutable values that lead to bytes of state.
 
+    StreamStateHandle    one stream of bytes: in a file, in the handle itself, or by the name of a stream stored before
     StateHandle          one subtask's state of one type: its streams, its size, and how to delete it
     └─ KeyedStateHandle  knows its key groups and can be restricted to a range of them
 
-Copying, verifying, sweeping and rescaling use only these methods, so that a new type of state is one new class.
+A storage makes handles, `_metadata` stores them, backends read their streams. Copying, verifying, sweeping and rescaling use only these methods, so that a new type of state is one new class.
 """
 
+import io
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, Protocol, Self, cast
 
 import msgspec
 
-from holdfast.common import MAX_INT64, Count, KeyGroup
-from holdfast.locations.handles.stream_handles import (
-    PlaceholderStreamStateHandle,
-    StreamStateHandle,
-)
+from holdfast.common import MAX_INT64, Count, KeyGroup, uripath
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+from holdfast.locations.checksums import Checksum, ChecksumBuilder, VerifyingInputStream
+from holdfast.locations.file_systems import BytesLike, file_system_for
+
+
+class ByteStreamStateHandle(msgspec.Struct, frozen=True, tag="bytes"):
+    """State that is small enough to be in the handle itself."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        # Without the bytes: they are users' rows, and this ends up in logs.
+        return f"{type(self).__name__}({self.size} bytes)"
+
+    def open_input_stream(self) -> BinaryIO:
+        """Open a seekable stream of the bytes."""
+        return io.BytesIO(self.data)
+
+    def discard_state(self) -> None:
+        """Do nothing: the bytes are in the handle."""
+
+
+class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
+    """State in a file.
+
+    Attributes:
+        uri: Normalized URI of the file.
+        size: Length in bytes.
+        checksum: The checksum of the bytes. None only for `_metadata`, which ends with its checksum.
+    """
+
+    uri: str
+    size: Count
+    checksum: Checksum | None = None
+
+    def open_input_stream(self) -> BinaryIO:
+        """Open a seekable, unbuffered stream that verifies all bytes that it returns.
+
+        Raises:
+            CheckpointNotFoundError: The file is gone.
+            CheckpointCorruptedError: Its length differs; or, while reading, a block's checksum does.
+        """
+        raw = file_system_for(self.uri).open(self.uri)
+        if self.checksum is None:
+            return raw
+        stream = VerifyingInputStream(raw, uri=self.uri, size=self.size, checksum=self.checksum)
+        return cast("BinaryIO", stream)
+
+    def check(self, data: BytesLike) -> None:
+        """Compare bytes from another source with those of the file, by length and checksum.
+
+        Raises:
+            CheckpointCorruptedError: The bytes differ.
+        """
+        size = memoryview(data).nbytes
+        if size != self.size:
+            raise CheckpointCorruptedError(f"{size} bytes, expected {self.size}", self.uri)
+        if self.checksum is not None:
+            actual = ChecksumBuilder(self.checksum.block_bytes)
+            actual.update(data)
+            if actual.finish() != self.checksum:
+                message = f"not all bytes have the expected checksum ({self.checksum.algorithm})"
+                raise CheckpointCorruptedError(message, self.uri)
+
+    def discard_state(self) -> None:
+        """Delete the file; a missing one counts as deleted."""
+        file_system_for(self.uri).delete([self.uri])
+
+
+class PlaceholderStreamStateHandle(msgspec.Struct, frozen=True, tag="placeholder"):
+    """A shared stream of the checkpoint that a task was restored from, which the task did not write again.
+
+    Only reports of tasks have placeholders: the driver replaces them by the handles of the streams before the
+    checkpoint is completed. `_metadata` never has any.
+
+    Attributes:
+        name: The stream's name in its handle, such as the name of a segment.
+        size: Length of the stream in bytes.
+
+    Source:
+        Flink, PlaceholderStreamStateHandle.
+    """
+
+    name: str
+    size: Count
+
+    def open_input_stream(self) -> NoReturn:
+        """Raise `InvalidRequestError`: only the handle of the stream leads to its bytes."""
+        message = f"placeholder of shared stream {self.name!r} has no bytes to read"
+        raise InvalidRequestError(message)
+
+    def discard_state(self) -> None:
+        """Do nothing: the stream belongs to the restored checkpoint."""
+
+
+StreamStateHandle = ByteStreamStateHandle | FileStateHandle | PlaceholderStreamStateHandle
+"""Every type of stream handle; stored and sent handles have a tag."""
+
+
+def files_of(streams: Iterable[StreamStateHandle]) -> list[FileStateHandle]:
+    """Return the files among streams, each once."""
+    return list(
+        {stream.uri: stream for stream in streams if isinstance(stream, FileStateHandle)}.values()
+    )
+
+
+def without_place(stream: StreamStateHandle) -> StreamStateHandle:
+    """Return the handle without the URI of its file, so that handles of the same bytes and checksums are equal."""
+    if isinstance(stream, FileStateHandle) and stream.checksum is not None:
+        return msgspec.structs.replace(stream, uri="")
+    return stream
+
+
+def is_inside(handle: StreamStateHandle, directory: str) -> bool:
+    """Return whether the handle leads to a file directly in that directory."""
+    return isinstance(handle, FileStateHandle) and uripath.parent(handle.uri) == directory
+
 
 StreamChange = Callable[[StreamStateHandle], StreamStateHandle]
 """Replaces the handle of a stream by another handle, such as one to a copy of its bytes."""
@@ -91,23 +211,18 @@ class SingleStreamHandle(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Length of the stream in bytes."""
         return self.stream.size
 
     def streams(self) -> tuple[StreamStateHandle, ...]:
-        """Return the only stream."""
         return (self.stream,)
 
     def with_streams(self, change: StreamChange, /) -> Self:
-        """Return a copy in which `change` replaced the stream."""
         return msgspec.structs.replace(self, stream=change(self.stream))
 
     def shared_streams(self) -> Mapping[str, StreamStateHandle]:
-        """Return an empty mapping: the stream belongs to one checkpoint."""
-        return {}
+        return {}  # the stream belongs to one checkpoint
 
     def discard_state(self) -> None:
-        """Delete the bytes of the stream."""
         self.stream.discard_state()
 
     def _find_overrun(self, parts: Iterable[tuple[int, int]]) -> str | None:
@@ -135,8 +250,7 @@ class OperatorStateMode(IntEnum):
 class StatePartitions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Position of a named state in its stream, and the range of its elements that belong to a subtask.
 
-    Elements are counted, not listed by offset: a range of rows can be cut at any element
-    without an entry for each.
+    Elements are counted, not listed by offset: a range of rows can be cut at any element without an entry for each.
 
     Attributes:
         mode: Distribution of the elements when restored.
@@ -248,24 +362,19 @@ class SegmentsStateHandle(msgspec.Struct, frozen=True, tag="segments"):
 
     @property
     def size(self) -> int:
-        """Length of the manifest and all segments in bytes."""
         return sum(stream.size for stream in self.streams())
 
     def streams(self) -> tuple[StreamStateHandle, ...]:
-        """Return the manifest and the segments."""
         return (self.manifest, *self.segments.values())
 
     def with_streams(self, change: StreamChange, /) -> Self:
-        """Return a copy in which `change` replaced the manifest and the segments."""
         segments = {name: change(stream) for name, stream in self.segments.items()}
         return msgspec.structs.replace(self, manifest=change(self.manifest), segments=segments)
 
     def shared_streams(self) -> Mapping[str, StreamStateHandle]:
-        """Return the segments, by their names."""
         return self.segments
 
     def discard_state(self) -> None:
-        """Delete the manifest and the segments, except for placeholders."""
         for stream in self.streams():
             stream.discard_state()
 

@@ -1,13 +1,13 @@
-"""Files of fsspec as raw input streams, and as output streams that rename a hidden file to its target."""
+"""Any other store, through fsspec: `sftp://`, or `fsspec+s3://` for a scheme that is built in."""
 
 import io
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-from holdfast.common import uripath
+from holdfast.common import SYSTEM_CLOCK, Clock, collect_failures, raise_first, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -17,12 +17,151 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems.fsspec import stores
-from holdfast.locations.file_systems.fsspec.instances import discard_file, locked_store, use_store
-from holdfast.locations.file_systems.port import BytesLike
+from holdfast.locations.file_systems import fsspec_stores as stores
+from holdfast.locations.file_systems.fsspec_stores import (
+    discard_file,
+    implementation,
+    locked_store,
+    use_store,
+)
+from holdfast.locations.file_systems.port import (
+    BytesLike,
+    FileOutputStream,
+    FileStatus,
+    FileSystem,
+    PositionedInputStream,
+)
+
+# Object stores have only prefixes, which are never created and never missing.
+_WITHOUT_DIRECTORIES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci", "tos", "obs"}
+
+# Directories have permissions, and opening a file below a missing one fails by itself.
+_LIKE_POSIX = {"file", "local", "sftp", "ssh"}
 
 
-class FsspecInputStream(io.RawIOBase):
+def fsspec_file_system(protocol: str) -> FileSystem:
+    """Make the file system of an fsspec protocol.
+
+    Raises:
+        InvalidRequestError: fsspec doesn't support it, or a library is missing.
+    """
+    implementation(protocol)
+    return FsspecFileSystem(protocol)
+
+
+class FsspecFileSystem:
+    """A store reached through fsspec, with the guarantees that fsspec gives; for a single writer.
+
+    Credentials come from fsspec's configuration (`FSSPEC_SFTP_PASSWORD`, its JSON files) or from
+    the store's library (SSH keys and agents). SFTP servers get them only if their host key is in
+    `~/.ssh/known_hosts` or `/etc/ssh/ssh_known_hosts`, unless fsspec's configuration sets
+    `host_key_policy`. If fsspec's implementation is not asynchronous, each thread keeps its own
+    connection until the process ends; after an error of the connection, the next call makes a new one.
+
+    Not guaranteed:
+
+    - Exclusive creation: fsspec does not offer it for all stores, so `publish` is missing, and a
+      commit checks that the name is free, then renames. If two writers do so at once, both may
+      believe that they have won; only SFTP servers refuse the second rename, most of them atomically.
+    - Atomic commits: a rename is atomic on SFTP and local disks. On object stores, in fsspec's memory
+      and on other stores it is a copy and a deletion, and a reader may see an incomplete file. The
+      length is checked before and after.
+    - Durable commits: only local files are synced, and directories are not; elsewhere the server
+      decides when bytes reach its disk.
+    - Deleted directories: object stores have no directories, so a late writer can restore one.
+
+    Args:
+        protocol: fsspec's name of the protocol, such as `sftp`. URIs of calls may have another scheme.
+        clock: The source of modification times where the store has none.
+    """
+
+    def __init__(self, protocol: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._protocol = protocol
+        self._clock = clock
+
+    def prepare_directory(self, uri: str, /) -> None:
+        with locked_store(self._protocol, uri) as (store, path):
+            if self._protocol in _WITHOUT_DIRECTORIES:
+                return
+            missing = stores.missing_directories(store, path, uri)
+            # Only the job's user may read state.
+            options = {"mode": 0o700} if self._protocol in _LIKE_POSIX else {}
+            for directory in missing:
+                try:
+                    store.mkdir(directory, create_parents=False, **options)
+                except Exception:
+                    # For an existing directory, fsspec's implementations raise different errors.
+                    if stores.kind(store, directory) != "directory":
+                        raise
+            if missing and stores.kind(store, path) != "directory":
+                message = f"fsspec's {self._protocol} can't create directories; use another store"
+                raise InvalidRequestError(message, uri)
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        if self._protocol not in _LIKE_POSIX | _WITHOUT_DIRECTORIES:
+            directory = uripath.parent(uri)
+            with locked_store(self._protocol, directory) as (store, path):
+                if stores.kind(store, path) != "directory":
+                    raise CheckpointNotFoundError("no such directory", directory)
+        return FsspecOutputStream(self._protocol, uri)
+
+    def open(self, uri: str, /) -> BinaryIO:
+        return cast("BinaryIO", FsspecInputStream(self._protocol, uri))
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        with locked_store(self._protocol, uri) as (store, path):
+            return [
+                FileStatus(
+                    uri=uripath.join(uri, stores.name(entry)),
+                    size=0 if entry["type"] == "directory" else entry.get("size") or 0,
+                    modified_ms=stores.modified_ms(store, entry, self._clock),
+                    is_directory=entry["type"] == "directory",
+                    is_link=stores.is_link(entry),
+                )
+                for entry in stores.entries(store, path)
+            ]
+
+    def delete(self, uris: Iterable[str], /) -> None:
+        raise_first(collect_failures(self._delete_file, uris))
+
+    def _delete_file(self, uri: str) -> None:
+        with locked_store(self._protocol, uri) as (store, path):
+            stores.remove(store, path)
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        with locked_store(self._protocol, uri) as (store, path):
+            # fsspec does not define what rmdir does with a directory that is not empty.
+            if self._protocol in _WITHOUT_DIRECTORIES or stores.entries(store, path):
+                return
+            with suppress(FileNotFoundError):
+                store.rmdir(path)
+
+    def delete_tree(self, uri: str, /) -> None:
+        with locked_store(self._protocol, uri) as (store, path):
+            # File systems without the method do not support links.
+            if hasattr(store, "islink") and store.islink(path):
+                stores.remove(store, path)
+                return
+            kind = stores.kind(store, path)
+            if kind not in (None, "directory"):
+                raise InvalidRequestError("directory can't be deleted (it is a file)", uri)
+            if kind is not None:
+                self._delete_below(store, path)
+
+    def _delete_below(self, store: Any, path: str) -> None:
+        # fsspec's own recursive deletion treats names with * as patterns.
+        for entry in stores.entries(store, path):
+            below = f"{path}/{stores.name(entry)}"
+            if entry["type"] == "directory" and not stores.is_link(entry):
+                self._delete_below(store, below)
+            else:
+                stores.remove(store, below)
+        if self._protocol not in _WITHOUT_DIRECTORIES:
+            with suppress(FileNotFoundError):
+                store.rmdir(path)
+
+
+class FsspecInputStream(PositionedInputStream):
     """A file read through fsspec.
 
     Position and size are kept here, because paramiko returns nothing from seek, treats an unknown
@@ -31,7 +170,6 @@ class FsspecInputStream(io.RawIOBase):
 
     def __init__(self, protocol: str, uri: str) -> None:
         self._uri = uri
-        self._position = 0
         self._file: Any = None
         with locked_store(protocol, uri) as (store, path):
             self._store = store
@@ -44,34 +182,14 @@ class FsspecInputStream(io.RawIOBase):
                 # fsspec's memory returns the stored object itself, whose position all readers share
                 self._file = io.BytesIO(self._file.getvalue())
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._require_open()
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
-        if whence not in base or base[whence] + offset < 0:
-            raise InvalidRequestError(f"can't seek to {offset} from {whence}", self._uri)
-        self._position = base[whence] + offset
-        return self._position
-
-    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
-        self._require_open()
-        view = memoryview(buffer).cast("B")
-        wanted = min(len(view), self._size - self._position)
-        if wanted <= 0:
-            return 0
+    def _fill(self, view: memoryview) -> int:
         with use_store(self._store, self._uri):
             self._file.seek(self._position)
-            data = self._file.read(wanted)
+            data = self._file.read(len(view))
             if not data:
                 message = f"file ended at byte {self._position} of {self._size}"
                 raise StorageUnavailableError(message, self._uri)
         view[: len(data)] = data
-        self._position += len(data)
         return len(data)
 
     def close(self) -> None:
@@ -79,10 +197,6 @@ class FsspecInputStream(io.RawIOBase):
         if file is not None:
             discard_file(self._store, file)
         super().close()
-
-    def _require_open(self) -> None:
-        if self.closed:
-            raise StreamClosedError("stream is closed", self._uri)
 
 
 # Third-party files accept nothing but bytes for sure, so data is copied in pieces of this size.
