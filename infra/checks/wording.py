@@ -61,9 +61,6 @@ PENDING = (
     "docs/settings.md",
     "docs/troubleshooting.md",
     "proof/",
-    "tests/examples/",
-    "tests/jobs/",
-    "tests/spark/",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
 
