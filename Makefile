@@ -29,8 +29,8 @@ help: ## list the targets
 demo: setup java ## kill and restart two jobs on real data, then check every row; DIR=... keeps the output, STORAGE=s3|hdfs has a server
 	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)") $(if $(STORAGE),--storage "$(STORAGE)")
 
-# tests/dealing.py says which process runs what. Tests wait, too, so one process a core leaves cores idle.
-# Each process collects all tests first: for the short ones of `make test` a fourth costs more than it brings.
+# tests/xdist_scheduler.py distributes files. Tests also wait, so one process for each core would leave cores idle.
+# Each process collects all tests first: for the short tests of `make test` a fourth one costs more than it saves.
 IN_PARALLEL := --maxprocesses 4 --dist loadfile --numprocesses
 
 .PHONY: test

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from contracts.flink_archives import extracted
+from contracts.flink_archives import extract
 from jobs.savepoint_crashes import (
     check_imports,
     check_restores,
-    check_roll_backs,
+    check_rollbacks,
     check_savepoints,
 )
 
@@ -34,11 +34,11 @@ def die_everywhere(directory: str, *, every: int = 1) -> tuple[int, list[str]]:
     died = 0
     failures = []
     with tempfile.TemporaryDirectory() as name:
-        savepoint = flink.open_savepoint(extracted(Path(name), "orders") / "orders")
+        savepoint = flink.open_savepoint(extract(Path(name), "orders") / "orders")
         commands: dict[str, Callable[[Faults, int], int]] = {
             "savepoint": check_savepoints,
             "restore": check_restores,
-            "roll back": check_roll_backs,
+            "roll back": check_rollbacks,
             "import": partial(_imported, savepoint),
         }
         for command, check in commands.items():

@@ -8,8 +8,8 @@ happens to, and everything must be as after a crash: see `crash_points.go_on`.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jobs.coordinated import coordinator
-from jobs.segments import Change, reports_with_lists, run_batch
+from jobs.coordinator import coordinator
+from jobs.segments import Change, run_batch, run_subtasks_with_lists
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import (
@@ -136,7 +136,7 @@ FAULTS = {
     "has its effect, loses its answer, and is repeated": Fault(
         _raises(OutcomeUnknownError("as planned"), is_done=True), retries=_AT_ONCE
     ),
-    "is so slow that another driver has gone on before": Fault(_overtaken(is_done=False)),
+    "is slower than another driver, which has taken over the job": Fault(_overtaken(is_done=False)),
     "has its effect, and answers when another driver has gone on": Fault(_overtaken(is_done=True)),
     "is the last that the store answers": Fault(_no_more),
     "fails where clocks go an hour ahead": Fault(
@@ -213,7 +213,7 @@ def _fails(directory: str, fault: Fault, number: int) -> bool:
         try:
             go_on(faults.directory, max(completed))
             if len(set(completed)) < len(completed):
-                raise AssertionError(f"two drivers were told of one checkpoint: {completed}")
+                raise AssertionError(f"two drivers completed one checkpoint: {completed}")
         except CheckpointCorruptedError:
             if not fault.may_corrupt:
                 raise
@@ -228,7 +228,7 @@ def _prepare(faults: Faults) -> None:
     file_system_for(faults.directory).prepare_directory(faults.directory)
     driver = coordinator(faults.directory, num_retained=_RETAINED)
     for batch_id in range(_BATCHES):
-        run_batch(driver, batch_id, adds(batch_id), report=reports_with_lists)
+        run_batch(driver, batch_id, adds(batch_id), report=run_subtasks_with_lists)
     CLEANER.wait()
     faults.calls.clear()
 
@@ -236,7 +236,7 @@ def _prepare(faults: Faults) -> None:
 def _complete(
     driver: CheckpointCoordinator, batch_id: int, change: Change, completed: list[int]
 ) -> None:
-    if run_batch(driver, batch_id, change, report=reports_with_lists):
+    if run_batch(driver, batch_id, change, report=run_subtasks_with_lists):
         completed.append(batch_id + 1)
 
 

@@ -1,11 +1,11 @@
-"""Races: drivers, a sweep, savepoints and readers of one job take turns, call by call, in random orders.
+"""Races of drivers, a sweep, savepoints and readers of one job, interleaved call by call in random orders.
 
-Each of them runs in a thread of its own and stands still before each call to the store, until a dice lets it go on. All
-that is thrown comes from a seed, so the same seed gives the same order. Any of the drivers is a zombie now and then: it
-stands still while another one claims the job.
+Each of them runs in a separate thread, which waits before each call to the store until it is chosen at random. All choices
+depend on a seed, so the same seed gives the same order. Sometimes a driver becomes a zombie: it waits while another
+one claims the job.
 
-Each driver puts its name into the rows. So it shows in the state whose batch it was: what a driver was told to be
-completed must be in all that comes later, once, and of no batch there may be rows of two drivers.
+Each driver writes its name into the rows, so the state shows who has processed a batch. A batch that a driver has
+completed must be in all later checkpoints, once, and no batch may have rows of two drivers.
 """
 
 import threading
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from contracts.files import files_below
-from jobs.coordinated import coordinator, progress
-from jobs.segments import Backend, contents, reports
+from jobs.coordinator import coordinator, progress
+from jobs.segments import Backend, contents, run_subtasks
 
 from holdfast.errors import CheckpointError
 from holdfast.locations import copy_checkpoint, latest_checkpoint, load_checkpoint, sweep
@@ -38,31 +38,31 @@ _SLEEPS = 0.03
 _BATCHES = 2
 _BEFORE = 2
 
-Turn = tuple[str, str]
-"""Who went on, and with which call."""
+Call = tuple[str, str]
+"""A racer and its call."""
 
 
 @dataclass(slots=True)
 class Race:
-    """What became of a race.
+    """The outcome of a race.
 
     Attributes:
-        turns: Who went on with which call, in order.
-        completed: Who has completed which checkpoint, by its number, as the drivers were told.
-        failures: What is wrong.
+        calls: All calls with their racers, in order.
+        completed: The driver that has completed a checkpoint, by its id.
+        failures: Violations.
     """
 
-    turns: list[Turn] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     completed: dict[int, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
 class _Racer:
-    """One who takes turns.
+    """A thread that waits before each call.
 
     Args:
-        name: The racer's name.
-        action: What it does.
+        name: Name of the racer.
+        action: Its action.
     """
 
     def __init__(self, name: str, action: Callable[[], object]) -> None:
@@ -71,43 +71,43 @@ class _Racer:
         self.error: BaseException | None = None
         self.call = "begin"
         self._action = action
-        self._may_go_on = threading.Semaphore(0)
-        self._stands_still = threading.Semaphore(0)
+        self._may_proceed = threading.Semaphore(0)
+        self._is_waiting = threading.Semaphore(0)
 
     def _run(self) -> None:
-        self._may_go_on.acquire()
+        self._may_proceed.acquire()
         try:
             self._action()
-        except BaseException as error:  # noqa: BLE001  # whatever it is, the race is told
+        except BaseException as error:  # noqa: BLE001  # the race reports it
             self.error = error
         self.call = ""
-        self._stands_still.release()
+        self._is_waiting.release()
 
-    def stand_still(self, call: str) -> None:
-        """Before a call, in its own thread: wait for the next turn."""
+    def wait_before(self, call: str) -> None:
+        """Wait before a call, in its own thread, until the racer is chosen."""
         self.call = call
-        self._stands_still.release()
-        self._may_go_on.acquire()
+        self._is_waiting.release()
+        self._may_proceed.acquire()
 
-    def go_on(self) -> bool:
-        """Do one call, up to the next; whether there is a next."""
-        self._may_go_on.release()
-        if not self._stands_still.acquire(timeout=_LONGEST_S):
-            raise AssertionError(f"{self.name} waits for somebody who stands still")
+    def make_call(self) -> bool:
+        """Perform one call; returns whether there is another one."""
+        self._may_proceed.release()
+        if not self._is_waiting.acquire(timeout=_LONGEST_S):
+            raise AssertionError(f"{self.name} waits for a thread that does not run")
         return bool(self.call)
 
 
 def race(directory: str, seed: int) -> Race:
-    """Let everybody race in the order that a seed gives.
+    """Run a race in the order of a seed.
 
     Args:
-        directory: URI of an empty directory in memory, whose clock is set while the race goes on.
-        seed: Which order.
+        directory: URI of an empty directory in memory; the race sets the clock of `memory://`.
+        seed: Determines the order.
     """
     clock = ManualClock(tick_ms=1)
     register_file_system("memory", lambda: MemoryFileSystem(clock))
     try:
-        return _race(directory, Random(seed), clock)  # noqa: S311  # no secret
+        return _race(directory, Random(seed), clock)  # noqa: S311  # not a secret
     finally:
         unregister_file_system("memory")
 
@@ -116,17 +116,17 @@ def _race(directory: str, random: Random, clock: ManualClock) -> Race:
     outcome = Race()
     racers: dict[threading.Thread, _Racer] = {}
     with faulty_file_system(directory) as faults:
-        # Threads that a racer begins look and delete; they belong to its turn.
-        def take_turn() -> None:
+        # Threads that a racer starts read and delete; their calls belong to its current call.
+        def wait_before_call() -> None:
             racer = racers.get(threading.current_thread())
             if racer is not None:
-                racer.stand_still(faults.calls[-1])
+                racer.wait_before(faults.calls[-1])
 
         job = faults.directory
         file_system_for(job).prepare_directory(job)
         _drive(job, "first", range(_BEFORE), outcome)
-        clock.advance(2 * _GRACE_S)  # what the first driver has written is old enough for the sweep
-        faults.before(ANY_CALL, take_turn, nth="every")
+        clock.advance(2 * _GRACE_S)  # files of the first driver are old enough for the sweep
+        faults.before(ANY_CALL, wait_before_call, nth="every")
         actions: dict[str, Callable[[], object]] = {
             f"driver {number}": lambda name=f"driver {number}": _drive(  # type: ignore[misc]
                 job, name, range(_BEFORE, _BEFORE + _BATCHES), outcome
@@ -135,17 +135,17 @@ def _race(directory: str, random: Random, clock: ManualClock) -> Race:
         }
         actions["sweep"] = lambda: sweep(job, "job", grace_s=_GRACE_S)
         actions["savepoint"] = lambda: _save(job)
-        actions["reader"] = lambda: _look(job)
-        going = [_Racer(name, action) for name, action in actions.items()]
-        for racer in going:
+        actions["reader"] = lambda: _read(job)
+        started = [_Racer(name, action) for name, action in actions.items()]
+        for racer in started:
             racers[racer.thread] = racer
             racer.thread.start()
-        _take_turns(going, random, outcome.turns)
-        for racer in going:
+        _interleave(started, random, outcome.calls)
+        for racer in started:
             racer.thread.join()
             if racer.error is not None and not isinstance(racer.error, CheckpointError):
-                told = f"{racer.name}: {type(racer.error).__name__}: {racer.error}"
-                outcome.failures.append(told)
+                failure = f"{racer.name}: {type(racer.error).__name__}: {racer.error}"
+                outcome.failures.append(failure)
         faults.clear()
         try:
             _check(job, outcome)
@@ -155,54 +155,54 @@ def _race(directory: str, random: Random, clock: ManualClock) -> Race:
     return outcome
 
 
-def _take_turns(racers: list[_Racer], random: Random, turns: list[Turn]) -> None:
-    """Until all have come to their end; notes who went on."""
-    going = list(racers)
+def _interleave(racers: list[_Racer], random: Random, calls: list[Call]) -> None:
+    """Run all racers to their ends in a random order, which is appended to `calls`."""
+    running = list(racers)
     asleep: dict[_Racer, int] = {}
-    while going:
-        awake = [racer for racer in going if asleep.get(racer, 0) <= len(turns)]
-        racer = random.choice(awake or going)
+    while running:
+        awake = [racer for racer in running if asleep.get(racer, 0) <= len(calls)]
+        racer = random.choice(awake or running)
         if random.random() < _SLEEPS:  # the next zombie
-            asleep[racer] = len(turns) + random.choice([30, 100, 300])
-        # Some run on for long while others stand still, as threads and machines do.
+            asleep[racer] = len(calls) + random.choice([30, 100, 300])
+        # Some make many calls while others wait, as threads and machines do.
         for _ in range(random.choice([1, 1, 2, 5, 40])):
-            turns.append((racer.name, racer.call))
-            if not racer.go_on():
-                going.remove(racer)
+            calls.append((racer.name, racer.call))
+            if not racer.make_call():
+                running.remove(racer)
                 break
 
 
 def random_races(seed: int, count: int) -> tuple[int, list[str]]:
-    """Race so often, each in an order of its own, and some of them twice: the same seed must give the same order.
+    """Run several races in different orders, some of them twice: the same seed must give the same order.
 
     Returns:
-        The number of turns that were taken, and what was wrong.
+        The number of calls, and all failures.
     """
-    turns = 0
+    calls = 0
     failures = []
     for number in range(count):
         own_seed = seed * 1_000_003 + number
         outcome = race(f"memory:///{uuid.uuid4().hex}", own_seed)
-        turns += len(outcome.turns)
+        calls += len(outcome.calls)
         failures += [f"race {own_seed}: {failure}" for failure in outcome.failures]
         if number % 20 == 0:
             again = race(f"memory:///{uuid.uuid4().hex}", own_seed)
-            if again.turns != outcome.turns:
-                failures.append(f"race {own_seed} is another one when it is run again")
-    return turns, failures
+            if again.calls != outcome.calls:
+                failures.append(f"race {own_seed} has another order when it is repeated")
+    return calls, failures
 
 
 def _drive(directory: str, name: str, batches: range, outcome: Race) -> None:
-    """A driver: it starts where the job is, and may be told to stop."""
+    """Run a driver from the last checkpoint of the job; it may lose the job to another one."""
     cleaner = CheckpointsCleaner()
-    cleaner.close()  # it deletes in its driver's turns
+    cleaner.close()  # it deletes in its driver's thread
     driver = coordinator(directory, num_retained=1, cleaner=cleaner)
     latest = latest_checkpoint(directory, "job") if batches.start else None
     start = latest.checkpoint_id if latest is not None else batches.start
     for batch_id in range(start, start + len(batches)):
 
         def change(subtask: int, backend: Backend, batch_id: int = batch_id) -> None:
-            if batch_id % 3 == 2:  # a single segment of all
+            if batch_id % 3 == 2:  # merge all segments
                 merged = b"".join(backend.segments.values())
                 backend.segments.clear()
                 backend.add(merged)
@@ -210,21 +210,21 @@ def _drive(directory: str, name: str, batches: range, outcome: Race) -> None:
 
         pending = driver.begin(batch_id)
         if pending is None:
-            continue  # another driver has completed it, and this one goes on from there
+            continue  # another driver has completed it, and this one resumes from there
         try:
-            driver.complete(pending, reports(pending, change), progress(batch_id))
+            driver.complete(pending, run_subtasks(pending, change), progress(batch_id))
         except Exception as error:
             driver.abort(pending, error)
             raise
         number = batch_id + 1
         if number in outcome.completed:
-            others = outcome.completed[number]
-            outcome.failures.append(f"checkpoint {number} is completed by {others} and {name}")
+            other = outcome.completed[number]
+            outcome.failures.append(f"checkpoint {number} was completed by {other} and {name}")
         outcome.completed[number] = name
 
 
 def _save(directory: str) -> None:
-    """A savepoint is whole, or is not there."""
+    """Copy the newest checkpoint, and check that the copy is complete."""
     latest = latest_checkpoint(directory, "job")
     _expect(latest is not None, "job has no checkpoint")
     assert latest is not None
@@ -232,8 +232,8 @@ def _save(directory: str) -> None:
     _rows_in(load_checkpoint(copied.location).metadata)
 
 
-def _look(directory: str) -> None:
-    """Somebody reads all of the newest checkpoint; it may go meanwhile."""
+def _read(directory: str) -> None:
+    """Read the whole newest checkpoint, which may be deleted concurrently."""
     for _ in range(3):
         latest = latest_checkpoint(directory, "job")
         if latest is not None:
@@ -241,26 +241,26 @@ def _look(directory: str) -> None:
 
 
 def _rows_in(metadata: CheckpointMetadata) -> dict[int, str]:
-    """By batch, whose rows a checkpoint has.
+    """Return the driver of each batch in a checkpoint.
 
     Raises:
-        AssertionError: There are none of a batch, those of two drivers, or others than in another subtask.
+        AssertionError: A batch is missing, has rows of two drivers, or differs between subtasks.
     """
     (operator,) = metadata.operators.values()
     drivers: dict[int, str] = {}
     for index, segments in enumerate(contents(list(operator.subtasks.values()))):
         rows = b"".join(segments.values()).decode().split(";")[:-1]
-        told = [row.partition(f" of {index} by ") for row in rows]
-        batches = sorted(int(batch) for batch, _, _ in told)
+        parts = [row.partition(f" of {index} by ") for row in rows]
+        batches = sorted(int(batch) for batch, _, _ in parts)
         number = metadata.checkpoint_id
         _expect(batches == list(range(number)), f"checkpoint {number} has batches {batches}")
-        for batch, _, name in told:
+        for batch, _, name in parts:
             _expect(drivers.setdefault(int(batch), name) == name, f"two drivers in batch {batch}")
     return drivers
 
 
 def _check(directory: str, outcome: Race) -> None:
-    """Whoever goes on has what was completed, and behind a sweep there is nothing else."""
+    """Check that the next driver has all completed batches, and that a sweep leaves no other files."""
     newest = latest_checkpoint(directory, "job")
     _expect(newest is not None, "all checkpoints are gone")
     assert newest is not None
@@ -269,7 +269,7 @@ def _check(directory: str, outcome: Race) -> None:
         _expect(drivers.get(number - 1) == name, f"checkpoint {number} of {name} is lost")
     last = Race()
     _drive(directory, "last", range(newest.checkpoint_id, newest.checkpoint_id + 1), last)
-    _expect(last.completed == {newest.checkpoint_id + 1: "last"}, "nobody can go on")
+    _expect(last.completed == {newest.checkpoint_id + 1: "last"}, "no driver can resume")
     access = coordinator(directory).job.access
     sweep(directory, "job", grace_s=0)
     reachable = set()
@@ -285,6 +285,6 @@ def _check(directory: str, outcome: Race) -> None:
 
 
 def _expect(holds: object, otherwise: str) -> None:
-    """Checks that stay when Python leaves assertions out."""
+    """Raise an `AssertionError`, also if Python runs without assertions."""
     if not holds:
         raise AssertionError(otherwise)

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from contracts.run_that_ends import check_that_nothing_outlives
+from contracts.interrupted_runs import check_servers_end_with_run
 
 
 # Without a worker, and other servers: the integration tests.
@@ -12,4 +12,4 @@ from contracts.run_that_ends import check_that_nothing_outlives
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_no_server_outlives_a_run_of_tests(ending: signal.Signals, tmp_path: Path) -> None:
     servers = {"ministack": "from servers.s3 import ministack"}
-    check_that_nothing_outlives(tmp_path, servers, ending, "-n", "1")
+    check_servers_end_with_run(tmp_path, servers, ending, "-n", "1")

@@ -35,7 +35,9 @@ CALLED_FROM_ELSEWHERE = {
     "containsKey": "processors of PySpark call it",
     "deleteIfExists": "processors of PySpark call it",
     "getMapState": "processors of PySpark call it",
+    "finish_request": "socketserver calls it",
     "getValue": "processors of PySpark call it",
+    "handle_error": "socketserver calls it",
     "handle_expect_100": "http.server calls it",
     "handle_one_request": "http.server calls it",
     "initialOffset": "Spark calls it",
@@ -45,6 +47,7 @@ CALLED_FROM_ELSEWHERE = {
     "parse_known_args": "argparse calls it",
     "prepareForTriggerAvailableNow": "Spark calls it",
     "readall": "io.RawIOBase calls it",
+    "shutdown_request": "socketserver calls it",
     "streamReader": "Spark calls it",
 }
 
@@ -58,20 +61,15 @@ def tracked_files(*folders: str) -> list[Path]:
     return [path for path in map(Path, names) if path.is_file() and not path.is_symlink()]
 
 
-def exports(*paths: str | Path) -> set[str]:
-    """Return the names in the `__all__` of modules, or else those that they import from their own package for others."""
-    names: set[str] = set()
-    for path in map(Path, paths):
-        tree = ast.parse(path.read_text("utf-8"))
-        listed: set[str] = set()
-        imported: set[str] = set()
-        for node in tree.body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                listed.update(ast.literal_eval(node.value))
-            elif isinstance(node, ast.ImportFrom) and f".{path.parent.name}." in f"{node.module}.":
-                imported.update(alias.asname or alias.name for alias in node.names)
-        names |= listed or imported - mentions(tree).keys()
-    return names
+def exports(path: Path, package: str) -> set[str]:
+    """Return the names that the `__init__` of a package lists: in `__all__`, or the imports from its own modules."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom))
+    own = (node for node in imports if str(node.module).startswith(f"{package}."))
+    return {alias.name for node in own for alias in node.names} - mentions(tree).keys()
 
 
 def documented_names() -> dict[str, set[str]]:
@@ -176,7 +174,7 @@ def unused_exports() -> Iterator[str]:
             continue
         folders = path.parent.parts
         package = ".".join(folders[1:] if folders[0] == "src" else ("holdfast", *folders))
-        for name in sorted(exports(path) - imported.get(package, set())):
+        for name in sorted(exports(path, package) - imported.get(package, set())):
             yield f"{path}: {name} is listed but never imported from here; remove it from the list"
 
 

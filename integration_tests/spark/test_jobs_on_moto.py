@@ -1,4 +1,4 @@
-"""A whole Spark job whose checkpoint storage is an S3 location on a moto server, named by its settings alone."""
+"""A whole Spark job whose settings name an S3 location on a moto server as its checkpoint storage."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from servers.s3 import S3Bucket
 
 import holdfast as hf
-from holdfast import keyed
 from holdfast.locations import sweep
 from holdfast.locations.adapters import unregister_file_system
 from holdfast.spark.query import CLEANER
@@ -38,7 +37,7 @@ def job_on_moto(job: Job, moto_bucket: S3Bucket) -> Iterator[Job]:
 
 
 class Totals:
-    """A query that counts the rows of each name; its sink fails in one batch, if it is told to."""
+    """A query that counts the rows of each name; its sink can fail in one batch."""
 
     def __init__(self, job: Job, failing_batch: int | None = None) -> None:
         self.job = job
@@ -46,9 +45,9 @@ class Totals:
         self.counts: dict[str, int] = {}
 
     def run(self) -> None:
-        """Read everything that the source has."""
+        """Process all rows of the source."""
         named = self.job.stream().selectExpr(f"concat('n', id % {NAMES}) AS name")
-        totals = keyed(named, "name", uid="totals", parallelism=2).agg(n=hf.count())
+        totals = hf.keyed(named, "name", uid="totals", parallelism=2).agg(n=hf.count())
         query = (
             totals.writeStream.foreachBatch(self.write)
             .option("checkpointLocation", str(self.job.spark_checkpoint))
@@ -60,12 +59,12 @@ class Totals:
     def write(self, rows: DataFrame, batch_id: int) -> None:
         counts = {row.name: row.n for row in rows.collect()}
         if batch_id == self.failing_batch:
-            raise RuntimeError("the table is not there")
+            raise RuntimeError("the table is missing")
         self.counts |= counts
 
 
 def checkpoints(bucket: S3Bucket) -> dict[str, list[str]]:
-    """The names of the objects of each checkpoint, by its directory."""
+    """Return the names of the objects of each checkpoint, by its directory."""
     directories: dict[str, list[str]] = {}
     for key in bucket.keys("checkpoints/orders/chk-"):
         directory, _, name = key.removeprefix("checkpoints/orders/").partition("/")
@@ -74,7 +73,7 @@ def checkpoints(bucket: S3Bucket) -> dict[str, list[str]]:
 
 
 def state_objects(bucket: S3Bucket) -> list[str]:
-    """The keys of everything below the job's directory but the markers of who owns it."""
+    """Return the keys of all objects of the job, except the claims of its owners."""
     keys = bucket.keys("checkpoints/orders/")
     return [key for key in keys if not key.startswith("checkpoints/orders/_epoch")]
 
@@ -92,10 +91,10 @@ def test_job_on_moto_commits_cleans_up_and_restarts(
     assert any("/shared/" in key for key in committed)  # the state itself is in objects
 
     job.feed(files=1, rows=ROWS)
-    with pytest.raises(StreamingQueryException, match="the table is not there"):
+    with pytest.raises(StreamingQueryException, match="the table is missing"):
         Totals(job, failing_batch=2).run()
     CLEANER.wait()
-    assert state_objects(moto_bucket) == committed  # nothing is left of the batch that failed
+    assert state_objects(moto_bucket) == committed  # the failed batch leaves no objects
     assert moto_bucket.uploads() == []
 
     restarted = Totals(job)

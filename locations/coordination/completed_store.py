@@ -22,8 +22,7 @@ class CheckpointsCleaner:
 
     Args:
         threads: Maximum number of deletions at a time; one deletes a whole directory, in bulk requests.
-        deadline_s: Seconds after which a failing deletion is not retried. The process waits for
-            deletions when it ends.
+        deadline_s: Seconds after which a failing deletion is not retried. The process waits for deletions when it ends.
 
     Source:
         Flink, CheckpointsCleaner.
@@ -38,12 +37,7 @@ class CheckpointsCleaner:
         self._running: set[Future[None]] = set()
 
     def run(self, delete: Callable[[], object], name: str) -> None:
-        """Run a deletion in the background.
-
-        Args:
-            delete: Deletes; may fail.
-            name: A name for the deleted files, for the log.
-        """
+        """Run a deletion, which may fail, in the background; `name` is for the log."""
 
         def delete_and_log() -> None:
             try:
@@ -138,8 +132,7 @@ class CompletedCheckpointStore:
         InvalidRequestError: `num_retained` is less than 1.
 
     Source:
-        Flink, DefaultCompletedCheckpointStore; its checkpoints are those that Flink retains on
-        cancellation.
+        Flink, DefaultCompletedCheckpointStore; its checkpoints are those that Flink retains on cancellation.
     """
 
     def __init__(
@@ -178,20 +171,15 @@ class CompletedCheckpointStore:
         return checkpoints[-1] if checkpoints else None
 
     def add(self, checkpoint: CompletedCheckpoint, *, subsume: bool = True) -> None:
-        """Retain a checkpoint that was just completed, and subsume the oldest ones.
-
-        Args:
-            checkpoint: The checkpoint.
-            subsume: Whether older ones may be deleted now. If not, a later call deletes them.
+        """Retain a checkpoint that was just completed, and subsume the oldest ones, unless a later call is to do that.
 
         Raises:
             InvalidRequestError: The checkpoint is not newer than all others.
         """
         with self._lock:
             if self._retained and checkpoint.checkpoint_id <= self._retained[-1].checkpoint_id:
-                message = (
-                    f"checkpoint {checkpoint.checkpoint_id} is not newer than the retained ones"
-                )
+                number = checkpoint.checkpoint_id
+                message = f"checkpoint {number} is not newer than the retained ones"
                 raise InvalidRequestError(message, checkpoint.location.external_pointer)
             self._register(checkpoint)
             self._retained.append(checkpoint)

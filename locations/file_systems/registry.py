@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from holdfast.common import ProcessLock, uripath
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems.fsspec import S3fsFileSystem, fsspec_file_system
-from holdfast.locations.file_systems.hdfs import HdfsFileSystem
+from holdfast.locations.file_systems.fsspec_file_system import fsspec_file_system
+from holdfast.locations.file_systems.hdfs_file_system import HdfsFileSystem
 from holdfast.locations.file_systems.local import LocalFileSystem
 from holdfast.locations.file_systems.memory import MemoryFileSystem
 from holdfast.locations.file_systems.port import (
@@ -20,7 +20,9 @@ from holdfast.locations.file_systems.retrying import (
     RetryingFileSystem,
     RetryPolicy,
 )
-from holdfast.locations.file_systems.s3 import S3FileSystem, S3Settings
+from holdfast.locations.file_systems.s3_client import S3Settings
+from holdfast.locations.file_systems.s3_file_system import S3FileSystem
+from holdfast.locations.file_systems.s3fs import S3fsFileSystem
 from holdfast.redaction import redact
 
 _DEFAULT_POLICY = RetryPolicy()
@@ -123,9 +125,8 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
     A scheme with a registered custom adapter is left unchanged.
 
     Args:
-        options: Hadoop options such as `dfs.nameservices`; they override the files in
-            `HADOOP_CONF_DIR`. Failover between NameNodes (`dfs.client.failover.*`) is controlled
-            by `retries` instead.
+        options: Hadoop options such as `dfs.nameservices`; they override the files in `HADOOP_CONF_DIR`. Failover
+            between NameNodes (`dfs.client.failover.*`) is controlled by `retries` instead.
         retries: How long failing calls, and the start and end of streams, are retried.
     """
     with LOCK.current:
@@ -166,8 +167,7 @@ def file_system_for(uri: str) -> RetryingFileSystem:
     Unregistered schemes, and those with the prefix `fsspec+`, are looked up in fsspec.
 
     Raises:
-        InvalidRequestError: The scheme is unknown, a library that it needs is missing, or the URI
-            contains a password.
+        InvalidRequestError: The scheme is unknown, a library that it needs is missing, or the URI contains a password.
     """
     if "@" in uri:  # called for every file, so the cheap test comes first
         uripath.refuse_password(uri)

@@ -22,6 +22,7 @@ from holdfast.locations.storages.file_system_streams import (
     Publication,
 )
 from holdfast.locations.storages.job_directory import (
+    DirectoryOwnership,
     JobDirectory,
     new_savepoint_directory,
     savepoint_base,
@@ -35,7 +36,6 @@ from holdfast.locations.storages.layout import (
     entropy_root,
     without_marker,
 )
-from holdfast.locations.storages.ownership import DirectoryOwnership
 
 _log = logging.getLogger(__name__)
 
@@ -243,16 +243,12 @@ class FileSystemCheckpointStreamFactory:
 class _PendingDirectory:
     """The directory of a pending checkpoint or savepoint."""
 
-    directory: str
+    external_pointer: str
     factory: FileSystemCheckpointStreamFactory
     single_writer: bool
     publication: Publication = field(
         default_factory=Publication, init=False, repr=False, compare=False
     )
-
-    @property
-    def external_pointer(self) -> str:
-        return self.directory
 
     @property
     def location_reference(self) -> CheckpointStorageLocationReference:
@@ -266,7 +262,7 @@ class _PendingDirectory:
 
     def create_metadata_output_stream(self) -> FileSystemCheckpointMetadataOutputStream:
         return FileSystemCheckpointMetadataOutputStream(
-            self.directory, single_writer=self.single_writer, publication=self.publication
+            self.external_pointer, single_writer=self.single_writer, publication=self.publication
         )
 
     def _may_be_completed(self) -> bool:
@@ -274,7 +270,7 @@ class _PendingDirectory:
         if self.publication.is_under_way:
             _log.warning(
                 "%s may still be completed by the store; it is kept, and swept later if it is not",
-                self.directory,
+                self.external_pointer,
             )
         return self.publication.is_under_way
 
@@ -293,17 +289,18 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
     def dispose_on_failure(self) -> None:
         if self._may_be_completed():
             return
-        file_system = file_system_for(self.directory)
-        entries = list(file_system.list(self.directory))
+        pointer = self.external_pointer
+        file_system = file_system_for(pointer)
+        entries = list(file_system.list(pointer))
         for entry in entries:
             if uripath.name(entry.uri) == METADATA_FILE and self._is_committed(entry.uri):
-                _log.warning("checkpoint %s was completed after all; it is kept", self.directory)
+                _log.warning("checkpoint %s was completed after all; it is kept", pointer)
                 return
         directories = [uripath.parent(self.factory.exclusive_prefix)]
         if not self.publication.may_have_succeeded:
             directories.append(uripath.parent(self.factory.shared_prefix))
         everywhere = [place for directory in directories for place in entropy_paths(directory)]
-        entries += list_all([place for place in everywhere if place != self.directory])
+        entries += list_all([place for place in everywhere if place != pointer])
         file_system.delete([entry.uri for entry in entries if self._is_ours(entry.uri)])
         abort_uploads(
             upload
@@ -330,10 +327,9 @@ class FileSystemSavepointStorageLocation(_PendingDirectory):
     def dispose_on_failure(self) -> None:
         if self._may_be_completed():
             return
-        file_system = file_system_for(self.directory)
-        if any(
-            uripath.name(entry.uri) == METADATA_FILE for entry in file_system.list(self.directory)
-        ):
-            _log.warning("savepoint %s was completed after all; it is kept", self.directory)
+        pointer = self.external_pointer
+        file_system = file_system_for(pointer)
+        if any(uripath.name(entry.uri) == METADATA_FILE for entry in file_system.list(pointer)):
+            _log.warning("savepoint %s was completed after all; it is kept", pointer)
             return
-        file_system.delete_tree(self.directory)
+        file_system.delete_tree(pointer)

@@ -15,6 +15,7 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StreamClosedError,
 )
+from holdfast.locations.checksums import Checksum, ChecksumBuilder, checksum_of
 from holdfast.locations.file_systems import (
     BytesLike,
     FileOutputStream,
@@ -22,14 +23,7 @@ from holdfast.locations.file_systems import (
     file_system_for,
     publish,
 )
-from holdfast.locations.handles import (
-    ByteStreamStateHandle,
-    Checksum,
-    ChecksumBuilder,
-    FileStateHandle,
-    StreamStateHandle,
-    checksum_of,
-)
+from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from holdfast.locations.storages.completed import FileSystemCompletedCheckpointStorageLocation
 from holdfast.locations.storages.contract import (
     CheckpointMetadataOutputStream,
@@ -46,8 +40,7 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
             in it is replaced by the start of that name. None if state must not become a file.
         inline_threshold: Maximum number of bytes in the handle; 0 makes every state a file.
         buffer_bytes: Maximum number of buffered bytes, at least `inline_threshold`.
-        durable_name: Whether the file's name must be made durable, because no file will be published in its
-            directory.
+        durable_name: Whether the file's name must be made durable, because no file will be published in its directory.
 
     Source:
         Flink, FsCheckpointStreamFactory.FsCheckpointStateOutputStream and
@@ -204,8 +197,7 @@ class Publication:
     Attributes:
         is_under_way: Whether the store was asked to publish it and has not reported the outcome: it may still
             do so, even long after an interrupt.
-        may_have_succeeded: Whether another driver may have found it and resumed from it, even if it is
-            deleted now.
+        may_have_succeeded: Whether another driver may have found it and resumed from it, even if it is deleted now.
     """
 
     is_under_way: bool = False

@@ -32,8 +32,7 @@ class MemoryCheckpointStorage:
         InvalidRequestError: The limit is not positive, or a directory is not valid.
 
     Source:
-        Flink, JobManagerCheckpointStorage; there a state that is too large fails only when it
-        is finished.
+        Flink, JobManagerCheckpointStorage; there a state that is too large fails only when it is finished.
     """
 
     max_state_bytes: int = MAX_STATE_BYTES

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 from contracts.columnar_tables import TablesJob
+from contracts.keyed.checkpoints import KeyedCheckpoints
 from contracts.raw_state import Make, file_stream, memory_stream
-
-from holdfast.testing.contracts import KeyedCheckpoints
 
 
 @pytest.fixture

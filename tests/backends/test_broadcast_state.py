@@ -14,7 +14,7 @@ from contracts.elements import (
     broadcast_state,
     list_state,
     memory_factory,
-    restored,
+    restore_from,
     snapshot_of,
 )
 
@@ -94,7 +94,7 @@ class TestMap:
     def test_entries_keep_their_order(self) -> None:
         backend = OperatorStateBackend()
         broadcast_state(backend, entries={n: -n for n in (5, 3, 9, 1)})
-        assert list(broadcast_state(restored(backend))) == [5, 3, 9, 1]
+        assert list(broadcast_state(restore_from(backend))) == [5, 3, 9, 1]
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -145,7 +145,7 @@ class TestMap:
     def test_numbers_of_numpy_are_numbers(self) -> None:
         backend = OperatorStateBackend()
         broadcast_state(backend, types=(int, float)).put(np.int64(1), np.float64(1.5))
-        assert contents(restored(backend), (int, float)) == {1: 1.5}
+        assert contents(restore_from(backend), (int, float)) == {1: 1.5}
 
 
 class TestSnapshots:
@@ -170,7 +170,7 @@ class TestSnapshots:
         for changed in (node, state.get(1)):
             changed.value = "no number"
             assert state.get(1) == Node(1)
-            assert contents(restored(backend), (int, Node)) == {1: Node(1)}
+            assert contents(restore_from(backend), (int, Node)) == {1: Node(1)}
 
     @pytest.mark.parametrize("key_type", [Mutable, Pickled(Mutable)])
     @pytest.mark.parametrize("is_restored", [False, True])
@@ -184,7 +184,7 @@ class TestSnapshots:
         broadcast_state(backend, types=(key_type, int)).put(key, 5)
         broadcast_state(backend, types=(key_type, int)).put_all({Mutable(2): 6, Mutable(3): 7})
         if is_restored:
-            backend = restored(backend)
+            backend = restore_from(backend)
         state = broadcast_state(backend, types=(key_type, int))
         state.remove(Mutable(3))
         snapshot = backend.snapshot(memory_factory())
@@ -197,7 +197,7 @@ class TestSnapshots:
         assert list(state) == list(expected)
         assert (state.get(Mutable(1)), state.get(Mutable(99))) == (5, None)
         state.put(Mutable(1), 8)
-        assert contents(restored(backend), (key_type, int)) == {**expected, Mutable(1): 8}
+        assert contents(restore_from(backend), (key_type, int)) == {**expected, Mutable(1): 8}
 
     def test_buffer_changed_after_it_was_put_changes_no_snapshot(self) -> None:
         backend = OperatorStateBackend()
@@ -220,12 +220,12 @@ class TestSnapshots:
         state.put(pa.scalar("b"), pa.scalar(2, pa.int64()))
         assert state.get("b") == state.get(pa.scalar("b")) == 2
         for _ in range(2):
-            assert contents(restored(backend), (str, int)) == {"a": 1, "b": 2}
+            assert contents(restore_from(backend), (str, int)) == {"a": 1, "b": 2}
 
     def test_restored_entries_are_read_on_first_access(self) -> None:
         backend = OperatorStateBackend()
         broadcast_state(backend, types=(int, Point), entries={1: Point(1)})
-        backend = restored(backend)
+        backend = restore_from(backend)
         state = broadcast_state(backend, types=(int, Point))
         columns = state.capture()()
         snapshot_of(backend)
@@ -243,9 +243,9 @@ class TestRestore:
         backends = [OperatorStateBackend() for _ in range(3)]
         for backend, entries in zip(backends, ({1: 1, 2: 1}, {}, {2: 2, 3: 2}), strict=True):
             broadcast_state(backend, entries=entries)
-        assert contents(restored(*backends)) == {1: 1, 2: 2, 3: 2}
-        assert contents(restored(*backends[::-1])) == {1: 1, 2: 1, 3: 2}
-        assert contents(restored(restored(*backends))) == {1: 1, 2: 2, 3: 2}
+        assert contents(restore_from(*backends)) == {1: 1, 2: 2, 3: 2}
+        assert contents(restore_from(*backends[::-1])) == {1: 1, 2: 1, 3: 2}
+        assert contents(restore_from(restore_from(*backends))) == {1: 1, 2: 2, 3: 2}
 
     @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
     def test_every_subtask_gets_one_of_the_copies(self, parallelism: int) -> None:

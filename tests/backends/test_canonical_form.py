@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from contracts.columnar_tables import NO_MERGES
+from contracts.keyed.checkpoints import KeyedCheckpoints, parts_of
 from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.keyed import (
@@ -31,7 +32,6 @@ from holdfast.errors import CheckpointCorruptedError, StateMigrationError
 from holdfast.locations import StoredSubtask
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
-from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
 GROUPS = 8
 ALL = KeyGroupRange(0, GROUPS - 1)

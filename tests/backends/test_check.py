@@ -14,7 +14,7 @@ from contracts.elements import (
     Point,
     broadcast_state,
     list_state,
-    restored,
+    restore_from,
     union_state,
 )
 
@@ -210,7 +210,7 @@ class TestFates:
         ]
         for descriptor in descriptors:
             checked = self.outcomes(pointer, descriptor)[descriptor.name].outcome
-            backend = restored(full())
+            backend = restore_from(full())
             get = backend.get_list_state
             if descriptor.name == "union":
                 get = backend.get_union_list_state

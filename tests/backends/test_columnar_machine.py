@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from contracts.keyed_rows import GROUPS, KEYS, identities, key_group, sort_key, timer_sort_key
-from contracts.placeholders import resolved
+from contracts.placeholders import resolve_placeholders
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy, Workspace
+from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy, Workspace
 from holdfast.backends.keyed.table import Operation, StateTable, StateTables, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
@@ -149,10 +149,10 @@ class ColumnarMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         keyed = "holdfast.backends.keyed"
         self.patch.setattr(f"{keyed}.segments.segment_writer.MIN_ROWS", small[0])
-        self.patch.setattr(f"{keyed}.columnar.chunked_merging.CHUNK_ROWS", small[1])
+        self.patch.setattr(f"{keyed}.segments.merging.CHUNK_ROWS", small[1])
         self.patch.setattr(f"{keyed}.segments.side_tables.STEP_ROWS", small[2])
         self.patch.setattr(f"{keyed}.segments.table_writer.STEP_ROWS", small[3])
-        self.patch.setattr(f"{keyed}.columnar.segment_store.IN_MEMORY_BYTES", in_memory)
+        self.patch.setattr(f"{keyed}.segments.segment_store.IN_MEMORY_BYTES", in_memory)
         self.kind, self.weak = kind, weak
         self.specs = specs(kind)
         self.policy = MergePolicy(
@@ -437,7 +437,7 @@ class ColumnarMachine(RuleBasedStateMachine):
             return
         known = {name: s for handle, _ in self.completed for name, s in handle.segments.items()}
         handles = [
-            resolved(handle, known)
+            resolve_placeholders(handle, known)
             for part in parts
             for handle in part.run().state.managed_keyed
             if isinstance(handle, SegmentsStateHandle)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from contracts.progress import behind_batch
+from contracts.progress import progress_after_batch
 
 import holdfast
 from holdfast.backends import (
@@ -94,7 +94,7 @@ def write_checkpoints(
             duration_ms=0.0,
             writer="test",
             operators={"op": operator},
-            coordinator_states=behind_batch(0),
+            coordinator_states=progress_after_batch(0),
         )
         pointer = complete_checkpoint(location, metadata).location.external_pointer
     return pointer

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from contracts.keyed.checkpoints import KeyedCheckpoints, parts_of
 from contracts.keyed_model import (
     GROUPS,
     KEY_COUNT,
@@ -35,14 +36,13 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed import KeyedStateBackend, Keys, readable_handles, write_canonical
-from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.heap import HeapStateTables
-from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb_tables import RocksDBStateTables
+from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange, key_group_range, key_hash, xxhash64
 from holdfast.locations import StoredSubtask
 from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
 
 @dataclass
@@ -81,7 +81,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.stack = ExitStack()
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr("holdfast.backends.keyed.segments.segment_writer.MIN_ROWS", 1)
-        patch.setattr("holdfast.backends.keyed.columnar.chunked_merging.CHUNK_ROWS", 2)
+        patch.setattr("holdfast.backends.keyed.segments.merging.CHUNK_ROWS", 2)
         patch.setattr("holdfast.backends.keyed.segments.table_writer.STEP_ROWS", 7)
         patch.setattr("holdfast.backends.keyed.segments.table_writer.MERGED_ROWS", 5)
         self.key, self.key_of = KEYS[kind]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from contracts.elements import broadcast_state, list_state, restored, state_of
+from contracts.elements import broadcast_state, list_state, restore_from, state_of
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.backends.arrow import IncompatibleValueError, cast_rows
@@ -147,11 +147,11 @@ def test_single_added_elements_are_in_the_snapshot(element_type: pa.DataType, va
     state.add_all([value])
     state.add(value)
     broadcast_state(backend, "b", (int, element_type), {1: value, 2: value})
-    again = restored(backend)
+    again = restore_from(backend)
     assert list_state(again, "s", element_type).get() == state.get() == [value] * 3
     entries = broadcast_state(again, "b", (int, element_type))
     entries.put(3, value)
-    assert dict(broadcast_state(restored(again), "b", (int, element_type)).entries()) == (
+    assert dict(broadcast_state(restore_from(again), "b", (int, element_type)).entries()) == (
         dict.fromkeys([1, 2, 3], value)
     )
 
@@ -176,7 +176,7 @@ def test_elements_without_python_objects_are_readable_in_arrow(
     state = list_state(backend, "s", element_type)
     state.add_all(elements)
     broadcast_state(backend, "b", (int, element_type)).put(1, elements[0])
-    for state_backend in (backend, restored(backend)):
+    for state_backend in (backend, restore_from(backend)):
         with pytest.raises(InvalidRequestError, match=r"list state .s.*take it as Arrow data"):
             list_state(state_backend, "s", element_type).get()
         with pytest.raises(InvalidRequestError, match=r"broadcast state .b.*take it as Arrow data"):

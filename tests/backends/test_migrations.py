@@ -17,11 +17,11 @@ from contracts.elements import (
     broadcast_state,
     list_state,
     memory_factory,
-    restored,
+    restore_from,
     snapshot_of,
     union_state,
 )
-from contracts.migrations import V1, message, required, struct
+from contracts.migrations import V1, message, required_field, struct
 
 from holdfast.backends import (
     CheckpointedFunction,
@@ -34,7 +34,7 @@ from holdfast.backends.assignment import redistribute
 from holdfast.backends.subtask import OperatorStateHandler
 from holdfast.errors import StateMigrationError
 from holdfast.locations import FileSystemCheckpointStorage
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 
 V2 = message(("a", int), ("b", str), ("c", int, 7))
 MODES = {"list": list_state, "union": union_state}
@@ -57,11 +57,11 @@ class TestBackend:
     ) -> None:
         backend = OperatorStateBackend()
         get(backend, "s", stored).add(value)
-        backend = restored(backend, backend)
+        backend = restore_from(backend, backend)
         state: ListState = get(backend, "s", wanted)
         assert msgspec.to_builtins(state.get()) == [expected] * 2
         state.add_all(state.get())
-        assert msgspec.to_builtins(get(restored(backend), "s", wanted).get()) == [expected] * 4
+        assert msgspec.to_builtins(get(restore_from(backend), "s", wanted).get()) == [expected] * 4
         with pytest.raises(StateMigrationError):
             get(backend, "s", stored)
 
@@ -77,11 +77,11 @@ class TestBackend:
     def test_keys_and_values_of_maps_migrate(self, stored: Any, wanted: Any) -> None:
         backend = OperatorStateBackend()
         broadcast_state(backend, "b", stored, {1: 2, 3: 4})
-        backend = restored(backend)
+        backend = restore_from(backend)
         state = broadcast_state(backend, "b", wanted)
         assert dict(state.entries()) == {1: 2, 3: 4}
         state.put(2**20, 2)
-        again = broadcast_state(restored(backend), "b", wanted)
+        again = broadcast_state(restore_from(backend), "b", wanted)
         assert dict(again.entries()) == {1: 2, 3: 4, 2**20: 2}
 
     @pytest.mark.parametrize("place", ["key", "value"])
@@ -89,7 +89,7 @@ class TestBackend:
         wanted = (str, int) if place == "key" else (int, str)
         backend = OperatorStateBackend()
         broadcast_state(backend, "b", (int, int), {1: 2})
-        backend = restored(backend)
+        backend = restore_from(backend)
         with pytest.raises(StateMigrationError, match=r"'b'.*int64.*string"):
             broadcast_state(backend, "b", wanted)
         assert dict(broadcast_state(backend, "b", (int, int)).entries()) == {1: 2}
@@ -97,28 +97,28 @@ class TestBackend:
     def test_values_of_maps_get_defaults(self) -> None:
         backend = OperatorStateBackend()
         broadcast_state(backend, "b", (int, struct(a=pa.int64())), {1: {"a": 1}})
-        wanted = pa.struct([("a", pa.int64()), required("b", pa.int64())])
+        wanted = pa.struct([("a", pa.int64()), required_field("b", pa.int64())])
         descriptor = MapStateDescriptor("b", int, wanted, defaults={"b": 7})
-        state = restored(backend).get_broadcast_state(descriptor)
+        state = restore_from(backend).get_broadcast_state(descriptor)
         assert state.get(1) == {"a": 1, "b": 7}
 
     def test_state_not_requested_stays_as_stored(self) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", V1).add(V1(1, "x"))
         for _ in range(3):
-            backend = restored(backend)
+            backend = restore_from(backend)
         assert list_state(backend, "s", V1).get() == [V1(1, "x")]
 
     def test_refused_type_leaves_the_state_for_the_next_snapshot(self) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", V1).add(V1(1, "x"))
         broadcast_state(backend, "b", (str, V1), {"k": V1(2, "y")})
-        backend = restored(backend)
+        backend = restore_from(backend)
         with pytest.raises(StateMigrationError):
             list_state(backend, "s", str)
         with pytest.raises(StateMigrationError):
             broadcast_state(backend, "b", (str, int))
-        again = restored(backend)
+        again = restore_from(backend)
         assert list_state(again, "s", V1).get() == [V1(1, "x")]
         assert broadcast_state(again, "b", (str, V1)).get("k") == V1(2, "y")
 
@@ -145,7 +145,7 @@ class TestRequestsAtDifferentTimes:
         for number in range(2):
             backend = OperatorStateBackend()
             get(backend, "s", stored).add_all([value] * 2)
-            backend = restored(backend)
+            backend = restore_from(backend)
             if number:
                 get(backend, "s", wanted)
             handles.append([snapshot_of(backend)])
@@ -193,7 +193,7 @@ class TestRequestsAtDifferentTimes:
             backend_with(s=(arrow_type, [1]), t=(int, [2]))
             for arrow_type in (pa.int32(), pa.int64())
         ]
-        backend = restored(*backends)
+        backend = restore_from(*backends)
         access = FileSystemCheckpointStorage(local_directory, inline_threshold=0)
         storage = access.create_checkpoint_storage("job")
         storage.initialize_base_locations_for_checkpoint()
@@ -215,7 +215,7 @@ class TestRequestsAtDifferentTimes:
         assert all(file.exists() for file in files)
 
     def test_subtask_stores_all_of_it(self) -> None:
-        backend = restored(
+        backend = restore_from(
             *(backend_with(s=(arrow_type, [1])) for arrow_type in (pa.int32(), pa.int64()))
         )
         handler = OperatorStateHandler(uid="op", function=_Stateless(), backend=backend)
@@ -228,7 +228,7 @@ class TestRequestsAtDifferentTimes:
             backend_with(s=(Pickled(cls), [value]))
             for cls, value in ((Plain, Plain(1)), (dict, {1: 2}))
         ]
-        backend = restored(*backends)
+        backend = restore_from(*backends)
         assert len(backend.snapshot(memory_factory()).run().state.managed_operator) == 2
         with pytest.raises(StateMigrationError, match="another class"):
             list_state(backend, "s", Pickled(Plain))
@@ -247,17 +247,17 @@ class TestKeys:
     def restore(self, *keys: Any) -> OperatorStateBackend:
         backend = OperatorStateBackend()
         broadcast_state(backend, "b", (type(keys[0]), str), {key: str(key.x) for key in keys})
-        return restored(backend)
+        return restore_from(backend)
 
     def test_map_keys_equal_after_migration_are_refused(self) -> None:
         keys = [(1, 2), (2, 1)]
         backend = OperatorStateBackend()
         broadcast_state(backend, "b", (tuple[int, ...], str), {key: str(key) for key in keys})
-        backend = restored(backend)
+        backend = restore_from(backend)
         for _ in range(2):
             with pytest.raises(StateMigrationError, match=r"'b'.*keys that were different"):
                 broadcast_state(backend, "b", (frozenset[int], str))
-        state = broadcast_state(restored(backend), "b", (tuple[int, ...], str))
+        state = broadcast_state(restore_from(backend), "b", (tuple[int, ...], str))
         assert dict(state.entries()) == {(1, 2): "(1, 2)", (2, 1): "(2, 1)"}
 
     def test_map_keys_losing_a_field_are_refused(self) -> None:
@@ -275,7 +275,7 @@ class TestKeys:
 
     def test_map_keys_shared_by_handles_migrate(self) -> None:
         backends = [self.restore(self.STORED(1), self.STORED(2)) for _ in range(2)]
-        state = broadcast_state(restored(*backends), "b", (self.WITH_Y, str))
+        state = broadcast_state(restore_from(*backends), "b", (self.WITH_Y, str))
         assert dict(state.entries()) == {self.WITH_Y(1): "1", self.WITH_Y(2): "2"}
 
     def test_map_keys_unhashable_after_migration_are_refused(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from contracts.elements import list_state, restored
+from contracts.elements import list_state, restore_from
 from contracts.migrations import CATEGORY, INTS
 from hypothesis import assume, example, given, note
 from hypothesis import strategies as st
@@ -200,10 +200,10 @@ def test_state_is_migrated_or_stays_as_it_was(data: st.DataObject, stored: pa.Da
     ]
     backend = OperatorStateBackend()
     list_state(backend, "s", stored).add_all(pa.array(values, stored))
-    backend = restored(backend)
+    backend = restore_from(backend)
     with suppress(StateMigrationError):
         state = list_state(backend, "s", wanted)
         assert state.get() == [migrate_value(value, stored, wanted) for value in values]
-        assert list_state(restored(backend), "s", wanted).get() == state.get()
+        assert list_state(restore_from(backend), "s", wanted).get() == state.get()
         return
     assert list_state(backend, "s", stored).get() == values

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from contracts.elements import (
     list_state,
-    restored,
+    restore_from,
 )
-from contracts.migrations import CATEGORY, INTS, migrated, refused, required, struct
+from contracts.migrations import CATEGORY, INTS, migrate, refusal_of, required_field, struct
 
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.backends.serializers import IncompatibleTypeError, change_of
@@ -22,7 +22,7 @@ class TestArrowStructs:
 
     def test_nullable_field_may_be_added(self) -> None:
         wanted = struct(a=pa.int64(), b=pa.string(), c=pa.list_(pa.int8()))
-        assert migrated(self.STORED, wanted, self.ROWS) == [{**row, "c": None} for row in self.ROWS]
+        assert migrate(self.STORED, wanted, self.ROWS) == [{**row, "c": None} for row in self.ROWS]
 
     @pytest.mark.parametrize(
         ("type", "default"),
@@ -45,43 +45,47 @@ class TestArrowStructs:
         nullable: bool,  # noqa: FBT001
     ) -> None:
         wanted = pa.struct([*self.STORED, pa.field("c", type, nullable=nullable)])
-        rows = migrated(self.STORED, wanted, self.ROWS, {"c": default})
+        rows = migrate(self.STORED, wanted, self.ROWS, {"c": default})
         assert rows == [{**row, "c": default} for row in self.ROWS]
 
     def test_required_field_needs_a_default(self) -> None:
-        wanted = pa.struct([*self.STORED, required("c", pa.int64())])
-        assert "c is new" in refused(self.STORED, wanted, self.ROWS)
+        wanted = pa.struct([*self.STORED, required_field("c", pa.int64())])
+        assert "c is new" in refusal_of(self.STORED, wanted, self.ROWS)
 
     def test_default_is_not_for_a_field_further_down(self) -> None:
         stored = struct(c=pa.int64(), d=struct(x=pa.int64()))
-        wanted = struct(c=pa.int64(), d=pa.struct([("x", pa.int64()), required("c", pa.int64())]))
+        wanted = struct(
+            c=pa.int64(), d=pa.struct([("x", pa.int64()), required_field("c", pa.int64())])
+        )
         backend = OperatorStateBackend()
         list_state(backend, "s", stored)
         with pytest.raises(StateMigrationError, match=r"d\.c is new"):
-            restored(backend).get_list_state(ListStateDescriptor("s", wanted, defaults={"c": 1}))
+            restore_from(backend).get_list_state(
+                ListStateDescriptor("s", wanted, defaults={"c": 1})
+            )
 
     def test_fields_may_be_removed(self) -> None:
-        rows = migrated(self.STORED, struct(b=pa.string()), self.ROWS, dropped=["a"])
+        rows = migrate(self.STORED, struct(b=pa.string()), self.ROWS, dropped=["a"])
         assert rows == [{"b": "x"}, {"b": None}]
         dropped = ["a", "b"]
-        assert migrated(self.STORED, pa.struct([]), self.ROWS, dropped=dropped) == [{}, {}]
+        assert migrate(self.STORED, pa.struct([]), self.ROWS, dropped=dropped) == [{}, {}]
 
     def test_all_fields_may_be_others(self) -> None:
-        rows = migrated(self.STORED, struct(c=pa.int8()), self.ROWS, dropped=["a", "b"])
+        rows = migrate(self.STORED, struct(c=pa.int8()), self.ROWS, dropped=["a", "b"])
         assert rows == [{"c": None}, {"c": None}]
-        assert migrated(pa.struct([]), struct(c=pa.int8()), [{}, {}]) == rows
+        assert migrate(pa.struct([]), struct(c=pa.int8()), [{}, {}]) == rows
 
     def test_removed_fields_are_refused_unless_dropped(self) -> None:
         nested = struct(l=pa.list_(struct(p=pa.int64(), q=pa.int64())))
         wanted = struct(l=pa.list_(struct(p=pa.int64(), r=pa.int64())))
         rows = [{"l": [{"p": 1, "q": 2}]}, {"l": None}]
-        message = refused(nested, wanted, rows)
+        message = refusal_of(nested, wanted, rows)
         assert "fields ['l[].q'] are gone and ['l[].r'] are new" in message
         assert "renamed={'l[].r': 'q'}" in message
         assert "dropped=['l[].q']" in message
-        (first, _) = migrated(nested, wanted, rows, renamed={"l[].r": "q"})
+        (first, _) = migrate(nested, wanted, rows, renamed={"l[].r": "q"})
         assert first == {"l": [{"p": 1, "r": 2}]}
-        (first, _) = migrated(nested, wanted, rows, dropped=["l[].q"])
+        (first, _) = migrate(nested, wanted, rows, dropped=["l[].q"])
         assert first == {"l": [{"p": 1, "r": None}]}
 
     @pytest.mark.parametrize(
@@ -103,20 +107,20 @@ class TestArrowStructs:
         list_state(backend, "s", struct(a=pa.int64(), c=pa.int64()))
         wanted = ListStateDescriptor("s", struct(a=pa.int64()), renamed={"a": "c"})
         with pytest.raises(StateMigrationError, match="both are stored"):
-            restored(backend).get_list_state(wanted)
+            restore_from(backend).get_list_state(wanted)
 
     def test_fields_may_come_in_another_order(self) -> None:
         wanted = pa.struct(list(self.STORED)[::-1])
         backend = OperatorStateBackend()
         list_state(backend, "s", self.STORED).add_all(self.ROWS)
-        state = list_state(restored(backend), "s", wanted)
+        state = list_state(restore_from(backend), "s", wanted)
         assert state.get() == self.ROWS
         assert [list(row) for row in state.get()] == [["b", "a"]] * 2
 
     def test_nullable_field_must_not_become_required(self) -> None:
-        wanted = pa.struct([required("a", pa.int64()), ("b", pa.string())])
-        assert "a was nullable" in refused(self.STORED, wanted, self.ROWS)
-        assert migrated(wanted, self.STORED, self.ROWS[:1]) == self.ROWS[:1]
+        wanted = pa.struct([required_field("a", pa.int64()), ("b", pa.string())])
+        assert "a was nullable" in refusal_of(self.STORED, wanted, self.ROWS)
+        assert migrate(wanted, self.STORED, self.ROWS[:1]) == self.ROWS[:1]
 
     def test_two_fields_of_one_name_are_refused(self) -> None:
         twice = pa.struct([("a", pa.int64()), ("a", pa.int64())])
@@ -155,7 +159,7 @@ class TestArrowStructs:
             for length in range(6 - start):
                 part = array[start : start + length]
                 expected = [_wider(row) for row in rows[start : start + length]]
-                assert migrated(stored, wanted, part) == expected
+                assert migrate(stored, wanted, part) == expected
                 change = change_of(stored, wanted)  # the offsets of a slice, not of a file
                 result = change(part)
                 result.validate(full=True)
@@ -188,9 +192,9 @@ class TestArrowNumbers:
         int_type, low, high = INTS[stored]
         other, min_value, max_value = INTS[wanted]
         if min_value <= low and high <= max_value:
-            assert migrated(int_type, other, [low, 0, high]) == [low, 0, high]
+            assert migrate(int_type, other, [low, 0, high]) == [low, 0, high]
         else:
-            assert "can't hold every" in refused(int_type, other, [1])
+            assert "can't hold every" in refusal_of(int_type, other, [1])
 
     @pytest.mark.parametrize("stored", INTS)
     @pytest.mark.parametrize("wanted", FLOATS)
@@ -199,9 +203,9 @@ class TestArrowNumbers:
         other, bits = FLOATS[wanted]
         if max(-low, high + 1) <= 2**bits:
             values = [low, 0, high, high - 1]
-            assert migrated(int_type, other, values) == values
+            assert migrate(int_type, other, values) == values
         else:
-            refused(int_type, other, [1])
+            refusal_of(int_type, other, [1])
 
     @pytest.mark.parametrize("stored", FLOATS)
     @pytest.mark.parametrize("wanted", [*FLOATS, "int64"])
@@ -209,9 +213,9 @@ class TestArrowNumbers:
         float_type, bits = FLOATS[stored]
         other, more = FLOATS.get(wanted, (pa.int64(), 0))
         if bits <= more:
-            assert migrated(float_type, other, [1.5, -0.25]) == [1.5, -0.25]
+            assert migrate(float_type, other, [1.5, -0.25]) == [1.5, -0.25]
         else:
-            refused(float_type, other, [1.5])
+            refusal_of(float_type, other, [1.5])
 
     @pytest.mark.parametrize(
         ("wanted", "fits"),
@@ -236,9 +240,9 @@ class TestArrowNumbers:
     ) -> None:
         values = [Decimal("-999.99"), Decimal("0.01")]
         if fits:
-            assert migrated(pa.decimal128(5, 2), wanted, values) == values
+            assert migrate(pa.decimal128(5, 2), wanted, values) == values
         else:
-            refused(pa.decimal128(5, 2), wanted, values)
+            refusal_of(pa.decimal128(5, 2), wanted, values)
 
 
 class TestOtherArrowTypes:
@@ -266,7 +270,7 @@ class TestOtherArrowTypes:
         ids=str,
     )
     def test_wider_type_is_accepted(self, stored: Any, wanted: Any, values: list[Any]) -> None:
-        assert migrated(stored, wanted, values) == values
+        assert migrate(stored, wanted, values) == values
 
     @pytest.mark.parametrize(
         ("stored", "wanted"),
@@ -301,7 +305,7 @@ class TestOtherArrowTypes:
         ids=str,
     )
     def test_narrower_type_is_refused(self, stored: Any, wanted: Any) -> None:
-        refused(stored, wanted)
+        refusal_of(stored, wanted)
 
     @pytest.mark.parametrize(
         ("stored", "wanted", "at"),
@@ -315,14 +319,14 @@ class TestOtherArrowTypes:
         ids=str,
     )
     def test_migration_error_has_the_path(self, stored: Any, wanted: Any, at: str) -> None:
-        assert at in refused(stored, wanted)
+        assert at in refusal_of(stored, wanted)
 
 
 def test_empty_dictionary_in_a_missing_struct_becomes_texts() -> None:
     kinds = pa.dictionary(pa.int32(), pa.string())
     stored, wanted = struct(s=struct(d=kinds)), struct(s=struct(d=pa.string()))
-    assert migrated(stored, wanted, [{"s": None}]) == [{"s": None}]
-    assert migrated(stored, wanted, [{"s": None}, {"s": {"d": "a"}}]) == [
+    assert migrate(stored, wanted, [{"s": None}]) == [{"s": None}]
+    assert migrate(stored, wanted, [{"s": None}, {"s": {"d": "a"}}]) == [
         {"s": None},
         {"s": {"d": "a"}},
     ]

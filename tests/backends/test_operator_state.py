@@ -14,7 +14,7 @@ from contracts.elements import (
     broadcast_state,
     list_state,
     memory_factory,
-    restored,
+    restore_from,
     snapshot_of,
     union_state,
 )
@@ -175,12 +175,12 @@ def test_handles_with_different_types_of_one_map_are_refused() -> None:
     for backend, value_type in zip(backends, (int, str), strict=True):
         broadcast_state(backend, "b", (int, value_type))
     with pytest.raises(StateMigrationError, match=r"'b'.* to int64 .* to string"):
-        restored(*backends)
+        restore_from(*backends)
 
 
 def test_lists_of_incompatible_types_are_refused_on_request() -> None:
     backends = [backend_with(s=(int, [1])), backend_with(s=(str, ["a"]))]
-    backend = restored(*backends)
+    backend = restore_from(*backends)
     for wanted in (int, str):
         with pytest.raises(StateMigrationError, match="'s'"):
             list_state(backend, "s", wanted)
@@ -356,14 +356,14 @@ class TestUpstream:
     def test_broadcast_state_is_stored_without_list_state(self) -> None:
         backend = OperatorStateBackend()
         broadcast_state(backend, entries={1: 2, 3: 4, 5: 6})
-        backend = restored(backend)
+        backend = restore_from(backend)
         state = broadcast_state(backend)
         assert dict(state.entries()) == {1: 2, 3: 4, 5: 6}
         state.remove(1)
-        backend = restored(backend)
+        backend = restore_from(backend)
         assert dict(broadcast_state(backend).entries()) == {3: 4, 5: 6}
         broadcast_state(backend).clear()
-        backend = restored(backend)
+        backend = restore_from(backend)
         assert backend.registered_broadcast_state_names() == {"b"}
         assert dict(broadcast_state(backend).entries()) == {}
 
@@ -432,7 +432,7 @@ class TestRestoreOperation:
             assert union_state(backend).get() == [1, 2, 2, 4]
             assert dict(broadcast_state(backend).entries()) == {1: 1, 2: 3, 4: 4}
             # These were not read, and are merged anyway.
-            backend = restored(OperatorStateBackend.restore(handles))
+            backend = restore_from(OperatorStateBackend.restore(handles))
 
     def test_empty_states_are_restored_next_to_others(self, compression: Compression) -> None:
         backend = backend_with(empty=(Point, []), full=(pa.int64(), [1]))
@@ -490,7 +490,7 @@ class TestKinds:
         if not empty:
             state.put(1, 2) if first == "broadcast" else state.add(1)
         if stored:
-            backend = restored(backend)
+            backend = restore_from(backend)
         if first == second:
             assert len(KINDS[second](backend, "s")) == (not empty)
             return
@@ -498,7 +498,7 @@ class TestKinds:
             with pytest.raises(InvalidRequestError, match=r"'s' is a .* requested as a "):
                 KINDS[second](backend, "s")
         assert len(KINDS[first](backend, "s")) == (not empty)
-        assert KINDS[first](restored(backend), "s").name == "s"
+        assert KINDS[first](restore_from(backend), "s").name == "s"
 
     @pytest.mark.parametrize("first", KINDS)
     @pytest.mark.parametrize("second", KINDS)
@@ -509,10 +509,10 @@ class TestKinds:
         for kind, backend in zip((first, second), backends, strict=True):
             KINDS[kind](backend, "s")
         if first == second:
-            restored(*backends)
+            restore_from(*backends)
         else:
             with pytest.raises(StateMigrationError, match="'s'"):
-                restored(*backends)
+                restore_from(*backends)
 
     @pytest.mark.parametrize("first", KINDS)
     def test_handle_of_another_kind_than_its_stream_is_corrupt(self, first: str) -> None:
@@ -536,7 +536,7 @@ class TestKinds:
 
     def test_empty_name_is_a_name(self) -> None:
         backend = backend_with(**{"": (int, [1])})
-        assert list_state(restored(backend), "").get() == [1]
+        assert list_state(restore_from(backend), "").get() == [1]
 
 
 class TestUntouched:
@@ -580,7 +580,7 @@ class TestClose:
         assert list_state(backend, "s").get() == [1]
 
     def test_dispose_forgets_the_states(self) -> None:
-        backend = restored(backend_with(stored=(int, [1])))
+        backend = restore_from(backend_with(stored=(int, [1])))
         list_state(backend, "s").add(1)
         broadcast_state(backend, entries={1: 2})
         for _ in range(2):

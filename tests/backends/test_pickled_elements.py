@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.elements import Point, broadcast_state, list_state, restored, snapshot_of
+from contracts.elements import Point, broadcast_state, list_state, restore_from, snapshot_of
 
 from holdfast.backends import OperatorStateBackend, Pickled
 from holdfast.errors import CheckpointCorruptedError, ResourceExhaustedError, StateMigrationError
@@ -40,7 +40,7 @@ class TestPickle:
         backend = OperatorStateBackend()
         list_state(backend, "s", Pickled()).add(Greedy())
         with pytest.raises(ResourceExhaustedError):
-            list_state(restored(backend), "s", Pickled()).get()
+            list_state(restore_from(backend), "s", Pickled()).get()
 
     def test_pickle_is_only_loaded_on_request(self) -> None:
         LOADED.clear()
@@ -49,7 +49,7 @@ class TestPickle:
         list_state(backend, "other").add(1)
         broadcast_state(backend, "b", (int, Pickled()), {1: Bomb()})
         for _ in range(3):
-            backend = restored(backend)
+            backend = restore_from(backend)
             assert backend.registered_state_names() == {"s", "other"}
             assert backend.registered_broadcast_state_names() == {"b"}
             for wanted in (int, bytes, pa.large_binary(), Point, Any):
@@ -65,7 +65,7 @@ class TestPickle:
         LOADED.clear()
         backend = OperatorStateBackend()
         list_state(backend, "s", Pickled()).add(Bomb())
-        backend = restored(backend)
+        backend = restore_from(backend)
         state = list_state(backend, "s", Pickled())
         assert len(state) == 1
         snapshot_of(backend)
@@ -78,7 +78,7 @@ class TestPickle:
         list_state(backend, "other").add(1)
         del globals()["Gone"]
         for _ in range(3):
-            backend = restored(backend)
+            backend = restore_from(backend)
         assert list_state(backend, "other").get() == [1]
         with pytest.raises(CheckpointCorruptedError, match="Gone"):
             list_state(backend, "s", Pickled()).get()

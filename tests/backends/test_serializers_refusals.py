@@ -26,7 +26,7 @@ from contracts.elements import (
     Square,
     broadcast_state,
     list_state,
-    restored,
+    restore_from,
     union_state,
 )
 
@@ -120,7 +120,7 @@ class TestWrongElements:
         with pytest.raises(InvalidRequestError, match="'b'"):
             state.put_all({1: good, 2: value})
         assert dict(state.entries()) == {1: good}
-        assert dict(broadcast_state(restored(backend), "b", (int, element_type)).entries()) == {
+        assert dict(broadcast_state(restore_from(backend), "b", (int, element_type)).entries()) == {
             1: good
         }
 
@@ -295,7 +295,7 @@ class TestLossyElements:
     def test_other_forms_of_the_same_are_taken(self, value: Any) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", Holder).add(value)
-        (again,) = list_state(restored(backend), "s", Holder).get()
+        (again,) = list_state(restore_from(backend), "s", Holder).get()
         assert msgspec.convert(msgspec.to_builtins(value), Holder) == again
         assert (type(again.number), type(again.amount)) == (float, Decimal)
 
@@ -315,7 +315,7 @@ class TestLossyElements:
     ) -> None:
         backend = OperatorStateBackend()
         list_state(backend, "s", Unequal).add(value)
-        (again,) = list_state(restored(backend), "s", Unequal).get()
+        (again,) = list_state(restore_from(backend), "s", Unequal).get()
         assert again.content() == expected
 
     def test_object_keys_are_compared(self) -> None:
@@ -325,7 +325,7 @@ class TestLossyElements:
         state.add({Point(1, 2): 3})
         with pytest.raises(InvalidRequestError, match="come back changed"):
             state.add({Point(1): 2**53 + 1})
-        assert list_state(restored(backend), "s", element_type).get() == [{Point(1, 2.0): 3.0}]
+        assert list_state(restore_from(backend), "s", element_type).get() == [{Point(1, 2.0): 3.0}]
 
 
 def with_a_full_stack(call: Callable[[], object]) -> None:

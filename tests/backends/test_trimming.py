@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.elements import list_state, restored, snapshot_of
+from contracts.elements import list_state, restore_from, snapshot_of
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.backends.arrow import trim_rows
@@ -81,9 +81,9 @@ class TestShared:
         size = snapshot_of(backend).size
         state.update(state.to_arrow().slice(COUNT - 1))
         assert snapshot_of(backend).size < size / 50
-        assert list_state(restored(backend), "s", element_type).get() == state.get()
+        assert list_state(restore_from(backend), "s", element_type).get() == state.get()
         state.update(state.to_arrow().slice(0, 0))
-        assert list_state(restored(backend), "s", element_type).get() == []
+        assert list_state(restore_from(backend), "s", element_type).get() == []
 
     @pytest.mark.parametrize("first", [0, 3, 400])
     def test_missing_values_stay_missing(self, element_type: pa.DataType, first: int) -> None:

@@ -9,7 +9,7 @@ from contracts.elements import (
     broadcast_state,
     list_state,
     memory_factory,
-    restored,
+    restore_from,
     snapshot_of,
     union_state,
 )
@@ -54,7 +54,7 @@ def test_state_not_requested_keeps_its_mode() -> None:
     union_state(backend).add(1)
     list_state(backend).add(1)
     for _ in range(2):
-        backend = restored(backend)
+        backend = restore_from(backend)
         modes = {name: state.mode for name, state in snapshot_of(backend).states.items()}
         assert modes == {"u": OperatorStateMode.UNION, "s": OperatorStateMode.SPLIT_DISTRIBUTE}
 

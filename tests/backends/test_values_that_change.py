@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from contracts.elements import list_state, restored
+from contracts.elements import list_state, restore_from
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.errors import InvalidRequestError
@@ -189,7 +189,7 @@ def round_trip(element_type: Any, value: Any) -> Any:
     """Return the value after a restart."""
     backend = OperatorStateBackend()
     list_state(backend, "s", element_type).add(value)
-    (back,) = list_state(restored(backend), "s", element_type).get()
+    (back,) = list_state(restore_from(backend), "s", element_type).get()
     return back
 
 

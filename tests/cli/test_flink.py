@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.flink_kinds import LONG, NOTHING, STRING, TIMER, composite, i8, list_of, snapshot
+from contracts.flink_kinds import (
+    LONG,
+    NO_NAMESPACE,
+    STRING,
+    TIMER,
+    composite,
+    i8,
+    list_of,
+    snapshot,
+)
 from contracts.flink_savepoints import (
     Subtask,
     canonical_group,
@@ -30,7 +39,7 @@ ID = flink.operator_id("job")
 @pytest.fixture
 def savepoint(tmp_path: Path) -> str:
     """A savepoint of two operators, one of them with a state that can't be read."""
-    timers = composite(TIMER, LONG.snapshot, NOTHING.snapshot)
+    timers = composite(TIMER, LONG.snapshot, NO_NAMESPACE.snapshot)
     infos = [
         keyed_info("v", "LIST", list_of(LONG).snapshot),
         info("_timer_state/event_user-timers", 3, serializers={"VALUE_SERIALIZER": timers}),
@@ -38,7 +47,7 @@ def savepoint(tmp_path: Path) -> str:
     ]
     group = canonical_group(
         {
-            0: [(entry_key(0, LONG, 3, NOTHING, None), i8(1) + b"," + i8(2))],
+            0: [(entry_key(0, LONG, 3, NO_NAMESPACE, None), i8(1) + b"," + i8(2))],
             1: [(b"\0\x80" + i8(5)[1:] + i8(3) + b"\0", b"")],
         }
     )

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from contracts.golden import golden
 from contracts.histories import HOSTILE, checkpoint_metadata, write_checkpoints
 from servers.s3 import S3Bucket, settings_of
 
@@ -79,82 +80,11 @@ def test_the_json_has_every_value_of_the_page(
     assert older["checkpoint"] == 3
     metadata_bytes = newest["metadata_bytes"]
     assert metadata_bytes > 300
-    assert newest == {
-        "kind": "checkpoint",
-        "job": "job",
-        "query_name": "",
-        "epoch": 0,
-        "state_bytes": 300,
-        "has_claimed": [],
-        "checkpoint": 5,
-        "pointer": f"file://{directory}/job/chk-5",
-        "batch": 4,
-        "completed": "2023-11-14T22:13:20+00:00",
-        "completed_ms": LONG_AGO_MS,
-        "duration_ms": 12.5,
-        "writer": "holdfast tests",
-        "new_bytes": metadata_bytes,  # its state is inside
-        "referenced_bytes": 0,
-        "total_bytes": metadata_bytes,
-        "metadata_bytes": metadata_bytes,
-        "rows_in": 30,
-        "rows_late": 0,
-        "rows_out": 10,
-        "operators": {
-            "operator": {
-                "parallelism": 2,
-                "max_parallelism": 128,
-                "key": [],
-                "key_hash": "",
-                "key_types": [],
-                "subtasks": [
-                    {
-                        "subtask": index,
-                        "stored_bytes": 100 * (index + 1),
-                        "state_bytes": 100 * (index + 1),
-                        "rows_in": 10 * (index + 1),
-                        "rows_late": 0,
-                        "rows_out": 5,
-                        "restore_ms": 1.0,
-                        "process_ms": 2.0 * (index + 1),
-                        "sync_ms": 0.5,
-                        "async_ms": 0.25,
-                        "restored_from": "worker",
-                        "backend_metrics": {},
-                    }
-                    for index in range(2)
-                ],
-            }
-        },
-    }
+    assert newest == golden(
+        "report_checkpoint", directory=f"file://{directory}", metadata_bytes=metadata_bytes
+    )
     before, last = job.pop("history")
-    assert last == {
-        "checkpoint": 5,
-        "batch": 4,
-        "completed": "2023-11-14T22:13:20+00:00",
-        "completed_ms": LONG_AGO_MS,
-        "duration_ms": 12,
-        "epoch": 0,
-        "new_bytes": metadata_bytes,
-        "referenced_bytes": 0,
-        "rows_in": 30,
-        "rows_late": 0,
-        "rows_out": 10,
-        "operators": {
-            "operator": {
-                "parallelism": 2,
-                "rows_in": 30,
-                "rows_late": 0,
-                "rows_out": 10,
-                "written_bytes": 300,
-                "process_ms": 4,
-                "restored_from": "worker",
-            }
-        },
-        "is_retained": True,
-        "restored_checkpoint": None,
-        "claims": 0,
-    }
+    assert last == golden("report_history", metadata_bytes=metadata_bytes)
     assert before["checkpoint"] == 3
     [failure] = job.pop("failures")
     assert failure.pop("modified") is not None
@@ -351,7 +281,7 @@ def test_without_jinja_json_works_and_the_page_names_the_package(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_checkpoints(directory, [1])
-    monkeypatch.delitem(sys.modules, "holdfast.cli.report.page", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.cli.report_page", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert main(["report", f"file://{directory}"]) == 2
     assert "pip install 'holdfast[report]'" in capsys.readouterr().err

@@ -5,18 +5,19 @@ from pathlib import Path
 
 import pytest
 from contracts.elements import Order
-from jobs.kept import Kept, write_checkpoint
-from jobs.stopped import remove
+from contracts.golden import golden
+from jobs.stopped_query import remove
+from jobs.stores import Store, write_checkpoint
 
 from holdfast import take_savepoint
 from holdfast.cli.command_line import main
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 
 
-def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    write_checkpoint(kept.directory, 1)
-    newest = write_checkpoint(kept.directory, 2, elements=5)
-    assert main(["show", kept.directory, "--json", *kept.options]) == 0
+def test_json_has_everything(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(store.directory, 1)
+    newest = write_checkpoint(store.directory, 2, elements=5)
+    assert main(["show", store.directory, "--json", *store.options]) == 0
     shown = json.loads(capsys.readouterr().out)
     sizes = [
         subtask.managed_operator[0].size
@@ -27,119 +28,21 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
         for subtask in newest.metadata.operators["visits"].subtasks.values()
         for handle in subtask.managed_operator
     ]
-    assert shown == {
-        "kind": "checkpoint",
-        "job": "job",
-        "checkpoint": 2,
-        "pointer": f"{kept.directory}/job/chk-2",
-        "batch": 1,
-        "query_name": "",
-        "completed": "2023-11-14T22:13:20+00:00",
-        "completed_ms": 1_700_000_000_000,
-        "rows_in": 6,
-        "rows_late": 0,
-        "rows_out": 8,
-        "operators": {
-            "visits": {
-                "parallelism": 2,
-                "max_parallelism": 128,
-                "key": ["user"],
-                "key_hash": "hash",
-                "key_types": ["string"],
-                "states": [
-                    {
-                        "state": "seen",
-                        "kind": "list",
-                        "subtasks": 2,
-                        "stored_elements": 6,
-                        "bytes": sum(section["seen"].length for section in sections),
-                        "type": "int64",
-                        "arrow_type": "int64",
-                        "stored_as": "arrow",
-                        "columns": [
-                            {
-                                "name": "value",
-                                "type": "int64",
-                                "arrow_type": "int64",
-                                "stored_as": "arrow",
-                            }
-                        ],
-                        "failure": None,
-                    },
-                    {
-                        "state": "rules",
-                        "kind": "broadcast",
-                        "subtasks": 2,
-                        "stored_elements": 1,
-                        "bytes": sum(section["rules"].length for section in sections),
-                        "type": "string to dict[str, int]",
-                        "arrow_type": "string to map<string, int64>",
-                        "stored_as": "arrow to arrow",
-                        "columns": [
-                            {
-                                "name": "key",
-                                "type": "string",
-                                "arrow_type": "string",
-                                "stored_as": "arrow",
-                            },
-                            {
-                                "name": "value",
-                                "type": "dict[str, int]",
-                                "arrow_type": "map<string, int64>",
-                                "stored_as": "arrow",
-                            },
-                        ],
-                        "failure": None,
-                    },
-                ],
-                "subtasks": [
-                    {
-                        "subtask": index,
-                        "stored_bytes": sizes[index],
-                        "rows_in": count,
-                        "rows_late": 0,
-                        "rows_out": count + 1,
-                        "state_bytes": sizes[index],
-                        "restore_ms": 1.0,
-                        "process_ms": 20.0,
-                        "sync_ms": 0.25,
-                        "async_ms": 1500.0,
-                        "restored_from": "worker",
-                        "backend_metrics": {},
-                    }
-                    for index, count in enumerate((5, 1))
-                ],
-            }
-        },
-        "new_bytes": sum(sizes) + newest.metadata_bytes,
-        "referenced_bytes": 0,
-        "total_bytes": sum(sizes) + newest.metadata_bytes,
-        "state_bytes": sum(sizes),
-        "metadata_bytes": newest.metadata_bytes,
-        "claimed_by": None,
-        "has_claimed": [],
-        "duration_ms": 12.5,
-        "epoch": 1,
-        "writer": "holdfast tests",
-        "commit_token": newest.metadata.commit_token,
-        "spark": {
-            "query_id": "query",
-            "run_id": "run",
-            "batch_id": 1,
-            "offsets": 'v1\n{"batchTimestampMs":2,"conf":{"a":"b"}}\n{"logOffset":2}',
-            "checkpoint_location": "file:/spark",
-            "spark_version": "4.3.0",
-            "watermark": 0,
-            "batch_time": 0,
-            "query_name": "",
-            "sources": [{"logOffset": 2}],
-        },
-        "spark_files": None,
-        "coordinator_states": {"sink/visits": 4},
-        "files": [
+    assert shown == golden(
+        "show",
+        directory=store.directory,
+        seen_bytes=sum(section["seen"].length for section in sections),
+        rules_bytes=sum(section["rules"].length for section in sections),
+        stored_bytes_0=sizes[0],
+        stored_bytes_1=sizes[1],
+        state_bytes=sum(sizes),
+        metadata_bytes=newest.metadata_bytes,
+        total_bytes=sum(sizes) + newest.metadata_bytes,
+        commit_token=newest.metadata.commit_token,
+        files=[
             {"uri": file.uri, "bytes": file.size} for file in files_of(newest.metadata.streams())
         ],
-    }
+    )
 
 
 def test_offsets_are_shown_by_topic_and_the_watermark_as_a_time(
@@ -217,9 +120,9 @@ def test_several_jobs_are_status_2_and_none_is_status_1(
 
 @pytest.mark.usefixtures("as_without_spark")
 def test_a_savepoint_shows_spark_s_own_files(
-    stopped: str, directory: str, capsys: pytest.CaptureFixture[str]
+    stopped_query: str, directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     assert main(["show", f"{directory}/savepoints", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["kind"], shown["pointer"]) == ("savepoint", pointer)

@@ -1,4 +1,4 @@
-"""What drivers and executors do in a bucket of checkpoints: all that their policies have to allow."""
+"""The work of drivers and executors in a bucket of checkpoints, which their policies must allow."""
 
 import uuid
 
@@ -22,7 +22,7 @@ from holdfast.locations.storages import FileSystemCheckpointStorageAccess, resol
 from holdfast.testing import metadata_of
 
 PART = 5 << 20
-"""The smallest part of an object; what is longer than the client's parts goes in parts."""
+"""The smallest size of a part; a longer object is uploaded in parts."""
 
 IN_PARTS = bytes(PART) + b"state"
 
@@ -30,7 +30,7 @@ SMALL = b"state"
 
 
 def drive(directory: str, bucket: S3Bucket) -> None:
-    """All that a driver does: claim, checkpoints, retention, a failure, a savepoint, sweep, restore."""
+    """Do the work of a driver: claim, checkpoints, retention, a failure, a savepoint, sweep, restore."""
     access = _job(directory)
     access.initialize_base_locations_for_checkpoint()
     ownership = access.claim_job()
@@ -42,14 +42,14 @@ def drive(directory: str, bucket: S3Bucket) -> None:
         store.add(complete_checkpoint(location, metadata, ownership))
     cleaner.close()
     _, _, prefix = directory.removeprefix("s3://").partition("/")
-    assert not bucket.keys(f"{prefix}/job/chk-1/"), "an old checkpoint stays"
+    assert not bucket.keys(f"{prefix}/job/chk-1/"), "an old checkpoint is left"
 
     failed = access.initialize_location_for_checkpoint(3)
     _write(failed, SMALL)
     _begin_upload(failed.factory.exclusive_prefix, bucket)
     failed.dispose_on_failure()
-    assert not bucket.keys(f"{prefix}/job/chk-3/"), "a failed checkpoint stays"
-    assert not bucket.uploads(prefix), "an upload of a killed task stays"
+    assert not bucket.keys(f"{prefix}/job/chk-3/"), "a failed checkpoint is left"
+    assert not bucket.uploads(prefix), "the upload of a killed task is left"
 
     pending = access.initialize_location_for_savepoint(3)
     complete_checkpoint(pending, metadata_of(_write(pending, SMALL), checkpoint_id=3), ownership)
@@ -65,13 +65,13 @@ def drive(directory: str, bucket: S3Bucket) -> None:
 
 
 def execute(directory: str, bucket: S3Bucket) -> StreamStateHandle:
-    """All that a task does: state that it gives up, state that it writes and reads again."""
+    """Do the work of a task: abort a state stream, write state, and read it."""
     factory = _job(directory).resolve_checkpoint_storage_location(
         1, CheckpointStorageLocationReference()
     )
-    with factory.create_checkpoint_state_output_stream(EXCLUSIVE) as given_up:
-        given_up.write(IN_PARTS)
-    assert not bucket.uploads(), "an upload that was given up stays"
+    with factory.create_checkpoint_state_output_stream(EXCLUSIVE) as aborted:
+        aborted.write(IN_PARTS)
+    assert not bucket.uploads(), "an aborted upload is left"
     handle = _write(factory, IN_PARTS)
     assert read(handle) == IN_PARTS
     return handle
@@ -93,6 +93,6 @@ def _write(factory: CheckpointStreamFactory, state: bytes) -> StreamStateHandle:
 
 
 def _begin_upload(uri_prefix: str, bucket: S3Bucket) -> None:
-    """Leave what a task leaves that is killed while it writes a state file."""
+    """Leave an upload, like a task that is killed while it writes a state file."""
     key = uri_prefix.removeprefix(f"s3://{bucket.name}/") + uuid.uuid4().hex
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)

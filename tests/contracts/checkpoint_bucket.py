@@ -1,4 +1,4 @@
-"""The bucket of `infra/aws`: its policies are enough for its roles, and none of it is too much."""
+"""The bucket of `infra/aws`: its policies are sufficient for its roles, and minimal."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -37,11 +37,11 @@ class Deployed:
     """The bucket, and its roles.
 
     Attributes:
-        bucket: Looked at with all permissions.
+        bucket: The bucket, accessed with all permissions.
         policies: Documents of `Driver` and `Executor`.
-        outputs: What the stack says of itself.
-        settings: How somebody reaches S3 who may do what a document says.
-        client: A client of boto3 by such settings.
+        outputs: Outputs of the stack.
+        settings: Returns settings for a user with a policy.
+        client: Returns a client of boto3 with such settings.
     """
 
     bucket: S3Bucket
@@ -55,9 +55,9 @@ class Deployed:
         """The checkpoint directory."""
         return f"s3://{self.bucket.name}/{PREFIX}"
 
-    def become(self, who: str, lacking: str = "") -> None:
-        """Be the driver or an executor from now on, without one of its permissions."""
-        policy = self.policies[who]
+    def become(self, role: str, lacking: str = "") -> None:
+        """Access S3 as the driver or an executor from now on, without one of its permissions."""
+        policy = self.policies[role]
         settings = self.settings(without(policy, lacking) if lacking else policy)
         use_s3(
             replace(settings, part_size=PART),
@@ -67,19 +67,21 @@ class Deployed:
 
 
 def deploy(account: Account, **parameters: str) -> Deployed:
-    """Make a stack, and wait until it is there."""
+    """Create a stack, and wait until it is complete."""
     name = f"bucket-{uuid.uuid4().hex}"
     outputs = account.deploy(
         TEMPLATE.read_text(), name, BucketName=name, Prefix=PREFIX, **parameters
     )
     assert outputs["CheckpointDirectory"] == f"s3://{name}/{PREFIX}"
-    policies = {who: account.policy(outputs[f"{who}PolicyArn"]) for who in ("Driver", "Executor")}
+    policies = {
+        role: account.policy(outputs[f"{role}PolicyArn"]) for role in ("Driver", "Executor")
+    }
 
     def settings(policy: Policy) -> S3Settings:
-        for who, document in policies.items():
-            # To moto the account's root, whom the roles trust, is none of its users.
+        for role, document in policies.items():
+            # The roles trust the account's root, which is not one of moto's users.
             if policy == document and account.server.name != "moto":
-                return account.settings(outputs[f"{who}RoleArn"])
+                return account.settings(outputs[f"{role}RoleArn"])
         return account.settings(account.role(f"role-{uuid.uuid4().hex}", policy))
 
     return Deployed(
@@ -92,38 +94,38 @@ def deploy(account: Account, **parameters: str) -> Deployed:
 
 
 class CheckpointBucketContract:
-    """Subclass it where policies are heeded; provide the fixture `deployment`.
+    """Requirements of the bucket on a server that enforces policies; provide the fixture `deployment`.
 
     Attributes:
-        UNSEEN: Permissions whose lack can't be seen there.
+        UNSEEN: Permissions whose lack has no effect on this server.
     """
 
     UNSEEN: frozenset[str] = frozenset()
 
     @pytest.fixture
     def directory(self, deployment: Deployed) -> Iterator[str]:
-        """A checkpoint directory in the bucket, emptied again."""
+        """A checkpoint directory in the bucket, emptied afterwards."""
         yield deployment.directory
         bucket = deployment.bucket
         for key, upload in bucket.uploads():
             bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=key, UploadId=upload)
-        for key in bucket.keys():  # noqa: SIM118  # a bucket is no dict
+        for key in bucket.keys():  # noqa: SIM118  # a bucket is not a dict
             bucket.client.delete_object(Bucket=bucket.name, Key=key)
 
-    def test_the_policies_allow_this_and_nothing_else(self, deployment: Deployed) -> None:
+    def test_policies_allow_exactly_these_actions(self, deployment: Deployed) -> None:
         assert actions_of(deployment.policies["Driver"]) == DRIVER
         assert actions_of(deployment.policies["Executor"]) == EXECUTORS
 
-    def test_a_driver_may_do_all_that_it_does(self, deployment: Deployed, directory: str) -> None:
+    def test_driver_policy_is_sufficient(self, deployment: Deployed, directory: str) -> None:
         deployment.become("Driver")
         drive(directory, deployment.bucket)
 
-    def test_a_task_may_do_all_that_it_does(self, deployment: Deployed, directory: str) -> None:
+    def test_executor_policy_is_sufficient(self, deployment: Deployed, directory: str) -> None:
         deployment.become("Executor")
         execute(directory, deployment.bucket)
 
     @pytest.mark.parametrize("action", DRIVER)
-    def test_a_driver_needs_each_permission(
+    def test_driver_needs_each_permission(
         self, deployment: Deployed, directory: str, action: str
     ) -> None:
         self._skip_unseen(action)
@@ -132,7 +134,7 @@ class CheckpointBucketContract:
             drive(directory, deployment.bucket)
 
     @pytest.mark.parametrize("action", EXECUTORS)
-    def test_a_task_needs_each_permission(
+    def test_executor_needs_each_permission(
         self, deployment: Deployed, directory: str, action: str
     ) -> None:
         self._skip_unseen(action)
@@ -142,7 +144,7 @@ class CheckpointBucketContract:
 
     @pytest.mark.parametrize("key", ["job/chk-1/_metadata", "job/_epoch/7"])
     @pytest.mark.parametrize("condition", [{}, {"IfNoneMatch": "*"}])
-    def test_a_task_can_neither_commit_nor_claim(
+    def test_executor_can_not_commit_or_claim(
         self, deployment: Deployed, directory: str, key: str, condition: dict[str, str]
     ) -> None:
         client = deployment.client(deployment.settings(deployment.policies["Executor"]))
@@ -152,7 +154,7 @@ class CheckpointBucketContract:
             )
         assert not deployment.bucket.keys()
 
-    def test_a_task_can_neither_list_nor_delete(self, deployment: Deployed, directory: str) -> None:
+    def test_executor_can_not_list_or_delete(self, deployment: Deployed, directory: str) -> None:
         bucket, key = deployment.bucket, f"{PREFIX}/job/chk-1/state"
         bucket.client.put_object(Bucket=bucket.name, Key=key, Body=b"")
         client = deployment.client(deployment.settings(deployment.policies["Executor"]))
@@ -165,13 +167,13 @@ class CheckpointBucketContract:
                 getattr(client, call)(Bucket=bucket.name, **parameters)
         assert bucket.keys() == [key]
 
-    @pytest.mark.parametrize("who", ["Driver", "Executor"])
-    def test_nobody_gets_at_anything_beside_the_checkpoints(
-        self, deployment: Deployed, directory: str, who: str
+    @pytest.mark.parametrize("role", ["Driver", "Executor"])
+    def test_role_can_not_access_other_prefixes(
+        self, deployment: Deployed, directory: str, role: str
     ) -> None:
         bucket = deployment.bucket
         bucket.client.put_object(Bucket=bucket.name, Key="team/other", Body=b"")
-        client = deployment.client(deployment.settings(deployment.policies[who]))
+        client = deployment.client(deployment.settings(deployment.policies[role]))
         for call, parameters in (
             ("get_object", {}),
             ("put_object", {"Body": b"mine"}),
@@ -184,4 +186,4 @@ class CheckpointBucketContract:
 
     def _skip_unseen(self, action: str) -> None:
         if action in self.UNSEEN:
-            pytest.skip(f"the lack of {action} can't be seen here")
+            pytest.skip(f"this server does not enforce {action}")

@@ -1,4 +1,4 @@
-"""Jobs with completed checkpoints, made by storages alone."""
+"""Jobs with completed checkpoints, written by storages without a query."""
 
 import uuid
 
@@ -21,7 +21,7 @@ from holdfast.testing import metadata_of
 
 
 def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    """A job whose state is all in files, and whose savepoints are beside it."""
+    """Return a job with all state in files; its savepoints are in `savepoints` next to it."""
     storage = FileSystemCheckpointStorage(
         directory,
         inline_threshold=0,
@@ -37,7 +37,7 @@ def write_state(
     scope: CheckpointedStateScope = EXCLUSIVE,
     data: bytes = b"state",
 ) -> FileStateHandle:
-    """A file of state."""
+    """Write a state file."""
     with location.create_checkpoint_state_output_stream(scope) as stream:
         stream.write(data)
         handle = stream.close_and_get_handle()
@@ -45,7 +45,7 @@ def write_state(
     return handle
 
 
-def completed(
+def write_checkpoint(
     access: CheckpointStorageAccess,
     checkpoint_id: int,
     *reused: FileStateHandle,
@@ -54,7 +54,7 @@ def completed(
     savepoint: bool = False,
     job_id: str = "job",
 ) -> CompletedCheckpoint:
-    """A checkpoint with new exclusive files, new shared ones, and files of other checkpoints."""
+    """Complete a checkpoint with new exclusive and shared files, and files of earlier checkpoints."""
     begin = (
         access.initialize_location_for_savepoint
         if savepoint
@@ -70,14 +70,14 @@ def completed(
 
 
 def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    """The files that a checkpoint leads to."""
+    """Return the files that a checkpoint refers to."""
     return [
         stream for stream in checkpoint.metadata.streams() if isinstance(stream, FileStateHandle)
     ]
 
 
 def assert_complete(checkpoint: CompletedCheckpoint) -> None:
-    """The checkpoint can be loaded, and all its files are as long as they were when written."""
+    """Check that the checkpoint can be loaded, and that all its files have their original length."""
     loaded = load_checkpoint(checkpoint.location)
     assert loaded.metadata == checkpoint.metadata
     for stream in loaded.metadata.streams():

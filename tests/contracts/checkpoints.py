@@ -1,10 +1,10 @@
-"""Checkpoints with states, made without a job."""
+"""Checkpoints with states, written without a job."""
 
 from collections.abc import Callable
 from typing import Any
 
 from contracts.elements import list_state
-from contracts.progress import behind_batch
+from contracts.progress import progress_after_batch
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.backends.snapshot import Compression
@@ -20,7 +20,7 @@ Fill = Callable[[OperatorStateBackend, int], object]
 
 
 class Checkpoint:
-    """A checkpoint in the making, below a directory."""
+    """A checkpoint in progress, below a directory."""
 
     def __init__(self, directory: str, inline_threshold: int = 0) -> None:
         storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
@@ -32,7 +32,7 @@ class Checkpoint:
     def add(
         self, uid: str, fill: Fill, *, parallelism: int = 1, compression: Compression | None = None
     ) -> None:
-        """An operator whose subtasks have the state that `fill` gives to their backends."""
+        """Add an operator; `fill` adds state to the backend of each subtask."""
         subtasks = {}
         for subtask in range(parallelism):
             backend = OperatorStateBackend()
@@ -42,7 +42,7 @@ class Checkpoint:
         self.operators[uid] = StoredOperator(parallelism, 128, subtasks)
 
     def complete(self) -> str:
-        """Publish it; returns the pointer."""
+        """Publish the checkpoint; returns its pointer."""
         metadata = CheckpointMetadata(
             job_id="job",
             checkpoint_id=1,
@@ -50,12 +50,12 @@ class Checkpoint:
             duration_ms=1,
             writer="test",
             operators=self.operators,
-            coordinator_states=behind_batch(0),
+            coordinator_states=progress_after_batch(0),
         )
         return complete_checkpoint(self.location, metadata).location.external_pointer
 
 
 def one_state(checkpoint: Checkpoint, type: Any, values: list[Any], **options: Any) -> str:
-    """A checkpoint with a list state of one operator."""
+    """Complete a checkpoint with a list state of one operator; returns its pointer."""
     checkpoint.add("op", lambda backend, _: list_state(backend, "s", type).add_all(values))
     return checkpoint.complete()

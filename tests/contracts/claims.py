@@ -1,4 +1,4 @@
-"""Drivers that claim a job and commit its checkpoints, and what they leave in its directory."""
+"""Drivers that claim a job and commit its checkpoints, and their files in its directory."""
 
 from contracts.values import EXCLUSIVE
 
@@ -13,7 +13,9 @@ from holdfast.locations.adapters import (
 from holdfast.testing import metadata_of
 
 
-def begun(access: CheckpointStorageAccess, checkpoint_id: int) -> CheckpointStorageLocation:
+def begin_checkpoint(
+    access: CheckpointStorageAccess, checkpoint_id: int
+) -> CheckpointStorageLocation:
     return access.initialize_location_for_checkpoint(checkpoint_id)
 
 
@@ -34,7 +36,7 @@ def commit(
 
 def run(access: CheckpointStorageAccess, ownership: JobOwnership, *checkpoint_ids: int) -> None:
     for checkpoint_id in checkpoint_ids:
-        commit(begun(access, checkpoint_id), ownership, checkpoint_id)
+        commit(begin_checkpoint(access, checkpoint_id), ownership, checkpoint_id)
 
 
 def discard(access: CheckpointStorageAccess, checkpoint_id: int) -> None:

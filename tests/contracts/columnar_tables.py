@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from contracts.placeholders import resolved
+from contracts.placeholders import resolve_placeholders
 
-from holdfast.backends.keyed.columnar import (
+from holdfast.backends.keyed.segments import (
     ColumnarStateTables,
     MergePolicy,
     Workspace,
@@ -87,7 +87,7 @@ class TablesJob:
         location = self.access.initialize_location_for_checkpoint(self.checkpoint)
         (handle,) = tables.snapshot(self.checkpoint, location).run().state.managed_keyed
         assert isinstance(handle, SegmentsStateHandle)
-        self.written[self.checkpoint] = resolved(handle, self.confirmed)
+        self.written[self.checkpoint] = resolve_placeholders(handle, self.confirmed)
         return self.written[self.checkpoint]
 
     def complete(self, tables: ColumnarStateTables) -> SegmentsStateHandle:

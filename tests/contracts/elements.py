@@ -1,4 +1,4 @@
-"""Element types and values of operator states, and a place to write them to."""
+"""Element types and values of operator states, and storage for them in memory."""
 
 import datetime as dt
 import enum
@@ -137,7 +137,7 @@ class Box(msgspec.Struct, Generic[Content]):
 
 
 class Plain:
-    """What only pickle can store."""
+    """Values that only pickle can store."""
 
     def __init__(self, content: Any) -> None:
         self.content = content
@@ -198,11 +198,11 @@ PYTHON_VALUES: dict[str, tuple[Any, list[Any]]] = {
     "pickled": (Pickled(), [Plain(1), {1, 2}, (1, "a"), 2**100, Plain([Plain(None)])]),
     "pickled of a class": (Pickled(Plain), [Plain("a"), Plain((1, 2))]),
 }
-"""Types that are not Arrow's, with elements."""
+"""Python types, with elements."""
 
 
 def backend_with(**states: tuple[Any, Any]) -> OperatorStateBackend:
-    """A backend with list states of these types and elements."""
+    """Return a backend with list states of these types and elements."""
     backend = OperatorStateBackend()
     for name, (element_type, values) in states.items():
         list_state(backend, name, element_type).add_all(values)
@@ -212,7 +212,7 @@ def backend_with(**states: tuple[Any, Any]) -> OperatorStateBackend:
 def list_state(
     backend: OperatorStateBackend, name: str = "s", element_type: Any = None
 ) -> ListState:
-    """A state of a backend; of longs unless told."""
+    """Return a list state of a backend, of longs by default."""
     element_type = pa.int64() if element_type is None else element_type
     return backend.get_list_state(ListStateDescriptor(name, element_type))
 
@@ -220,7 +220,7 @@ def list_state(
 def union_state(
     backend: OperatorStateBackend, name: str = "u", element_type: Any = None
 ) -> ListState:
-    """A union state of a backend; of longs unless told."""
+    """Return a union state of a backend, of longs by default."""
     element_type = pa.int64() if element_type is None else element_type
     return backend.get_union_list_state(ListStateDescriptor(name, element_type))
 
@@ -231,14 +231,14 @@ def broadcast_state(
     types: tuple[Any, Any] = (int, int),
     entries: Mapping[Any, Any] | None = None,
 ) -> BroadcastState:
-    """A broadcast state of a backend, with these entries added."""
+    """Return a broadcast state of a backend, with these entries added."""
     state = backend.get_broadcast_state(MapStateDescriptor(name, *types))
     state.put_all(entries or {})
     return state
 
 
 def memory_factory() -> CheckpointStreamFactory:
-    """Streams that keep what they get in their handles."""
+    """Return a factory of streams whose handles contain the data."""
     storage = MemoryCheckpointStorage(100 << 20).create_checkpoint_storage("job")
     return storage.initialize_location_for_checkpoint(1)
 
@@ -248,13 +248,13 @@ def snapshot_of(
     factory: Callable[[], CheckpointStreamFactory] = memory_factory,
     compression: Compression | None = None,
 ) -> OperatorStateHandle:
-    """Take a snapshot of a backend that has states."""
+    """Write a snapshot of a backend with states."""
     (handle,) = backend.snapshot(factory(), compression=compression).run().state.managed_operator
     return handle
 
 
-def restored(*backends: OperatorStateBackend) -> OperatorStateBackend:
-    """A backend that goes on with the states of these."""
+def restore_from(*backends: OperatorStateBackend) -> OperatorStateBackend:
+    """Return a backend restored from snapshots of these."""
     return OperatorStateBackend.restore(map(snapshot_of, backends))
 
 

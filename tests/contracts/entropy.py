@@ -1,4 +1,4 @@
-"""A store of objects whose state files are spread, and jobs that write into it."""
+"""An object store with entropy in the names of state files, and jobs that write to it."""
 
 import uuid
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ RANDOM = "0123456789abcdef" * 2
 
 
 class ObjectStore(MemoryFileSystem):
-    """Files in memory without directories to prepare, and uploads that may never be finished."""
+    """Files in memory; directories need no preparation, and uploads may be unfinished."""
 
     uploads: ClassVar[list[PendingUpload]] = []
     listed: ClassVar[list[str]] = []
@@ -70,12 +70,12 @@ def bucket(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[str]
 
 
 def files_in(bucket: str) -> set[str]:
-    """Paths of all files in a bucket."""
+    """Return the paths of all files in a bucket."""
     return {uri.removeprefix(f"{bucket}/") for uri in store.FILES if uri.startswith(f"{bucket}/")}
 
 
-completed = partial(checkpointed_jobs.completed, files=3)
-"""A checkpoint with exclusive files, and those of others."""
+write_checkpoint = partial(checkpointed_jobs.write_checkpoint, files=3)
+"""Completes a checkpoint with exclusive files, and files of earlier ones."""
 
 
 @pytest.fixture

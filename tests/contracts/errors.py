@@ -1,4 +1,4 @@
-"""Errors that tests expect, told apart as programs tell them."""
+"""Checks of expected errors by their kind, as programs distinguish them."""
 
 from collections.abc import Callable
 
@@ -6,5 +6,5 @@ from holdfast.errors import CheckpointError
 
 
 def of_kind(kind: str) -> Callable[[CheckpointError], bool]:
-    """A check for `pytest.raises`: whether an error has this kind."""
+    """Return a check for `pytest.raises` that an error has this kind."""
     return lambda error: error.kind == kind

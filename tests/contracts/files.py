@@ -1,4 +1,4 @@
-"""Files on any file system, written and listed as plainly as can be."""
+"""Files on any file system, written and listed by its basic calls."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from holdfast.locations.adapters import file_system_for
 
 
 def write(file_system: Any, uri: str, *parts: Any) -> None:
-    """A file of these parts, or none."""
+    """Write a file in parts; nothing is left after an error."""
     stream = file_system.create(uri)
     try:
         for part in parts:
@@ -17,7 +17,7 @@ def write(file_system: Any, uri: str, *parts: Any) -> None:
 
 
 def files_below(directory: str) -> set[str]:
-    """URIs of all files below a directory."""
+    """Return the URIs of all files below a directory."""
     files = set()
     for entry in file_system_for(directory).list(directory):
         files |= files_below(entry.uri) if entry.is_directory else {entry.uri}
@@ -25,7 +25,7 @@ def files_below(directory: str) -> set[str]:
 
 
 def directories_below(directory: str) -> set[str]:
-    """URIs of all directories below a directory."""
+    """Return the URIs of all directories below a directory."""
     directories = set()
     for entry in file_system_for(directory).list(directory):
         if entry.is_directory:

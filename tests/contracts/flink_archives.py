@@ -1,4 +1,4 @@
-"""The golden files of real jobs of Flink: `tests/data/flink`, which `infra/flink` makes."""
+"""The golden files of real Flink jobs in `tests/data/flink`, which `infra/flink` writes."""
 
 import tarfile
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 ARCHIVES = Path(__file__).parents[1] / "data" / "flink"
 
 
-def extracted(directory: Path, *names: str) -> Path:
-    """The directory, with the files of these archives in it."""
+def extract(directory: Path, *names: str) -> Path:
+    """Extract archives into a directory, and return it."""
     for name in names:
         with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
             archive.extractall(directory, filter="data")

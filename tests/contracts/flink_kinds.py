@@ -39,7 +39,7 @@ def utf(text: str) -> bytes:
 
 
 def each(items: Sequence[bytes]) -> bytes:
-    """A count, and the items."""
+    """Encode the number of items, then the items."""
     return i4(len(items)) + b"".join(items)
 
 
@@ -48,7 +48,7 @@ def snapshot(java_class: str, version: int = 3, content: bytes = b"") -> bytes:
 
 
 def simple(name: str) -> bytes:
-    """The snapshot of a serializer that its class alone describes."""
+    """Encode the snapshot of a serializer without parameters."""
     last = name.rpartition(".")[2]
     return snapshot(f"{BASE}{name}Serializer${last}SerializerSnapshot")
 
@@ -59,7 +59,7 @@ def composite(java_class: str, *parts: bytes, outer: bytes = b"", outer_version:
 
 
 def framed_map(entries: Mapping[str, bytes]) -> bytes:
-    """A map whose values have lengths, with keys that are not looked at."""
+    """Encode a map with the length of each value; readers skip its keys."""
     items = [
         utf(name) + b"\1" + i4(3) + b"key" + b"\1" + i4(len(value)) + value
         for name, value in entries.items()
@@ -69,14 +69,14 @@ def framed_map(entries: Mapping[str, bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of values.
+    """A type of values, as Flink serializes them.
 
     Attributes:
-        snapshot: What a savepoint says of its serializer.
-        type: The Arrow type that values are read as.
-        encode: The bytes of a value, which is given as Arrow takes it.
-        values: Values of it.
-        is_fixed: Whether Flink takes all its values for equally long.
+        snapshot: Snapshot of the serializer in a savepoint.
+        type: The Arrow type of values that are read.
+        encode: Returns the bytes of a value, which has the form that Arrow accepts.
+        values: Generates values.
+        is_fixed: Whether Flink considers all values to have the same length.
     """
 
     snapshot: bytes
@@ -141,7 +141,7 @@ def _string_value(text: str) -> bytes:
 
 
 def _array(name: str, element: Kind) -> Kind:
-    """Arrays of numbers, which Java has in one piece."""
+    """Return the kind of primitive arrays of numbers."""
     return Kind(
         simple(f"array.{name}PrimitiveArray"),
         pa.list_(element.type),
@@ -155,7 +155,7 @@ _NANOS = st.integers(-(10**18), 10**18)
 LONG = _number("Long", "q", pa.int64(), _integers(64))
 INT = _number("Int", "i", pa.int32(), _integers(32))
 STRING = Kind(simple("String"), pa.string(), string, TEXTS)
-NOTHING = Kind(snapshot(VOID), pa.null(), lambda _: b"\0", st.none(), True)
+NO_NAMESPACE = Kind(snapshot(VOID), pa.null(), lambda _: b"\0", st.none(), True)
 TIME_WINDOW = Kind(
     snapshot(WINDOW),
     pa.struct([("start", pa.int64()), ("end", pa.int64())]),
@@ -337,7 +337,7 @@ def tuple_of(*fields: Kind) -> Kind:
 
 
 def row_of(*fields: Kind) -> Kind:
-    """Rows with the bits of their kind."""
+    """Return the kind of rows, which begin with the bits of their row kind."""
 
     def encode(value: dict[str, Any]) -> bytes:
         kind = ["+I", "-U", "+U", "-D"].index(value["kind"])
@@ -437,7 +437,7 @@ def with_last_access(inner: Kind) -> Kind:
 
 
 def option_of(value: Kind) -> Kind:
-    """What Scala has for what may not be there."""
+    """Return the kind of Scala's `Option`."""
     return Kind(
         composite(f"{SCALA}ScalaOptionSerializerSnapshot", value.snapshot),
         value.type,
@@ -446,8 +446,8 @@ def option_of(value: Kind) -> Kind:
     )
 
 
-def buffered(value: Kind) -> Kind:
-    """What joins by intervals keep of a row."""
+def join_entry_of(value: Kind) -> Kind:
+    """Return the kind of a row in the buffer of an interval join."""
     return Kind(
         composite(
             "org.apache.flink.streaming.api.operators.co.IntervalJoinOperator"
@@ -461,7 +461,7 @@ def buffered(value: Kind) -> Kind:
 
 
 def of_either_stream(first: Kind, second: Kind) -> Kind:
-    """What windows that join two streams keep of a row."""
+    """Return the kind of a row in a window join of two streams."""
 
     def encode(value: dict[str, Any]) -> bytes:
         if value["one"] is not None:
@@ -531,7 +531,7 @@ def linked_list_of(element: Kind) -> Kind:
     )
 
 
-def _composed(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
+def _compose(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
     # Either, and what may be null, of values that are never null themselves.
     whole = st.sampled_from(SIMPLE)
     return st.one_of(
@@ -546,21 +546,21 @@ def _composed(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
         st.builds(nullable, whole),
         st.builds(with_last_access, kinds),
         st.builds(option_of, whole),
-        st.builds(buffered, kinds),
+        st.builds(join_entry_of, kinds),
         st.builds(of_either_stream, whole, whole),
         st.builds(stream_element, whole),
         st.builds(linked_list_of, whole),
     )
 
 
-KINDS = st.recursive(st.sampled_from(SIMPLE), _composed, max_leaves=4)
-"""Kinds of values, in each other."""
+KINDS = st.recursive(st.sampled_from(SIMPLE), _compose, max_leaves=4)
+"""Kinds of values, nested in each other."""
 
 
 BYTES = next(kind for kind in SIMPLE if kind.type == pa.binary())
 
 
 def kafka_split(topic: str, partition: int, offset: int) -> bytes:
-    """A split of a `KafkaSource`, as its readers store it."""
+    """Encode a split of a `KafkaSource`, as its readers store it."""
     content = utf(topic) + i4(partition) + i8(offset) + i8(-(1 << 63))
     return i4(0) + i4(len(content)) + content

@@ -1,4 +1,4 @@
-"""Writes savepoints as Flink does, small ones: what `holdfast.flink` reads is written here by other code.
+"""Writes small savepoints in Flink's format, so that `holdfast.flink` reads the output of independent code.
 
 From the bottom up: values (`flink_kinds`), descriptions of states, streams of operator state and keyed state, handles,
 and `_metadata` in all versions.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from contracts.flink_kinds import NOTHING, Kind, each, i2, i4, i8, utf
+from contracts.flink_kinds import NO_NAMESPACE, Kind, each, i2, i4, i8, utf
 
 from holdfast.common import crc32c
 from holdfast.flink import operator_id
@@ -23,7 +23,7 @@ def info(
     options: Mapping[str, str] | None = None,
     serializers: Mapping[str, bytes],
 ) -> bytes:
-    """The description of a state."""
+    """Encode the description of a state."""
     return (
         utf(name)
         + i4(kind)
@@ -32,7 +32,9 @@ def info(
     )
 
 
-def keyed_info(name: str, type: str, value: bytes, namespace: bytes = NOTHING.snapshot) -> bytes:
+def keyed_info(
+    name: str, type: str, value: bytes, namespace: bytes = NO_NAMESPACE.snapshot
+) -> bytes:
     return info(
         name,
         options={"KEYED_STATE_TYPE": type},
@@ -71,7 +73,7 @@ SNAPPY = b"\xff\6\0\0sNaPpY"
 
 
 def snappy(data: bytes) -> bytes:
-    """A stream in chunks of at most 64 KiB."""
+    """Compress a stream in chunks of at most 64 KiB."""
     starts = range(0, len(data), 1 << 16)
     return SNAPPY + b"".join(snappy_chunk(data[start : start + (1 << 16)]) for start in starts)
 
@@ -80,7 +82,7 @@ Entries = Sequence[tuple[bytes, bytes]]
 
 
 def canonical_group(states: Mapping[int, Entries]) -> bytes:
-    """A key group: entries of each state, whose keys have the group in them."""
+    """Encode a key group: entries of each state, whose keys include the group."""
     data = b""
     for number, entries in states.items():
         data += struct.pack(">H", number)
@@ -94,7 +96,7 @@ def canonical_group(states: Mapping[int, Entries]) -> bytes:
 def entry_key(
     group: int, key: Kind, name: Any, namespace: Kind, space: Any, *, prefix: int = 1
 ) -> bytes:
-    """The key of an entry, without a map's key."""
+    """Encode the key of an entry, without a map's key."""
     data = group.to_bytes(prefix, "big")
     parts = [key.encode(name), namespace.encode(space)]
     for part in parts:
@@ -145,7 +147,7 @@ def incremental(first: int, count: int, meta: bytes, files: Mapping[str, bytes])
 def keyed_stream(
     description: bytes, groups: Sequence[bytes], *, first: int = 0, kind: int = 12
 ) -> bytes:
-    """The handle of key groups, inline; an empty group is not there."""
+    """Encode an inline handle of key groups; empty groups are omitted."""
     data, offsets = description, []
     for group in groups:
         offsets.append(len(data) if group else 0)
@@ -159,7 +161,7 @@ def operator_handle(
     *,
     compressed: bool = False,
 ) -> bytes:
-    """The handle of operator state, inline: the mode and elements of each state."""
+    """Encode an inline handle of operator state: the mode and elements of each state."""
     data, handle = description, []
     if compressed:
         data += SNAPPY
@@ -179,7 +181,7 @@ def operator_handle(
 def list_states(
     states: Mapping[str, tuple[Kind, Sequence[Any]]], *, compressed: bool = False
 ) -> bytes:
-    """The handle of list states with these values."""
+    """Encode a handle of list states with these values."""
     infos = [list_info(name, kind.snapshot) for name, (kind, _) in states.items()]
     description = i4(6) + bytes([compressed]) + i2(len(infos)) + b"".join(infos) + i2(0)
     elements = {
@@ -191,7 +193,7 @@ def list_states(
 
 @dataclass(frozen=True)
 class Subtask:
-    """What a subtask has stored, as handles in bytes."""
+    """The encoded handles of a subtask."""
 
     operator: bytes | None = None
     keyed: bytes = b"\0"
@@ -208,7 +210,7 @@ def metadata(
     properties: bytes = b"",
     coordinator: bytes = b"\0",
 ) -> bytes:
-    """A `_metadata` file: the subtasks of each operator by its uid, and the handle of their parts on the JobManager."""
+    """Encode a `_metadata` file: subtasks by operator uid, and the handle of the coordinator's state."""
     data = i4(0x4960672D) + i4(version) + i8(7) + each(masters) + i4(len(operators))
     for uid, subtasks in operators.items():
         if version >= 5:
@@ -233,5 +235,5 @@ def _subtask(subtask: Subtask, version: int) -> bytes:
 
 
 def channel(size: int, *, version: int) -> bytes:
-    """The handle of rows in flight."""
+    """Encode the handle of rows in flight."""
     return (b"\1" if version >= 6 else b"") + i4(0) * 3 + i4(1) + i8(0) + i8(size) + inline(b"x")

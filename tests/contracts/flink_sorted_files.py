@@ -1,4 +1,4 @@
-"""Files of RocksDB, written block by block: with restarts, shared bytes and damage as tests want them."""
+"""RocksDB files, written block by block, with a choice of restarts, shared bytes and damage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,31 +21,31 @@ class Entry:
 
 @dataclass(frozen=True)
 class Layout:
-    """How entries are laid out.
+    """Layout of entries.
 
     Attributes:
-        in_a_block: How many a block has.
-        to_a_restart: How many stand behind a restart.
-        most_shared: How many bytes at most are shared with the key before.
-        restarts: Where a block says that restarts are, instead of where they are.
+        block_entries: Number of entries in a block.
+        restart_interval: Number of entries from one restart to the next.
+        max_shared: Maximum number of bytes shared with the previous key.
+        restarts: Restart offsets to write into each block instead of the correct ones.
     """
 
-    in_a_block: int = 100
-    to_a_restart: int = 16
-    most_shared: int = 127
+    block_entries: int = 100
+    restart_interval: int = 16
+    max_shared: int = 127
     restarts: Sequence[int] | None = None
 
 
 def sorted_file(
     family: str, entries: Sequence[Entry], layout: Layout, damage: Sequence[tuple[int, int]] = ()
 ) -> bytes:
-    """A file without checksums; `damage` are places in its data blocks, and what stands there instead."""
+    """Encode a file without checksums; `damage` replaces bytes at offsets in its data blocks."""
     data, index = b"", []
     ordered = sorted(entries, key=lambda entry: (entry.key, -entry.sequence))
-    for start in range(0, len(ordered), layout.in_a_block):
+    for start in range(0, len(ordered), layout.block_entries):
         part = [
             (entry.key + (entry.sequence << 8 | entry.kind).to_bytes(8, "little"), entry.value)
-            for entry in ordered[start : start + layout.in_a_block]
+            for entry in ordered[start : start + layout.block_entries]
         ]
         content = block(part, layout)
         index.append((part[-1][0], varint(len(data)) + varint(len(content))))
@@ -55,16 +55,16 @@ def sorted_file(
         damaged[place % len(damaged)] = byte
     data = bytes(damaged)
 
-    def appended(pairs: Sequence[Pair]) -> bytes:
+    def append(pairs: Sequence[Pair]) -> bytes:
         nonlocal data
         content = block(pairs, Layout())
         handle = varint(len(data)) + varint(len(content))
         data += content + bytes(5)
         return handle
 
-    properties = appended([(b"rocksdb.column.family.name", family.encode())])
-    metaindex = appended([(b"rocksdb.properties", properties)])
-    footer = (b"\0" + metaindex + appended(index)).ljust(41, b"\0")
+    properties = append([(b"rocksdb.column.family.name", family.encode())])
+    metaindex = append([(b"rocksdb.properties", properties)])
+    footer = (b"\0" + metaindex + append(index)).ljust(41, b"\0")
     return data + footer + (5).to_bytes(4, "little") + 0x88E241B785F4CFF7.to_bytes(8, "little")
 
 
@@ -72,9 +72,9 @@ def block(pairs: Sequence[Pair], layout: Layout) -> bytes:
     data, restarts, before = b"", [], b""
     for number, (key, value) in enumerate(pairs):
         shared = 0
-        if number % layout.to_a_restart:
-            most = min(len(key), len(before), layout.most_shared)
-            shared = next((at for at in range(most) if key[at] != before[at]), most)
+        if number % layout.restart_interval:
+            limit = min(len(key), len(before), layout.max_shared)
+            shared = next((at for at in range(limit) if key[at] != before[at]), limit)
         else:
             restarts.append(len(data))
         data += varint(shared) + varint(len(key) - shared) + varint(len(value))

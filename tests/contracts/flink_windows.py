@@ -1,4 +1,4 @@
-"""Savepoints of Holdfast with sums of windows, as an operator of windows keeps them, for the way to Flink."""
+"""Savepoints of Holdfast with sums by window, in the form of a window operator, for export to Flink."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,9 +23,9 @@ def write_windows(
     """Write a savepoint, and return its pointer.
 
     Args:
-        directory: Where.
-        namespace: How the operators know a window.
-        sums: By operator the key of each window, its namespace, whose last column is its end, and its sum.
+        directory: Parent directory of the savepoint.
+        namespace: Columns of a window in the operators' state.
+        sums: By operator, the key of each window, its namespace, whose last column is its end, and its sum.
     """
     uri = f"file://{directory}/windows"
     storage = FileSystemCheckpointStorage(uri).create_checkpoint_storage("job")

@@ -1,4 +1,4 @@
-"""Stores that tests reach through fsspec: a server of SFTP, one of objects, one that fails."""
+"""Stores accessed through fsspec: an SFTP server, and an object store with failures on demand."""
 
 import logging
 import secrets
@@ -12,14 +12,14 @@ import pytest
 from fsspec.config import conf
 from servers.sftp import SftpServer
 
-from holdfast.locations.file_systems.fsspec.sftp import Sftp
+from holdfast.locations.file_systems.sftp import Sftp
 
 PASSWORD = secrets.token_hex()
 
 
 @pytest.fixture(scope="module")
 def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SftpServer]:
-    # Connections that break are logged by both ends.
+    # Both ends log broken connections.
     loggers = [logging.getLogger(name) for name in ("paramiko", "asyncssh")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -32,7 +32,7 @@ def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SftpServ
 
 @pytest.fixture
 def known_hosts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file, empty, of a user who has nothing else."""
+    """The empty `known_hosts` file of a new home directory."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     (home / ".ssh").mkdir()
@@ -45,7 +45,7 @@ def known_hosts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 def server(
     module_server: SftpServer, known_hosts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SftpServer]:
-    """A server that does nothing special yet, and what clients need to be let in."""
+    """A server without faults, and a client configuration that it accepts."""
     known_hosts.write_text(module_server.known_host)
     login = {"password": PASSWORD, "allow_agent": False, "look_for_keys": False}
     monkeypatch.setitem(conf, "sftp", login)
@@ -55,14 +55,14 @@ def server(
     yield module_server
     if not module_server.is_running:
         module_server.start()
-    for connection in list(Sftp._cache.values()):  # noqa: SLF001  # fsspec has no public way to them
+    for connection in list(Sftp._cache.values()):  # noqa: SLF001  # fsspec has no public access to them
         connection.client.close()
     Sftp.clear_instance_cache()
 
 
 @pytest.fixture
 def sftp_directory(server: SftpServer) -> str:
-    """URI of an empty directory of the server."""
+    """URI of an empty directory on the server."""
     path = server.root / secrets.token_hex()
     path.mkdir()
     return f"{server.uri}/{path.name}"
@@ -75,7 +75,7 @@ def contents_below(root: Path) -> dict[str, bytes]:
 
 
 def raising(error: Exception) -> Callable[..., None]:
-    """A method that fails."""
+    """Return a method that fails."""
 
     def fail(*_: object) -> None:
         raise error
@@ -84,21 +84,21 @@ def raising(error: Exception) -> Callable[..., None]:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The files that fsspec has opened, in order: they can be made to fail."""
+def opened_files(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The files that fsspec has opened, in order; tests make them fail."""
     files: list[Any] = []
     open_file = fsspec.AbstractFileSystem.open
 
-    def noted(*arguments: Any, **options: Any) -> Any:
+    def record(*arguments: Any, **options: Any) -> Any:
         files.append(open_file(*arguments, **options))
         return files[-1]
 
-    monkeypatch.setattr(fsspec.AbstractFileSystem, "open", noted)
+    monkeypatch.setattr(fsspec.AbstractFileSystem, "open", record)
     return files
 
 
 class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc]
-    """Like fsspec's of the clouds: no directories, listings that are remembered, buffered files."""
+    """Like the cloud stores of fsspec: no directories, cached listings, buffered files."""
 
     protocol = "oci"
     objects: ClassVar[dict[str, bytes]] = {}
@@ -106,9 +106,9 @@ class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:  # noqa: FBT001, FBT002
         path = self._strip_protocol(path)
-        remembered = self._ls_from_cache(path)
-        if remembered is not None:
-            return list(remembered)
+        cached = self._ls_from_cache(path)
+        if cached is not None:
+            return list(cached)
         entries = {}
         for name in [name for name in self.objects if f"{name}/".startswith(f"{path}/")]:
             below, _separator, deeper = name.removeprefix(path).lstrip("/").partition("/")
@@ -131,7 +131,7 @@ class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc]
         self.objects.pop(self._strip_protocol(path), None)  # as S3 does
 
     def rmdir(self, path: str) -> None:
-        raise OSError("there are only buckets")
+        raise OSError("object stores have no directories")
 
     def cp_file(self, path1: str, path2: str, **_: object) -> None:
         try:
@@ -147,7 +147,7 @@ class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc]
 
 
 class ObjectFile(fsspec.spec.AbstractBufferedFile):  # type: ignore[misc]
-    """Uploaded when it is closed, as a whole."""
+    """A file that is uploaded as a whole when it is closed."""
 
     def _initiate_upload(self) -> None:
         self.parts = b""

@@ -1,4 +1,4 @@
-"""What can happen to HDFS while Holdfast uses it, and how tests wait for it."""
+"""Faults of HDFS, policies of waiting for it, and checks of files afterwards."""
 
 import functools
 import logging
@@ -24,32 +24,32 @@ from holdfast.locations.adapters import (
     unregister_file_system,
 )
 from holdfast.locations.file_systems import HdfsFileSystem, Retrier, RetryingExclusiveFileSystem
-from holdfast.locations.file_systems.hdfs.hdfs_client import (
+from holdfast.locations.file_systems.hdfs_client import (
     CLIENTS,
     HdfsClient,
     HdfsPatience,
     client_for,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_streams import HdfsOutputStream
+from holdfast.locations.file_systems.hdfs_streams import HdfsOutputStream
 
 MIB = 1 << 20
 
 SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, max_wait_s=0.02)
-"""Gives up at once; for what never succeeds."""
+"""Fails at once; for calls that never succeed."""
 
 PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.01, max_wait_s=0.1)
-"""Never gives up in a test."""
+"""Retries for longer than any test takes."""
 
 IMPATIENT = HdfsPatience(waits_in_streams=False)
-"""Waits for no NameNode that is down."""
+"""Does not wait for a NameNode that is down."""
 
 Use = Callable[..., RetryingExclusiveFileSystem]
-"""Takes a `RetryPolicy`, and a `HdfsPatience` if it is to be another than the default."""
+"""Takes a `RetryPolicy`, and a `HdfsPatience` to replace the default."""
 
 
 @pytest.fixture
 def use() -> Iterator[Use]:
-    """Reach `hdfs://` by a policy."""
+    """Access `hdfs://` with a policy."""
 
     def register(
         policy: RetryPolicy, patience: HdfsPatience | None = None
@@ -75,25 +75,25 @@ def proxy(hdfs: HdfsServer) -> Iterator[NameNodeProxy]:
 
 @pytest.fixture
 def directory(proxy: NameNodeProxy, hdfs_directory: HdfsDirectory) -> str:
-    """The URI of `hdfs_directory` through the proxy."""
+    """URI of `hdfs_directory` through the proxy."""
     return proxy.uri + hdfs_directory.path
 
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 1 MiB, the least that HDFS takes."""
+    """Blocks of 1 MiB, the minimum of HDFS."""
     options = functools.partial(hdfs_native.WriteOptions, block_size=MIB)
     monkeypatch.setattr(hdfs_native, "WriteOptions", options)
 
 
 def content(length: int) -> bytes:
-    """Bytes none of whose kibibytes are the same."""
+    """Return bytes in which each kibibyte is different."""
     return b"".join(b"%1024d" % number for number in range(length // 1024 + 1))[:length]
 
 
 @contextmanager
 def in_background(action: Callable[[], object]) -> Iterator[None]:
-    """Do it in another thread, and wait for its end behind the block."""
+    """Run the action in another thread, and wait for it after the block."""
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(action)
         yield
@@ -102,7 +102,7 @@ def in_background(action: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def at_first_retry(action: Callable[[], object]) -> Iterator[None]:
-    """Do it in another thread as soon as a call has failed and will be repeated."""
+    """Run the action in another thread as soon as a call has failed and will be repeated."""
     failed = threading.Event()
 
     class Handler(logging.Handler):
@@ -128,7 +128,7 @@ def at_first_retry(action: Callable[[], object]) -> Iterator[None]:
 
 
 class Wrapping:
-    """A client of hdfs-native's whose writers are what is made of them."""
+    """A client of hdfs-native with wrapped writers."""
 
     def __init__(self, raw: Any, wrap: Callable[[Any], Any]) -> None:
         self.raw = raw
@@ -145,12 +145,12 @@ class Wrapping:
 def stream_of(
     uri: str, *, wrap: Callable[[Any], Any] = lambda writer: writer, cleanup: Retrier | None = None
 ) -> HdfsOutputStream:
-    """A file as `HdfsFileSystem` creates it.
+    """Return a file in progress, as `HdfsFileSystem` creates it.
 
     Args:
         uri: The file's URI.
-        wrap: Makes of a writer of hdfs-native's the one that is used.
-        cleanup: Repeats its deletion when it is given up.
+        wrap: Wraps the writer of hdfs-native.
+        cleanup: Retries the deletion of an aborted file.
     """
     writing = client_for(uri, (), HdfsPatience(), for_streams=True)
     return HdfsOutputStream(
@@ -164,7 +164,7 @@ def stream_of(
 
 
 class Ends:
-    """A writer of hdfs-native's with something happening around its closing."""
+    """A writer of hdfs-native with actions before and after it is closed."""
 
     def __init__(
         self,
@@ -187,17 +187,17 @@ class Ends:
 
 
 def lose_answer() -> None:
-    """What hdfs-native says when an answer does not come."""
+    """Raise the error of hdfs-native for a lost answer."""
     raise OSError("RPC listener disconnected")
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A call of the NameNode that is lost, or its answer.
+    """A lost call of the NameNode, or a lost answer.
 
     Attributes:
-        method: Which one.
-        is_done: Whether the NameNode does it.
+        method: Name of the method.
+        is_done: Whether the NameNode performs the call.
     """
 
     method: str
@@ -207,20 +207,20 @@ class Lost:
         return f"{self.method} {'done' if self.is_done else 'not done'}"
 
 
-def lost(*methods: str) -> pytest.MarkDecorator:
-    """A test for each call of these methods that is lost, and for each answer."""
+def each_lost_call(*methods: str) -> pytest.MarkDecorator:
+    """Parametrize a test with each lost call of these methods, and each lost answer."""
     values = [Lost(method, is_done) for method in methods for is_done in (False, True)]
     return pytest.mark.parametrize("call", values, ids=str)
 
 
 Lengths = tuple[int, int]
-"""The lengths of a file when something happens, and when it is whole."""
+"""Lengths of a file at the time of the fault, and of the complete file."""
 
 
 def begin(
     directory: HdfsDirectory, file_system: HdfsFileSystem, data: bytes, lengths: list[Lengths]
 ) -> dict[Lengths, FileOutputStream]:
-    """Streams with the first bytes of the data in them."""
+    """Begin files with the first bytes of the data."""
     streams = {}
     for before, after in lengths:
         stream = file_system.create(f"{directory.uri}/{before}-{after}")
@@ -230,7 +230,7 @@ def begin(
 
 
 def end_all(streams: dict[Lengths, FileOutputStream], data: bytes) -> set[Lengths]:
-    """Write the rest, all at the same time; those that did not fail."""
+    """Write the rest of all files at the same time; returns those that did not fail."""
 
     def ends(lengths: Lengths) -> bool:
         before, after = lengths
@@ -247,7 +247,7 @@ def end_all(streams: dict[Lengths, FileOutputStream], data: bytes) -> set[Length
 
 
 def check(directory: HdfsDirectory, data: bytes, ended: set[Lengths]) -> None:
-    """These are whole, and there is nothing else."""
+    """Check that the files in `ended` are complete, and that there are no others."""
     assert set(directory.files()) == {f"{before}-{after}" for before, after in ended}
     for before, after in ended:
         assert directory.read(f"{before}-{after}") == data[:after]

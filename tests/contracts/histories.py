@@ -1,11 +1,11 @@
-"""Checkpoint directories of jobs that never ran, to look at."""
+"""Checkpoint directories of jobs that never ran, for readers."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from contracts.progress import behind_batch
+from contracts.progress import progress_after_batch
 
 from holdfast.locations import (
     CheckpointMetadata,
@@ -23,7 +23,7 @@ HOSTILE = (
     '"><img src=x onerror=alert(1)>',
     "עברית \u202e 🦑",
 )
-"""Names of operators; no job can have one, because it names a directory."""
+"""Names of operators that a job can't have, because they name a directory."""
 
 
 def write_checkpoints(
@@ -35,15 +35,15 @@ def write_checkpoints(
     parallelism: int = 2,
     newest_ms: int | None = None,
 ) -> FileSystemCheckpointStorage:
-    """Complete checkpoints one second after the other; the higher a subtask, the more it has.
+    """Complete checkpoints one second apart; higher subtasks have more state.
 
     Args:
         directory: The checkpoint directory, or its URI.
-        ids: Their numbers; batches are one less.
+        ids: Checkpoint ids; batch ids are one less.
         job_id: The job.
-        uids: The uids of the job's operators.
-        parallelism: Number of subtasks of each.
-        newest_ms: When the last one was completed; now if not given.
+        uids: Uids of the job's operators.
+        parallelism: Number of subtasks of each operator.
+        newest_ms: Time of the last checkpoint; by default now.
     """
     uri = directory if isinstance(directory, str) else f"file://{directory}"
     storage = FileSystemCheckpointStorage(uri)
@@ -65,7 +65,7 @@ def write_checkpoints(
 def checkpoint_metadata(
     number: int, *, job_id: str, uids: Sequence[str], parallelism: int, created_ms: int
 ) -> CheckpointMetadata:
-    """As a job on Spark would have written it; subtask i has had 10 (i + 1) rows."""
+    """Return metadata like that of a job on Spark; subtask i has read 10 (i + 1) rows."""
     streams = [ByteStreamStateHandle(bytes(100 * (index + 1))) for index in range(parallelism)]
     whole = metadata_of(*streams, checkpoint_id=number)
     [operator] = whole.operators.values()
@@ -80,7 +80,7 @@ def checkpoint_metadata(
         operators={
             uid: StoredOperator(parallelism, max(128, parallelism), subtasks) for uid in uids
         },
-        coordinator_states=behind_batch(number - 1),
+        coordinator_states=progress_after_batch(number - 1),
     )
 
 

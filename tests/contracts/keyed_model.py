@@ -1,4 +1,4 @@
-"""What the states of the keyed state machine are: their keys and types, and what they hold as dicts."""
+"""States of the keyed state machine: their keys, their types, and a model of their content in dicts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ NUMBERS = [pa.int32(), pa.int64()]
 
 @dataclass
 class Model:
-    """What the states hold; keys are numbers, and what lives for a time has the time of its last change."""
+    """Content of the states; keys are numbers, and values with a time to live have the time of their last change."""
 
     v: dict[int, tuple[int, int]] = field(default_factory=dict)
     w: dict[int, dict[str, Any]] = field(default_factory=dict)

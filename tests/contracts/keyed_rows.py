@@ -1,4 +1,4 @@
-"""Keys, sort keys and tables for tests of keyed state, with hashes so weak that they collide."""
+"""Keys, sort keys and tables for tests of keyed state, with hashes weak enough to collide."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,8 +7,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.keyed.table import Identities, TableSpec
-from holdfast.backends.keyed.times import time_part
+from holdfast.backends.keyed.table import Identities, TableSpec, time_part
 
 GROUPS = 8
 
@@ -22,7 +21,7 @@ KEYS: dict[str, pa.Schema] = {
 
 
 def key(number: int, kind: str) -> tuple[Any, ...]:
-    """The key of that number: some are null, NaN or empty."""
+    """Return the key with a number: some are null, NaN or empty."""
     if kind == "int":
         return (number if number != 3 else None,)
     if kind == "text":
@@ -35,19 +34,19 @@ def key(number: int, kind: str) -> tuple[Any, ...]:
 
 
 def key_group(number: int) -> int:
-    """The key group of the key of that number."""
+    """Return the key group of the key with a number."""
     return (number * 5 + 1) % GROUPS
 
 
 def hash_of(value: object, *, bits: int, kept: int | None) -> int:
-    """A hash of some bits, of which all but `kept` are 0."""
+    """Return a hash of some bits; all except the first `kept` ones are 0."""
     mixed = crc32(repr(value).encode()) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     mixed >>= 64 - bits
     return mixed if kept is None else mixed >> bits - kept << bits - kept
 
 
 def sort_key(number: int, weak: int | None, sub: object = None) -> int:
-    """The sort key of the key of that number, or of a sub key of it."""
+    """Return the sort key of the key with a number, or of one of its sub keys."""
     group = key_group(number) << 48
     if sub is None:
         return group | hash_of(number, bits=48, kept=weak)
@@ -55,7 +54,7 @@ def sort_key(number: int, weak: int | None, sub: object = None) -> int:
 
 
 def timer_sort_key(number: int, time_ms: int) -> int:
-    """The sort key of a timer of the key of that number."""
+    """Return the sort key of a timer of the key with a number."""
     part = int(time_part(np.array([time_ms]))[0])
     return key_group(number) << 48 | part | hash_of(number, bits=16, kept=None)
 
@@ -67,7 +66,7 @@ def identities(
     sort_keys: Sequence[int],
     subs: Sequence[Any] = (),
 ) -> tuple[list[int], Identities]:
-    """The order of the identities, which come in any, and the identities."""
+    """Return the order of the identities by sort key, and the identities in this order."""
     order = sorted(range(len(numbers)), key=lambda at: sort_keys[at])
     keys = [key(numbers[at], kind) for at in order]
     columns = [

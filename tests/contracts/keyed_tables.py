@@ -1,4 +1,4 @@
-"""Checkpoints with keyed states in segments, made without a job."""
+"""Checkpoints with keyed states in segments, written without a job."""
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from contracts.progress import behind_batch
+from contracts.progress import progress_after_batch
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.backends.keyed import TableSpec, write_tables
@@ -69,7 +69,7 @@ STATES: dict[int, dict[str, tuple[TableSpec, Rows]]] = {
 
 
 def table_rows(spec: TableSpec, rows: Rows, first_group: int) -> list[TableRows]:
-    """Rows of a table, each in a key group of its own."""
+    """Return the rows of a table, each in a separate key group."""
     if not rows:
         return []
     fields = [*spec.id_fields, *spec.values]
@@ -97,8 +97,8 @@ def write_keyed(
     Args:
         directory: The checkpoint directory.
         states: The states of each subtask.
-        inline_threshold: As in the storage.
-        operator_state: What the first subtask has besides.
+        inline_threshold: Inline threshold of the storage.
+        operator_state: Operator state of the first subtask.
     """
     storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
     access = storage.create_checkpoint_storage("job")
@@ -126,6 +126,6 @@ def write_keyed(
         duration_ms=1.0,
         writer="test",
         operators={"op": StoredOperator(len(states), 8, subtasks)},
-        coordinator_states=behind_batch(0),
+        coordinator_states=progress_after_batch(0),
     )
     return complete_checkpoint(location, metadata).location.external_pointer

@@ -1,4 +1,4 @@
-"""How tests change the type of a state, and types that several of them change."""
+"""Changes of the type of a state, and types that several tests change."""
 
 from collections.abc import Collection
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from contracts.elements import list_state, restored
+from contracts.elements import list_state, restore_from
 
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.backends.serializers import serializer_of
 from holdfast.errors import StateMigrationError
 
 
-def migrated(
+def migrate(
     stored: Any,
     wanted: Any,
     values: Any,
@@ -22,29 +22,29 @@ def migrated(
     renamed: dict[str, str] | None = None,
     dropped: Collection[str] = (),
 ) -> list[Any]:
-    """The elements as the other type, through real bytes; and again as that is stored."""
+    """Return the elements as the other type, read from a snapshot, and once more from a second one."""
     backend = OperatorStateBackend()
     list_state(backend, "s", stored).add_all(values)
     list_state(backend, "untouched", stored).add_all(values)
-    backend = restored(backend)
+    backend = restore_from(backend)
     descriptor = ListStateDescriptor(
         "s", wanted, defaults=defaults, renamed=renamed, dropped=dropped
     )
     result = backend.get_list_state(descriptor).get()
     assert backend.get_list_state(descriptor).get() == result
-    again = restored(backend)
+    again = restore_from(backend)
     assert again.get_list_state(descriptor).get() == result
-    assert restored(again).get_list_state(ListStateDescriptor("s", wanted)).get() == result
+    assert restore_from(again).get_list_state(ListStateDescriptor("s", wanted)).get() == result
     objects = values.to_pylist() if isinstance(values, pa.Array) else values
     assert list_state(again, "untouched", stored).get() == list(objects)
     return result
 
 
-def refused(stored: Any, wanted: Any, values: Any = ()) -> str:
-    """Why elements can't be those of the other type; they are still there as their own."""
+def refusal_of(stored: Any, wanted: Any, values: Any = ()) -> str:
+    """Return the message for an incompatible type; the elements are still readable as their own type."""
     backend = OperatorStateBackend()
     list_state(backend, "s", stored).add_all(values)
-    backend = restored(backend)
+    backend = restore_from(backend)
     with pytest.raises(StateMigrationError, match="'s'") as caught:
         list_state(backend, "s", wanted)
     message = str(caught.value)
@@ -58,7 +58,7 @@ def struct(**fields: Any) -> pa.StructType:
     return pa.struct(list(fields.items()))
 
 
-def required(name: str, type: Any) -> pa.Field:
+def required_field(name: str, type: Any) -> pa.Field:
     return pa.field(name, type, nullable=False)
 
 
@@ -75,7 +75,7 @@ INTS = {
 CATEGORY = pa.dictionary(pa.int32(), pa.string())
 
 
-# MessagePack. Classes of one name and different fields, as they are in two versions of a program.
+# MessagePack. Classes with one name and different fields, as in two versions of a program.
 
 
 def message(*fields: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a driver does with placeholders that a task reports."""
+"""Placeholders in the reports of tasks, resolved like a driver does."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,10 @@ from holdfast.locations.adapters import StreamStateHandle
 from holdfast.locations.handles import PlaceholderStreamStateHandle, SegmentsStateHandle
 
 
-def resolved(
+def resolve_placeholders(
     reported: SegmentsStateHandle, known: Mapping[str, StreamStateHandle]
 ) -> SegmentsStateHandle:
-    """The handle as it is stored, with streams of the last completed checkpoint by their names."""
+    """Return the handle to store, with streams of the last completed checkpoint by their names."""
     return reported.with_streams(
         lambda stream: (
             known[stream.name] if isinstance(stream, PlaceholderStreamStateHandle) else stream

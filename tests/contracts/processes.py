@@ -1,4 +1,4 @@
-"""Fresh interpreters that race, die or have no rights."""
+"""New interpreters and forks that race, die or lack permissions."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ of_many_threads = pytest.mark.filterwarnings(
 
 
 def python(source: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start an interpreter; it talks through its standard streams."""
+    """Start an interpreter with pipes as its standard streams."""
     return subprocess.Popen(
         [sys.executable, "-c", source, *arguments],
         stdin=subprocess.PIPE,
@@ -27,15 +27,15 @@ def python(source: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def output_of(source: str, *arguments: str) -> str:
-    """What a script prints; it has to succeed."""
+    """Run a script, which must succeed; returns its output."""
     with python(source, *arguments) as process:
         out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, err
     return out.strip()
 
 
-def forked(action: Callable[[], object]) -> int:
-    """How a fork of this process ends that does it: 0 if it is done, killed if it hangs."""
+def run_in_fork(action: Callable[[], object]) -> int:
+    """Run the action in a fork of this process; returns 0 for success, and a signal if it hangs."""
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

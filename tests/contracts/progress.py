@@ -1,12 +1,12 @@
-"""Spark's side of checkpoints that no Spark has taken."""
+"""Spark progress of checkpoints that are written without Spark."""
 
 import msgspec
 
 from holdfast.spark_progress import SPARK, SparkProgress
 
 
-def behind_batch(batch_id: int) -> dict[str, bytes]:
-    """The coordinator's states of a checkpoint that completes the batch."""
+def progress_after_batch(batch_id: int) -> dict[str, bytes]:
+    """Return the coordinator's states of a checkpoint that completes the batch."""
     progress = SparkProgress(
         query_id="query",
         run_id="run",

@@ -1,4 +1,4 @@
-"""Raw state of operators and of key groups: streams to write it to, and what is in it."""
+"""Raw state of operators and of key groups: streams for it, and its content."""
 
 from collections.abc import Callable
 

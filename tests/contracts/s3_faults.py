@@ -1,12 +1,11 @@
-"""What is done to S3, and what can happen to it on the way."""
+"""Operations of the S3 adapter, and faults of their requests."""
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from contracts.patience import HANGS_S
+from contracts.patience import wait_for_parts
 from servers.buckets import faults_before
 from servers.s3 import S3Bucket, S3Server, settings_of
 
@@ -22,7 +21,7 @@ from holdfast.locations.file_systems import RetryingExclusiveFileSystem, S3FileS
 from holdfast.testing import HttpFaults, HttpRequest, s3_operation_of
 
 SOON = RetryPolicy(deadline_s=0.03, first_wait_s=0.001, max_wait_s=0.002)
-"""Gives up at once; for what never succeeds."""
+"""Fails at once; for requests that never succeed."""
 
 PART = 1000
 SMALL = b"small"
@@ -31,12 +30,12 @@ LARGE = bytes(range(250)) * 14  # four parts, the last one not full
 
 @dataclass
 class Store:
-    """A bucket behind a proxy that fails when it is told to.
+    """A bucket whose proxy fails on demand.
 
     Attributes:
-        bucket: The bucket, which no fault reaches.
-        faults: What goes wrong on the way of the adapter.
-        settings: The adapter's.
+        bucket: The bucket, accessed without faults.
+        faults: Faults of the adapter's requests.
+        settings: Settings of the adapter.
     """
 
     bucket: S3Bucket
@@ -52,23 +51,23 @@ class Store:
         return f"{self.directory}/x"
 
     def contents(self) -> dict[str, bytes]:
-        """All objects behind the back of the adapter."""
+        """Return all objects, read without the adapter."""
         return {key.removeprefix("dir/"): self.bucket.read(key) for key in self.bucket.keys("")}
 
     def put(self, name: str, data: bytes) -> None:
         self.bucket.put(f"dir/{name}", data)
 
-    def requested(self) -> list[str]:
-        """What the adapter asked for so far."""
+    def requested_operations(self) -> list[str]:
+        """Return the operations that the adapter has requested so far."""
         return [s3_operation_of(request) for request in self.faults.requests]
 
     @property
     def is_by_obstore(self) -> bool:
-        """Whether boto3 repeats at once what obstore fails at."""
+        """Return whether obstore makes the requests; boto3 repeats those that fail."""
         return self.settings.state_files == "obstore"
 
     def use(self, policy: RetryPolicy) -> RetryingExclusiveFileSystem:
-        """Reach `s3://` by this policy, and nothing that waits for longer."""
+        """Access `s3://` with this policy, and no other retries."""
         register_file_system(
             "s3", lambda: S3FileSystem(self.settings, retries=policy), retries=policy
         )
@@ -78,12 +77,12 @@ class Store:
 
 
 OTHERS = ("moto boto3", "ministack boto3", "ministack obstore")
-"""Stores of somebody else's, over HTTP."""
+"""Third-party stores, over HTTP."""
 
 STORES = (
-    "memory boto3",  # in this process, faults too
-    "memory obstore",  # over HTTP, since nothing else can get between obstore and a network
-    # What S3's answers are is not for our own store alone to say; it costs ten times as much.
+    "memory boto3",  # in this process, with its faults
+    "memory obstore",  # over HTTP, because obstore has its own network code
+    # Our store does not define S3's answers; these take ten times as long.
     *(pytest.param(store, marks=pytest.mark.exhaustive) for store in OTHERS),
 )
 
@@ -136,7 +135,7 @@ def _over_http(server: S3Server) -> Iterator[HttpFaults]:
         yield faults
 
 
-# What is done
+# Operations
 
 
 def publish_small(store: Store) -> None:
@@ -185,13 +184,13 @@ def delete_below(store: Store) -> None:
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that the adapter does.
+    """An operation of the adapter.
 
     Attributes:
-        act: Does it through `file_system_for`.
-        asks: Which requests of S3's it needs.
-        before: What is stored before.
-        after: What is stored when it has succeeded.
+        act: Performs it through `file_system_for`.
+        asks: S3 requests that it needs.
+        before: Names of objects stored before.
+        after: Objects stored after it has succeeded.
     """
 
     act: Callable[[Store], None]
@@ -218,16 +217,16 @@ OPERATIONS = {
     ),
 }
 
-# What happens to it
+# Faults
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong.
+    """A fault of requests.
 
     Attributes:
-        plan: Arranges it for the requests that match.
-        is_transient: Whether it is over when it has happened, if it does not happen each time.
+        plan: Plans it for the matching requests.
+        is_transient: Whether a repeated request may succeed.
     """
 
     plan: Callable[..., None]
@@ -259,7 +258,7 @@ FAULTS = {
 
 
 def outcome(operation: Operation, store: Store) -> CheckpointError | None:
-    """What it raises: only errors of our own."""
+    """Perform an operation; returns its error, which must be a `CheckpointError`."""
     try:
         operation.act(store)
     except CheckpointError as error:
@@ -268,7 +267,7 @@ def outcome(operation: Operation, store: Store) -> CheckpointError | None:
 
 
 def check_nothing_is_left(store: Store, operation: Operation, error: CheckpointError) -> None:
-    """After an error nothing has changed, unless it says that nobody knows."""
+    """Check that nothing has changed after an error, except for an unknown outcome."""
     stored = store.contents()
     if isinstance(error, OutcomeUnknownError):
         assert stored in ({}, dict(operation.after))
@@ -277,10 +276,3 @@ def check_nothing_is_left(store: Store, operation: Operation, error: CheckpointE
     else:
         assert stored == {}
     assert store.bucket.uploads() == []
-
-
-def wait_for_parts() -> None:
-    """Let parts that are on their way arrive: `abort` waits for none."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("holdfast-s3-part"):
-            thread.join(HANGS_S)

@@ -1,7 +1,6 @@
-"""What tests of S3 do to it, and on which servers they run."""
+"""Objects that tests of S3 write, and the servers on which they run."""
 
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from contracts.patience import HANGS_S
 from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of
 from servers.watched import SOON
@@ -53,7 +51,7 @@ def directory(bucket: S3Bucket) -> str:
 
 @pytest.fixture
 def s3(bucket: S3Bucket) -> Iterator[S3Bucket]:
-    """The bucket, reached by `s3://` and `s3a://`."""
+    """The bucket, accessed by `s3://` and `s3a://`."""
     use_s3(settings_of(bucket.server))
     yield bucket
     unregister_file_system("s3")
@@ -62,13 +60,13 @@ def s3(bucket: S3Bucket) -> Iterator[S3Bucket]:
 
 @pytest.fixture
 def small_parts(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let moto take parts as small as a test wants them; no other server here minds."""
+    """Let moto accept parts of any size, like the other servers."""
     if "moto.s3.models" in sys.modules:
         monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
 
 def put_many(bucket: S3Bucket, keys: list[str], data: bytes = b"") -> None:
-    """Store the same under many keys; in memory and in moto without asking for each."""
+    """Store the same data under many keys; in memory and in moto without requests."""
     if bucket.server.name == "memory":
         for key in keys:
             bucket.put(key, data)
@@ -94,7 +92,7 @@ def put_many(bucket: S3Bucket, keys: list[str], data: bytes = b"") -> None:
 
 @contextmanager
 def later(directory: str, *, seconds: float) -> Iterator[None]:
-    """Go on after that many seconds: what a sweep asks a bucket the time by is that much younger than the rest."""
+    """Continue after some seconds: the probe with which a sweep reads the bucket's clock is that much younger."""
     inner = file_system_for(directory).inner
     assert isinstance(inner, S3FileSystem)
     settings = inner.settings
@@ -114,10 +112,3 @@ def later(directory: str, *, seconds: float) -> Iterator[None]:
     finally:
         unregister_file_system("s3")
         use_s3(settings)
-
-
-def settle() -> None:
-    """Let parts arrive that were on their way: `abort` waits for none."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("holdfast-s3-part"):
-            thread.join(HANGS_S)

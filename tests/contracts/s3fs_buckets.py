@@ -1,4 +1,4 @@
-"""Buckets that tests reach through s3fs, and what is asked of them."""
+"""Buckets accessed through s3fs, and their requests."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from holdfast.locations.adapters import (
     file_system_for,
     unregister_file_system,
 )
-from holdfast.locations.file_systems.fsspec import s3fs_client
+from holdfast.locations.file_systems import s3fs
 from holdfast.testing import HttpFaults, s3_operation_of
 
 MIB = 1 << 20
@@ -26,14 +26,14 @@ SECRET = "the-secret-of-a-test"
 TOKEN = "the-token-of-a-test"
 
 NEVER = RetryPolicy(deadline_s=0)
-"""Repeats nothing."""
+"""Does not retry."""
 
 SCHEMES = ("s3", "s3a", "fsspec+s3", "fsspec+s3a")
 
 
 @dataclass
-class Watched:
-    """A bucket behind a proxy that notes what is asked for, and fails when it is told to."""
+class WatchedBucket:
+    """A bucket whose proxy records requests and fails on demand."""
 
     bucket: S3Bucket
     faults: HttpFaults
@@ -47,7 +47,7 @@ class Watched:
         return f"{self.directory}/x"
 
     def use(self, retries: RetryPolicy = PATIENT, **changes: Any) -> FileSystem:
-        """What URIs of the bucket lead to, from now on."""
+        """Set the file system for URIs of the bucket from now on, and return it."""
         changes = {"endpoint": self.faults.url, **changes}
         settings = settings_of(self.bucket.server, **changes)
         use_s3(settings, retries=retries)
@@ -59,30 +59,30 @@ class Watched:
 
 @pytest.fixture(params=["memory", pytest.param("ministack", marks=OF_OTHERS)])
 def s3_bucket(request: pytest.FixtureRequest) -> S3Bucket:
-    """A bucket in memory, and on a server that somebody else has written; the integration tests have MinIO."""
+    """A bucket in memory, and on a third-party server; the integration tests have MinIO."""
     bucket: S3Bucket = request.getfixturevalue(f"{request.param}_bucket")
     return bucket
 
 
 @pytest.fixture
 def bucket(s3_bucket: S3Bucket) -> Iterator[S3Bucket]:
-    """A bucket on each of the servers; afterwards nothing is left of how it was reached."""
+    """A bucket on each of the servers; its schemes and clients are removed afterwards."""
     yield s3_bucket
     for scheme in SCHEMES:
         unregister_file_system(scheme)
-    clients = s3fs_client.CLIENTS.values
+    clients = s3fs.CLIENTS.values
     while clients:
         clients.popitem()[1].close()
 
 
 @pytest.fixture
-def watched(bucket: S3Bucket) -> Iterator[Watched]:
+def watched_bucket(bucket: S3Bucket) -> Iterator[WatchedBucket]:
     with faults_before(bucket.server, over_http=True) as faults:
-        yield Watched(bucket, faults)
+        yield WatchedBucket(bucket, faults)
 
 
 @pytest.fixture
-def used(bucket: S3Bucket) -> S3Bucket:
-    """The bucket, reached by `fsspec+s3://`."""
+def s3fs_bucket(bucket: S3Bucket) -> S3Bucket:
+    """The bucket, accessed by `fsspec+s3://`."""
     use_s3(settings_of(bucket.server), retries=PATIENT)
     return bucket

@@ -1,4 +1,4 @@
-"""Jobs and files that tests sweep, in a store whose clock they move."""
+"""Jobs and files to sweep, in a store with a manual clock."""
 
 import os
 import time
@@ -21,12 +21,12 @@ from holdfast.locations.coordination import SweepReport
 from holdfast.testing import ManualClock
 
 GRACE = 3600.0
-"""Seconds, of the store's clock; which moves when it is told to."""
+"""Seconds of the store's clock, which only moves on demand."""
 
 
 @pytest.fixture(autouse=True)
 def clock() -> Iterator[ManualClock]:
-    """The clock of `memory://`; each look at it takes a millisecond."""
+    """The clock of `memory://`; each call takes a millisecond."""
     clock = ManualClock(tick_ms=1)
     register_file_system("memory", lambda: MemoryFileSystem(clock))
     yield clock
@@ -43,7 +43,7 @@ def shared_of(checkpoint: CompletedCheckpoint) -> FileStateHandle:
 
 
 def put(uri: str, data: bytes = b"x") -> str:
-    """A file that nobody of us wrote."""
+    """Write a file that does not belong to a checkpoint; returns its URI."""
     file_system = file_system_for(uri)
     file_system.prepare_directory(uri.rpartition("/")[0])
     stream = file_system.create(uri)
@@ -64,8 +64,8 @@ def uris(report: SweepReport) -> set[str]:
     return {file.uri for file in report.files}
 
 
-completed = partial(checkpointed_jobs.completed, shared=1)
-"""A checkpoint with an exclusive file, a shared one, and those of others."""
+write_checkpoint = partial(checkpointed_jobs.write_checkpoint, shared=1)
+"""Completes a checkpoint with an exclusive file, a shared one, and files of earlier ones."""
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def access(memory_directory: str) -> CheckpointStorageAccess:
 
 
 def age(directory: str, files: Iterable[str], seconds: float) -> None:
-    """Let files on disk have been written long ago, and the directories that they are in."""
+    """Set the modification times of files on disk, and of their directories, to the past."""
     then = time.time() - seconds
     for uri in files:
         path = uri.removeprefix("file://")

@@ -1,4 +1,4 @@
-"""What several tests of storages need."""
+"""Scopes and content of state in tests of storages."""
 
 from holdfast.locations.adapters import CheckpointedStateScope, StreamStateHandle
 
@@ -7,6 +7,6 @@ SHARED = CheckpointedStateScope.SHARED
 
 
 def read(handle: StreamStateHandle) -> bytes:
-    """All bytes behind a handle."""
+    """Return all bytes of a handle."""
     with handle.open_input_stream() as stream:
         return stream.read()

@@ -1,9 +1,9 @@
-"""Keyed states of each kind, written by a backend, and what a backend that is restored from a checkpoint has."""
+"""Keyed states of all types, written by a backend, and their content in a restored backend."""
 
 from typing import Any
 
 import pyarrow as pa
-from contracts.progress import behind_batch
+from contracts.progress import progress_after_batch
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend, Keys
@@ -56,13 +56,13 @@ def keyed_checkpoint(directory: str, parallelism: int = 2) -> str:
             duration_ms=0.0,
             writer="test",
             operators={"op": StoredOperator(parallelism, _GROUPS, subtasks, key=("user",))},
-            coordinator_states=behind_batch(0),
+            coordinator_states=progress_after_batch(0),
         ),
     ).location.external_pointer
 
 
 def restored_keyed(pointer: str) -> KeyedStateBackend:
-    """A backend with all key groups of the operator `op`."""
+    """Return a backend with all key groups of the operator `op`."""
     subtasks = load_checkpoint(resolve_pointer(pointer)).metadata.operators["op"].subtasks
     handles = [
         handle
@@ -75,7 +75,7 @@ def restored_keyed(pointer: str) -> KeyedStateBackend:
 
 
 def keyed_content(pointer: str) -> dict[str, dict[Any, Any]]:
-    """What a backend that is restored has for each of the names."""
+    """Return the content of a restored backend by state and name."""
     backend = restored_keyed(pointer)
     keys = backend.keys([pa.array(KEYED_NAMES)])
     names = keys.columns[0].to_pylist()

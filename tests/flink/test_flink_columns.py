@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from contracts.flink_kinds import (
     LONG,
-    NOTHING,
+    NO_NAMESPACE,
     STRING,
     Kind,
     i8,
@@ -51,7 +51,7 @@ def read(
 
 
 def key_of(kind: Kind, key: Any) -> bytes:
-    return entry_key(GROUP, kind, key, NOTHING, None)
+    return entry_key(GROUP, kind, key, NO_NAMESPACE, None)
 
 
 def test_many_entries_of_one_length_are_read_as_columns(tmp_path: Path) -> None:

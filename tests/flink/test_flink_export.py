@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.flink_archives import extracted
+from contracts.flink_archives import extract
 from contracts.flink_kinds import (
     LONG,
-    NOTHING,
+    NO_NAMESPACE,
     SIMPLE,
     STRING,
     Kind,
@@ -53,7 +53,7 @@ UIDS = ["numbers", "keyed-long", "ttl", "by-tuple", "tumbling"]
 
 @pytest.fixture(scope="module")
 def savepoint(tmp_path_factory: pytest.TempPathFactory) -> flink.FlinkSavepoint:
-    directory = extracted(tmp_path_factory.mktemp("flink"), "heap")
+    directory = extract(tmp_path_factory.mktemp("flink"), "heap")
     return flink.open_savepoint(next((directory / "heap" / "canonical").iterdir()), uids=UIDS)
 
 
@@ -253,7 +253,7 @@ def test_many_key_groups_take_two_bytes(tmp_path: Path) -> None:
     code = pa.array([7], pa.int32()).to_numpy()
     group = int(flink_key_groups(code, 1000)[0])
     groups = [b""] * 1000
-    entry = entry_key(group, LONG, 7, NOTHING, None, prefix=2), LONG.encode(70)
+    entry = entry_key(group, LONG, 7, NO_NAMESPACE, None, prefix=2), LONG.encode(70)
     groups[group] = canonical_group({0: [entry]})
     described = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
     subtask = Subtask(keyed=keyed_stream(described, groups))

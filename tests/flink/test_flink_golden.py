@@ -4,7 +4,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from contracts.flink_archives import extracted
+from contracts.flink_archives import extract
 
 from holdfast import flink
 from holdfast.backends.keys import flink_key_groups
@@ -27,7 +27,7 @@ UIDS = ["numbers", "keyed-long", "all-types", "ttl", "tumbling", "rules"]
 @pytest.fixture(scope="module")
 def savepoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flink.FlinkSavepoint]:
     directory = tmp_path_factory.mktemp("flink")
-    extracted(directory, *sorted({form.partition("/")[0] for form in FORMS}))
+    extract(directory, *sorted({form.partition("/")[0] for form in FORMS}))
     open_job = {}
     for form in FORMS:
         [savepoint] = (directory / form).iterdir()

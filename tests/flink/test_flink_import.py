@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.flink_archives import extracted
+from contracts.flink_archives import extract
 from contracts.flink_kinds import (
     BYTES,
     LONG,
-    NOTHING,
+    NO_NAMESPACE,
     SIMPLE,
     STRING,
     Kind,
@@ -64,7 +64,7 @@ Import = Callable[..., str]
 @pytest.fixture(scope="module")
 def of_real_job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flink.FlinkSavepoint]:
     """Savepoints of Flink 2.3, of heap and RocksDB, and of 1.20."""
-    directory = extracted(tmp_path_factory.mktemp("flink"), "heap", "rocks", "f120-heap")
+    directory = extract(tmp_path_factory.mktemp("flink"), "heap", "rocks", "f120-heap")
     uids = ["numbers", "keyed-long", "ttl", "by-tuple", "rules"]
     return {
         form: flink.open_savepoint(next((directory / form).iterdir()), uids=uids)
@@ -273,7 +273,7 @@ def keyed_subtask(
     """Keyed state `v` in one key group."""
     infos = [keyed_info("v", type, value.snapshot)]
     rows = [
-        (entry_key(group, key, name, NOTHING, None) + rest[0], rest[1])
+        (entry_key(group, key, name, NO_NAMESPACE, None) + rest[0], rest[1])
         for name, rest in ((name, _split(data)) for name, data in entries)
     ]
     groups = [b""] * 128

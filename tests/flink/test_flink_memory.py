@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from contracts.flink_kinds import LONG, NOTHING, SIMPLE, STRING, i2, i4
+from contracts.flink_kinds import LONG, NO_NAMESPACE, SIMPLE, STRING, i2, i4
 from contracts.flink_savepoints import (
     Subtask,
     canonical_group,
@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from holdfast import flink
 from holdfast.backends.keys import flink_key_groups
-from holdfast.flink.moving import SpilledRows, SpillFile
 from holdfast.flink.serializers import hash_codes
+from holdfast.flink.spilled_rows import SpilledRows, SpillFile
 
 BINARY = next(kind for kind in SIMPLE if kind.type == pa.binary())
 TEXT = "x" * 8000
@@ -54,7 +54,7 @@ def savepoint(directory: Path, form: str) -> flink.FlinkSavepoint:
                 rows = b"".join(b"\0" + LONG.encode(key) + value for key in own)
                 file.write(i4(group) + i2(0) + i4(len(own)) + rows)
             else:
-                entries = [(entry_key(group, LONG, key, NOTHING, None), value) for key in own]
+                entries = [(entry_key(group, LONG, key, NO_NAMESPACE, None), value) for key in own]
                 file.write(canonical_group({0: entries}))
         stream = relative("keyed", file.tell())
     handle = key_groups(3, 0, offsets, stream)

@@ -4,7 +4,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from contracts.flink_kinds import LONG, NOTHING, each, i4, i8, utf
+from contracts.flink_kinds import LONG, NO_NAMESPACE, each, i4, i8, utf
 from contracts.flink_savepoints import (
     Subtask,
     canonical_group,
@@ -35,7 +35,7 @@ from holdfast.errors import (
 
 VERSIONS = range(2, 8)
 DESCRIPTION = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
-GROUP = canonical_group({0: [(entry_key(0, LONG, 3, NOTHING, None), i8(4))]})
+GROUP = canonical_group({0: [(entry_key(0, LONG, 3, NO_NAMESPACE, None), i8(4))]})
 ROW = {"key_group": 0, "key": 3, "value": 4}
 STREAM = DESCRIPTION + GROUP
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.flink_archives import extracted
+from contracts.flink_archives import extract
 
 from holdfast import flink
 from holdfast.errors import UnreadableStateError
@@ -14,7 +14,7 @@ KEYS = range(4)
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return extracted(tmp_path_factory.mktemp("flink"), "patterns") / "patterns"
+    return extract(tmp_path_factory.mktemp("flink"), "patterns") / "patterns"
 
 
 @pytest.fixture(scope="module", params=["hashmap-native", "rocksdb-native"])

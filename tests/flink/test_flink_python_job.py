@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.flink_archives import extracted
+from contracts.flink_archives import extract
 
 from holdfast import flink
 
@@ -16,7 +16,7 @@ KEYS = range(8)
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return extracted(tmp_path_factory.mktemp("flink"), "pyflink") / "pyflink"
+    return extract(tmp_path_factory.mktemp("flink"), "pyflink") / "pyflink"
 
 
 @pytest.fixture(scope="module", params=FORMS)

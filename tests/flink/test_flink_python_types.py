@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from contracts.flink_kinds import (
     LONG,
-    NOTHING,
+    NO_NAMESPACE,
     SIMPLE,
     STRING,
     Kind,
@@ -125,7 +125,7 @@ def savepoint_of(
 ) -> flink.FlinkSavepoint:
     """A savepoint of a keyed state `python-state-v` of key 7."""
     described = keyed_description(LONG.snapshot, [keyed_info("python-state-v", type, value)])
-    key = entry_key(KEY_GROUP, LONG, 7, NOTHING, None)
+    key = entry_key(KEY_GROUP, LONG, 7, NO_NAMESPACE, None)
     groups = [b""] * 128
     groups[KEY_GROUP] = canonical_group({0: [(key + name, data) for name, data in entries]})
     content = metadata({"job": {0: Subtask(keyed=keyed_stream(described, groups))}})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import rocksdict
-from contracts.flink_kinds import LONG, NOTHING, STRING, i8, string
+from contracts.flink_kinds import LONG, NO_NAMESPACE, STRING, i8, string
 from contracts.flink_savepoints import (
     Subtask,
     entry_key,
@@ -84,7 +84,7 @@ def open_job(
 
 
 def key_of(group: int, number: int) -> bytes:
-    return entry_key(group, LONG, number, NOTHING, None)
+    return entry_key(group, LONG, number, NO_NAMESPACE, None)
 
 
 STEP = st.one_of(

@@ -9,7 +9,7 @@ import pytest
 from contracts.flink_kinds import (
     INT,
     LONG,
-    NOTHING,
+    NO_NAMESPACE,
     STRING,
     TIMER,
     Kind,
@@ -37,9 +37,9 @@ from holdfast.errors import CheckpointError
 GROUPS = 3
 LAYOUTS = st.builds(
     Layout,
-    in_a_block=st.sampled_from([1, 7, 50, 1000]),
-    to_a_restart=st.one_of(st.integers(1, 16), st.just(100)),
-    most_shared=st.sampled_from([0, 3, 127]),
+    block_entries=st.sampled_from([1, 7, 50, 1000]),
+    restart_interval=st.one_of(st.integers(1, 16), st.just(100)),
+    max_shared=st.sampled_from([0, 3, 127]),
 )
 GROUP = st.integers(0, GROUPS - 1)
 # Adjacent numbers share most of their bytes, and others few; keys may end in zeros.
@@ -77,7 +77,7 @@ def read(
 
 
 def key_of(group: int, key: Kind, content: Any) -> bytes:
-    return entry_key(group, key, content, NOTHING, None)
+    return entry_key(group, key, content, NO_NAMESPACE, None)
 
 
 def numbered_entries(count: int) -> list[Entry]:
@@ -168,14 +168,16 @@ def test_values_of_other_lengths_than_described_are_damage(tmp_path: Path) -> No
     "restarts", [[], [1], [0], [0, 0], [5, 0], [0, 1 << 31], [0, (1 << 32) - 1]]
 )
 def test_misplaced_restarts_change_nothing(restarts: list[int], tmp_path: Path) -> None:
-    right = sorted_file("state", numbered_entries(30), Layout(to_a_restart=5))
-    wrong = sorted_file("state", numbered_entries(30), Layout(to_a_restart=5, restarts=restarts))
+    right = sorted_file("state", numbered_entries(30), Layout(restart_interval=5))
+    wrong = sorted_file(
+        "state", numbered_entries(30), Layout(restart_interval=5, restarts=restarts)
+    )
     assert read(tmp_path, [wrong], LONG, LONG) == read(tmp_path, [right], LONG, LONG) is not None
 
 
 def test_timers_without_values_are_read(tmp_path: Path) -> None:
     name, times = "_timer_state/event_timers", range(100)
-    value = composite(TIMER, LONG.snapshot, NOTHING.snapshot)
+    value = composite(TIMER, LONG.snapshot, NO_NAMESPACE.snapshot)
     timers = info(name, 3, serializers={"VALUE_SERIALIZER": value})
     entries = [
         Entry(b"\1" + struct.pack(">Q", time + (1 << 63)) + LONG.encode(7) + b"\0", b"")

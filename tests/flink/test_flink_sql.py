@@ -9,7 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.flink_kinds import NOTHING, TEXTS, Kind, each, i4, i8, simple, snapshot, string, utf
+from contracts.flink_kinds import (
+    NO_NAMESPACE,
+    TEXTS,
+    Kind,
+    each,
+    i4,
+    i8,
+    simple,
+    snapshot,
+    string,
+    utf,
+)
 from contracts.flink_savepoints import (
     Subtask,
     canonical_group,
@@ -264,7 +275,7 @@ def test_keyed_state_of_sql_is_read(text: str, tmp_path: Path) -> None:
     key, value = row_of(TEXT), row_of(FIELDS[0], TEXT)
     owner = {"kind": "+I", "f0": text}
     content = {"kind": "+U", "f0": 7, "f1": None}
-    entries = [(entry_key(0, key, owner, NOTHING, None), value.encode(content))]
+    entries = [(entry_key(0, key, owner, NO_NAMESPACE, None), value.encode(content))]
     description = keyed_description(key.snapshot, [keyed_info("acc", "VALUE", value.snapshot)])
     stream = keyed_stream(description, [canonical_group({0: entries}), b""])
     (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=stream)}}))

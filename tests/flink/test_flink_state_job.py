@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.flink_archives import extracted
+from contracts.flink_archives import extract
 
 from holdfast import flink
 
@@ -15,7 +15,7 @@ CHECKPOINTS = ["incremental", "compressed", "merged", "forst"]
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return extracted(tmp_path_factory.mktemp("flink"), "state-job", "checkpoints")
+    return extract(tmp_path_factory.mktemp("flink"), "state-job", "checkpoints")
 
 
 def checkpoint(archives: Path, name: str) -> flink.FlinkSavepoint:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.flink_archives import extracted
+from contracts.flink_archives import extract
 
 from holdfast import flink
 
@@ -18,7 +18,7 @@ UNALIGNED = "checkpoints/unaligned/chk-*"
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return extracted(tmp_path_factory.mktemp("flink"), "types", "checkpoints")
+    return extract(tmp_path_factory.mktemp("flink"), "types", "checkpoints")
 
 
 def open_job(archives: Path, form: str) -> flink.FlinkSavepoint:

@@ -13,7 +13,7 @@ from contracts.flink_kinds import (
     INT,
     KINDS,
     LONG,
-    NOTHING,
+    NO_NAMESPACE,
     RUNTIME,
     SEPARATOR,
     SIMPLE,
@@ -129,7 +129,7 @@ def test_map_with_null_key_is_reported(form: str, tmp_path: Path) -> None:
 KEYS = [(LONG, 1), (INT, 2), (STRING, "k"), (tuple_of(STRING, LONG), {"f0": "k", "f1": 3})]
 """Kinds of keys, each with the key of two other states."""
 
-NAMESPACES = [NOTHING, TIME_WINDOW, STRING]
+NAMESPACES = [NO_NAMESPACE, TIME_WINDOW, STRING]
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class State:
                 for user_key, value in content:
                     data = b"\1what?" if value is None else b"\0" + self.kind.encode(value)
                     entries.append((key + INT.encode(user_key), data))
-        other = entry_key(group, self.key, self.other_key, NOTHING, None)
+        other = entry_key(group, self.key, self.other_key, NO_NAMESPACE, None)
         states = {0: [(other, i8(5))], 1: entries, 2: [(other, string("x"))]}
         data = canonical_group({number: state for number, state in states.items() if state})
         return snappy(data) if compressed else data
@@ -225,7 +225,7 @@ def test_keyed_states_of_all_types_are_read_in_all_formats(
     flat = [(group, *row) for group, contents in enumerate(rows) for row in contents]
     assert table.column("key_group").to_pylist() == [group for group, *_ in flat]
     assert column(table, "key") == pa.array([name for _, name, _, _ in flat], key.type)
-    if state.namespace is not NOTHING:
+    if state.namespace is not NO_NAMESPACE:
         spaces = pa.array([space for _, _, space, _ in flat], state.namespace.type)
         assert column(table, "namespace") == spaces
     assert column(table, "value") == pa.array([content for *_, content in flat], state.value.type)
@@ -244,7 +244,7 @@ def test_timers_are_read_in_all_forms(
 ) -> None:
     names = [name if key is LONG else str(name) for name, _ in rows]
     times = [time for _, time in rows]
-    value = composite(TIMER, key.snapshot, NOTHING.snapshot)
+    value = composite(TIMER, key.snapshot, NO_NAMESPACE.snapshot)
     timers = info("_timer_state/event_user-timers", 3, serializers={"VALUE_SERIALIZER": value})
     encoded = [
         struct.pack(">Q", time + (1 << 63)) + key.encode(name) + b"\0"
@@ -267,7 +267,7 @@ def test_timers_are_read_in_all_forms(
 
 
 def test_timers_of_rocksdb_jobs_are_read_from_raw_keyed_state(tmp_path: Path) -> None:
-    service = utf("user-timers") + LONG.snapshot + NOTHING.snapshot
+    service = utf("user-timers") + LONG.snapshot + NO_NAMESPACE.snapshot
     service += each([i8(5) + b"\0" + i8(1000)]) + each([i8(6) + b"\0" + i8(-1)])
     group = struct.pack(">I", 0xF1CD859F) + i4(2) + each([service])
     stream = inline(group + group)
@@ -295,7 +295,7 @@ def test_single_key_group_0_is_recognized(form: str, tmp_path: Path) -> None:
 
 def test_more_than_128_key_groups_take_two_bytes(tmp_path: Path) -> None:
     description = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
-    key = entry_key(300, LONG, 3, NOTHING, None, prefix=2)
+    key = entry_key(300, LONG, 3, NO_NAMESPACE, None, prefix=2)
     handle = keyed_stream(description, [canonical_group({0: [(key, i8(4))]})], first=300)
     savepoint = open_job(tmp_path, Subtask(keyed=handle), max_parallelism=1024)
     assert savepoint.read_state("job", "v").to_pylist() == [
@@ -616,7 +616,7 @@ def test_state_of_the_new_interfaces_names_elements_and_user_keys(
     content: bytes, tmp_path: Path
 ) -> None:
     """Flink 2 describes a list by its elements, and a map by its keys and values."""
-    roles = {"NAMESPACE_SERIALIZER": NOTHING.snapshot, "VALUE_SERIALIZER": LONG.snapshot}
+    roles = {"NAMESPACE_SERIALIZER": NO_NAMESPACE.snapshot, "VALUE_SERIALIZER": LONG.snapshot}
     infos = [
         info("l", 4, options={"KEYED_STATE_TYPE": "LIST"}, serializers=roles),
         info(

@@ -5,7 +5,7 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from contracts.checkpointed_jobs import completed, job_in
+from contracts.checkpointed_jobs import job_in, write_checkpoint
 from contracts.values import read
 
 from holdfast.errors import (
@@ -38,7 +38,7 @@ class TestLatest:
     def test_it_is_the_one_with_the_highest_id(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
         for checkpoint_id in (9, 10, 2):
-            completed(access, checkpoint_id)
+            write_checkpoint(access, checkpoint_id)
         for directory in (local_directory, tmp_path):
             latest = latest_checkpoint(directory)
             assert latest is not None
@@ -52,7 +52,7 @@ class TestLatest:
 
     def test_of_several_jobs_one_has_to_be_named(self, local_directory: str) -> None:
         for number, job in enumerate(("a", "b")):
-            completed(job_in(local_directory, job), number, job_id=job)
+            write_checkpoint(job_in(local_directory, job), number, job_id=job)
         with pytest.raises(InvalidRequestError, match="a, b"):
             latest_checkpoint(local_directory)
         latest = latest_checkpoint(local_directory, "b")
@@ -61,30 +61,30 @@ class TestLatest:
 
     def test_a_damaged_one_is_not_passed_over(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
-        completed(access, 1)
-        completed(access, 2)
+        write_checkpoint(access, 1)
+        write_checkpoint(access, 2)
         file = tmp_path / "job" / "chk-2" / "_metadata"
         file.write_bytes(file.read_bytes()[:-1])
         with pytest.raises(CheckpointCorruptedError):
             latest_checkpoint(local_directory)
 
 
-class TestBesideARunningJob:
-    """The job completes a checkpoint and deletes the one before, while somebody looks."""
+class TestRunningJob:
+    """The job completes a checkpoint and deletes the one before, while another process reads."""
 
     @pytest.mark.parametrize("call", ["list", "open"])
     @pytest.mark.parametrize("nth", [1, 2, 3])
     def test_the_latest_is_found(self, faults: Faults, call: str, nth: int) -> None:
         job = job_in(faults.inner_directory)
-        old = completed(job, 1)
+        old = write_checkpoint(job, 1)
 
-        def go_on() -> None:
-            completed(job, 2)
+        def commit_next() -> None:
+            write_checkpoint(job, 2)
             old.discard()
 
         looking = job_in(faults.directory)
         faults.calls.clear()
-        faults.before(call, go_on, nth=nth)
+        faults.before(call, commit_next, nth=nth)
         latest = load_latest_checkpoint(looking)
         assert latest is not None
         assert latest.checkpoint_id in (1, 2)
@@ -93,42 +93,42 @@ class TestBesideARunningJob:
 
     @pytest.mark.parametrize("call", ["list", "open"])
     @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-    def test_all_are_found_that_were_there_together(
+    def test_checkpoints_existing_together_are_all_found(
         self, faults: Faults, call: str, nth: int
     ) -> None:
         job = job_in(faults.inner_directory)
-        kept = [completed(job, 1), completed(job, 2)]
+        kept = [write_checkpoint(job, 1), write_checkpoint(job, 2)]
 
-        def go_on() -> None:
-            kept.append(completed(job, 3))
+        def commit_next() -> None:
+            kept.append(write_checkpoint(job, 3))
             kept[0].discard()
 
         looking = job_in(faults.directory)
         faults.calls.clear()
-        faults.before(call, go_on, nth=nth)
+        faults.before(call, commit_next, nth=nth)
         ids = [checkpoint.checkpoint_id for checkpoint in load_checkpoints(looking)]
         assert ids in ([1, 2], [1, 2, 3], [2, 3])
 
     @pytest.mark.parametrize(("retained", "pace"), [(2, 12), (5, 5), (40, 4)])
-    def test_it_ends_however_fast_the_job_goes_on(
+    def test_search_ends_however_fast_the_job_commits(
         self, faults: Faults, retained: int, pace: int
     ) -> None:
-        """It completes a checkpoint, and deletes another one, with every few requests of ours."""
+        """It completes a checkpoint, and deletes another one, with every few of our requests."""
         job = job_in(faults.inner_directory)
-        kept = deque(completed(job, number) for number in range(retained))
+        kept = deque(write_checkpoint(job, number) for number in range(retained))
 
         def requests() -> int:
             return faults.calls.count("list") + faults.calls.count("open")
 
-        def go_on() -> None:
+        def commit_next() -> None:
             if requests() % pace == 0:
-                kept.append(completed(job, kept[-1].checkpoint_id + 1))
+                kept.append(write_checkpoint(job, kept[-1].checkpoint_id + 1))
                 kept.popleft().discard()
 
         looking = job_in(faults.directory)
         faults.calls.clear()
         for call in ("list", "open"):
-            faults.before(call, go_on, nth="every")
+            faults.before(call, commit_next, nth="every")
         newest = kept[-1].checkpoint_id
         assert max(looking.completed_checkpoints()) >= newest
         assert requests() < 2 * retained + 20
@@ -141,21 +141,21 @@ class TestBesideARunningJob:
         assert load_checkpoints(looking)[-1].checkpoint_id >= newest
         assert requests() < 6 * retained + 60
 
-    def test_a_job_that_is_faster_than_a_listing_is_an_error(self, faults: Faults) -> None:
+    def test_job_faster_than_a_listing_is_an_error(self, faults: Faults) -> None:
         job = job_in(faults.inner_directory)
-        kept = deque([completed(job, 1)])
+        kept = deque([write_checkpoint(job, 1)])
 
-        def go_on() -> None:
-            kept.append(completed(job, kept[-1].checkpoint_id + 1))
+        def commit_next() -> None:
+            kept.append(write_checkpoint(job, kept[-1].checkpoint_id + 1))
             kept.popleft().discard()
 
         looking = job_in(faults.directory)
-        faults.before("list", go_on, nth="every")
+        faults.before("list", commit_next, nth="every")
         with pytest.raises(StorageUnavailableError, match="faster than they are listed"):
             looking.completed_checkpoints()
 
-    def test_a_store_that_lists_what_it_does_not_have_is_an_error(self, faults: Faults) -> None:
-        completed(job_in(faults.inner_directory), 1)
+    def test_store_listing_missing_files_is_an_error(self, faults: Faults) -> None:
+        write_checkpoint(job_in(faults.inner_directory), 1)
         looking = job_in(faults.directory)
         faults.before("open", CheckpointNotFoundError("as planned"), nth="every")
         with pytest.raises(CheckpointNotFoundError, match="faster than they are read"):
@@ -175,7 +175,7 @@ class TestMoved:
         for stream in moved.metadata.streams():
             assert read(stream) == bytes(100_000)
 
-    def test_a_checkpoint_with_shared_state_says_what_is_missing(
+    def test_checkpoint_with_shared_state_reports_missing_files(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         location = job_in(local_directory).initialize_location_for_checkpoint(1)
@@ -192,7 +192,7 @@ class TestMoved:
 
 class TestAfterPublishing:
     @pytest.mark.parametrize("error", [StorageUnavailableError, InvalidRequestError])
-    def test_a_check_that_fails_leaves_the_outcome_unknown(
+    def test_failed_ownership_check_leaves_the_outcome_unknown(
         self, faults: Faults, error: type[Exception]
     ) -> None:
         access = job_in(faults.directory)

@@ -1,10 +1,10 @@
-"""Which checkpoints a job keeps, and what is deleted for those it doesn't."""
+"""The checkpoints that a job retains, and the deletion of the others."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import pytest
-from contracts.checkpointed_jobs import assert_complete, completed, files_of, job_in
+from contracts.checkpointed_jobs import assert_complete, files_of, job_in, write_checkpoint
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import CompletedCheckpoint, load_checkpoint
@@ -51,7 +51,7 @@ def test_the_newest_are_kept(
     kept: list[int],
 ) -> None:
     store = CompletedCheckpointStore(num_retained, cleaner)
-    made = [completed(access, number) for number in range(1, 6)]
+    made = [write_checkpoint(access, number) for number in range(1, 6)]
     for checkpoint in made:
         store.add(checkpoint)
         assert store.latest is checkpoint
@@ -59,11 +59,11 @@ def test_the_newest_are_kept(
     assert [checkpoint.checkpoint_id for checkpoint in made if exists(checkpoint)] == kept
 
 
-def test_what_may_not_go_yet_goes_with_a_later_one(
+def test_postponed_deletions_follow_a_later_checkpoint(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
     store = CompletedCheckpointStore(1, cleaner)
-    first, second, third = (completed(access, number) for number in (1, 2, 3))
+    first, second, third = (write_checkpoint(access, number) for number in (1, 2, 3))
     store.add(first)
     store.add(second, subsume=False)
     assert ids(store) == [1, 2]
@@ -80,13 +80,13 @@ def test_to_keep_none_is_refused(cleaner: CheckpointsCleaner, num_retained: int)
 
 
 @pytest.mark.parametrize("checkpoint_id", [1, 2])
-def test_one_that_is_not_newer_is_refused_and_the_old_ones_are_kept(
+def test_older_checkpoint_is_refused(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner, checkpoint_id: int
 ) -> None:
     store = CompletedCheckpointStore(1, cleaner)
-    old = completed(access, 2)
+    old = write_checkpoint(access, 2)
     store.add(old)
-    other = completed(access, checkpoint_id + 10)
+    other = write_checkpoint(access, checkpoint_id + 10)
     again = load_checkpoint(other.location)
     metadata = metadata_of(checkpoint_id=checkpoint_id)
     stale = CompletedCheckpoint(metadata, again.location, again.metadata_bytes)
@@ -96,53 +96,53 @@ def test_one_that_is_not_newer_is_refused_and_the_old_ones_are_kept(
     assert_complete(old)
 
 
-def test_one_whose_shared_file_is_known_with_another_length_is_refused_and_the_old_ones_are_kept(
+def test_checkpoint_with_another_length_of_a_shared_file_is_refused(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
     store = CompletedCheckpointStore(1, cleaner)
-    old = completed(access, 1, shared=1)
+    old = write_checkpoint(access, 1, shared=1)
     store.add(old)
     damaged = FileStateHandle(files_of(old)[1].uri, 99)
     with pytest.raises(InvalidRequestError, match="another length"):
-        store.add(completed(access, 2, damaged))
+        store.add(write_checkpoint(access, 2, damaged))
     assert store.checkpoints == (old,)
     assert_complete(old)
 
 
-def test_what_a_driver_finds_when_it_starts_is_kept_and_gives_way_to_newer_ones(
+def test_restored_checkpoints_are_kept_until_newer_ones_replace_them(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
-    checkpoints = [completed(access, number, shared=1) for number in (1, 2, 3)]
+    checkpoints = [write_checkpoint(access, number, shared=1) for number in (1, 2, 3)]
     store = CompletedCheckpointStore(2, cleaner, checkpoints)
     assert ids(store) == [1, 2, 3]
-    store.add(completed(access, 4, files_of(checkpoints[0])[1]))
+    store.add(write_checkpoint(access, 4, files_of(checkpoints[0])[1]))
     assert ids(store) == [3, 4]
     assert [exists(checkpoint) for checkpoint in checkpoints] == [False, False, True]
     assert [is_there(files_of(checkpoint)[1]) for checkpoint in checkpoints] == [True, False, True]
 
 
 class TestSharedFiles:
-    def test_a_shared_file_goes_with_the_last_checkpoint_that_refers_to_it(
+    def test_shared_file_is_deleted_with_its_last_checkpoint(
         self, access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
     ) -> None:
         store = CompletedCheckpointStore(1, cleaner)
-        first = completed(access, 1, shared=2)
+        first = write_checkpoint(access, 1, shared=2)
         kept, dropped = files_of(first)[1:]
         store.add(first)
-        second = completed(access, 2, kept)
+        second = write_checkpoint(access, 2, kept)
         store.add(second)
         assert (is_there(kept), is_there(dropped)) == (True, False)
         assert_complete(second)
-        store.add(completed(access, 3))
+        store.add(write_checkpoint(access, 3))
         assert not is_there(kept)
 
-    def test_a_checkpoint_that_cannot_be_deleted_keeps_its_shared_files(
+    def test_failed_deletion_keeps_the_shared_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
     ) -> None:
         """Else it would be found, and some of its files would be gone."""
         access = job_in(faults.directory)
         store = CompletedCheckpointStore(1, cleaner)
-        first, second = completed(access, 1, shared=1), completed(access, 2)
+        first, second = write_checkpoint(access, 1, shared=1), write_checkpoint(access, 2)
         store.add(first)
         faults.before("delete", StorageUnavailableError("as planned"))
         store.add(second)
@@ -155,9 +155,9 @@ class TestSharedFiles:
         """The deletion of the first fails; the file goes out of use with the second."""
         access = job_in(faults.directory)
         store = CompletedCheckpointStore(1, cleaner)
-        first = completed(access, 1, shared=1)
-        second = completed(access, 2, files_of(first)[1])
-        third = completed(access, 3)
+        first = write_checkpoint(access, 1, shared=1)
+        second = write_checkpoint(access, 2, files_of(first)[1])
+        third = write_checkpoint(access, 3)
         store.add(first)
         faults.before("delete", StorageUnavailableError("as planned"))
         store.add(second)
@@ -166,14 +166,14 @@ class TestSharedFiles:
         if exists(first):
             assert_complete(first)
 
-    def test_a_process_that_dies_anywhere_leaves_no_checkpoint_with_missing_files(
+    def test_killed_process_leaves_no_checkpoint_with_missing_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
     ) -> None:
         access = job_in(faults.directory)
         steps = 0
         for number in range(1, 7):
-            first = completed(access, 10 * number + 1, shared=1)
-            second = completed(access, 10 * number + 2)
+            first = write_checkpoint(access, 10 * number + 1, shared=1)
+            second = write_checkpoint(access, 10 * number + 2)
             store = CompletedCheckpointStore(1, cleaner, [first])
             faults.calls.clear()
             faults.before(ANY_CALL, _Death(), nth=number)
@@ -198,23 +198,23 @@ class _Death(BaseException):
 def test_files_of_another_job_are_never_deleted(
     access: CheckpointStorageAccess, memory_directory: str, cleaner: CheckpointsCleaner
 ) -> None:
-    savepoint = completed(job_in(memory_directory, "old"), 5, savepoint=True, job_id="old")
-    first = completed(access, 6)
+    savepoint = write_checkpoint(job_in(memory_directory, "old"), 5, savepoint=True, job_id="old")
+    first = write_checkpoint(access, 6)
     streams = (*first.metadata.streams(), *savepoint.metadata.streams())
     leads_elsewhere = metadata_of(*streams, checkpoint_id=6)
     restored = dataclasses.replace(first, metadata=leads_elsewhere)
     store = CompletedCheckpointStore(1, cleaner, [restored])
     for number in (7, 8, 9):
-        store.add(completed(access, number))
+        store.add(write_checkpoint(access, number))
     assert_complete(savepoint)
 
 
-def test_ids_one_two_three_of_which_two_are_kept_discard_the_first_only(
+def test_third_checkpoint_discards_only_the_first_of_two_kept(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
     """Flink's vector of cleanSubsumedCheckpoints: (2, {}) discards 1 and keeps 2 and 3."""
     store = CompletedCheckpointStore(2, cleaner)
-    made: Sequence[CompletedCheckpoint] = [completed(access, number) for number in (1, 2, 3)]
+    made: Sequence[CompletedCheckpoint] = [write_checkpoint(access, number) for number in (1, 2, 3)]
     for checkpoint in made:
         store.add(checkpoint)
     assert [exists(checkpoint) for checkpoint in made] == [False, True, True]

@@ -11,9 +11,9 @@ from contracts.entropy import (
     access,
     bucket,
     clock,
-    completed,
     directory,
     files_in,
+    write_checkpoint,
 )
 from contracts.values import SHARED, read
 
@@ -28,13 +28,13 @@ from holdfast.testing import Counts, counting_file_system, metadata_of
 __all__ = ["access", "bucket", "clock", "directory"]
 
 
-class TestNothingIsLeft:
-    def test_of_a_checkpoint_that_is_discarded(
+class TestLeftovers:
+    def test_discarded_checkpoint_leaves_nothing(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
-        kept = completed(access, 2)
+        kept = write_checkpoint(access, 2)
         before = files_in(bucket)
-        old = completed(access, 1)
+        old = write_checkpoint(access, 1)
         for _ in range(2):
             old.discard()
         assert files_in(bucket) == before
@@ -43,7 +43,7 @@ class TestNothingIsLeft:
     def test_of_a_copy_of_the_metadata_but_the_files_of_the_original(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
-        done = completed(access, 1)
+        done = write_checkpoint(access, 1)
         before = files_in(bucket)
         copy = f"{bucket}/copies/job/chk-1"
         content = read(done.location.metadata_handle)
@@ -54,7 +54,7 @@ class TestNothingIsLeft:
         assert files_in(bucket) == before
         assert_complete(done)
 
-    def test_of_an_attempt_that_failed(
+    def test_failed_attempt_leaves_nothing(
         self, bucket: str, directory: str, access: CheckpointStorageAccess
     ) -> None:
         failed, other = (access.initialize_location_for_checkpoint(1) for _ in range(2))
@@ -77,7 +77,7 @@ class TestNothingIsLeft:
         assert [upload.uri for upload in ObjectStore.uploads] == theirs
         assert_complete(done)
 
-    def test_of_an_attempt_but_what_it_has_completed(
+    def test_failed_attempt_leaves_only_its_completed_files(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         location = access.initialize_location_for_checkpoint(1)
@@ -87,26 +87,26 @@ class TestNothingIsLeft:
         location.dispose_on_failure()
         assert_complete(done)
 
-    def test_of_checkpoints_that_are_not_retained_and_files_that_they_shared(
+    def test_subsumed_checkpoints_and_their_shared_files_leave_nothing(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         cleaner = CheckpointsCleaner()
         kept = CompletedCheckpointStore(1, cleaner)
         shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
-        kept.add(completed(access, 1, shared))
-        kept.add(completed(access, 2, shared))
+        kept.add(write_checkpoint(access, 1, shared))
+        kept.add(write_checkpoint(access, 2, shared))
         cleaner.wait()
         assert len(files_in(bucket)) == 5
         assert read(shared) == b"state"
-        newest = completed(access, 3)
+        newest = write_checkpoint(access, 3)
         kept.add(newest)
         cleaner.close()
         assert len(files_in(bucket)) == 4
         assert_complete(newest)
 
 
-class TestWhatItCosts:
-    """In calls of the store, each of which is a request there, or one for each 1,000 files."""
+class TestRequests:
+    """Calls of the store: each is a request there, or one for each 1,000 files."""
 
     @pytest.fixture(params=["holdfast", "holdfast/_entropy_"], ids=["plain", "spread"])
     def counts(self, bucket: str, request: pytest.FixtureRequest) -> Iterator[Counts]:
@@ -115,10 +115,10 @@ class TestWhatItCosts:
 
     @pytest.fixture
     def more(self, counts: Counts) -> int:
-        """Listings more of what is spread."""
+        """Additional listings because of the marker."""
         return 256 if "_entropy_" in counts.directory else 0
 
-    def test_a_checkpoint_that_is_completed_costs_as_much_as_without(self, counts: Counts) -> None:
+    def test_completed_checkpoint_costs_no_more_than_without_entropy(self, counts: Counts) -> None:
         access = job_in(counts.directory)
         location = access.initialize_location_for_checkpoint(1)
         handles = [write_state(location) for _ in range(3)]
@@ -126,38 +126,38 @@ class TestWhatItCosts:
         complete_checkpoint(location, metadata_of(*handles, checkpoint_id=1))
         assert counts.calls == {"publish": 1}
 
-    def test_so_does_one_that_is_deleted(self, counts: Counts, more: int) -> None:
-        done = completed(job_in(counts.directory), 1)
-        counts.clear()
-        done.discard()
-        # Spread files go by one call more; then nothing is left that the second would delete.
-        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
-
-    def test_so_does_one_that_is_not_retained_and_its_files_are_deleted_once(
+    def test_deleted_checkpoint_costs_no_more_than_without_entropy(
         self, counts: Counts, more: int
     ) -> None:
+        done = write_checkpoint(job_in(counts.directory), 1)
+        counts.clear()
+        done.discard()
+        # Files with entropy take one more call; then nothing is left for the second to delete.
+        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
+
+    def test_subsumed_checkpoint_costs_one_call_more(self, counts: Counts, more: int) -> None:
         access = job_in(counts.directory)
         cleaner = CheckpointsCleaner()
         kept = CompletedCheckpointStore(1, cleaner)
-        kept.add(completed(access, 1))
-        newer = completed(access, 2)
+        kept.add(write_checkpoint(access, 1))
+        newer = write_checkpoint(access, 2)
         counts.clear()
         kept.add(newer)
         cleaner.close()
         assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
 
-    def test_one_that_fails_costs_511_listings_more(self, counts: Counts, more: int) -> None:
+    def test_failed_checkpoint_costs_511_listings_more(self, counts: Counts, more: int) -> None:
         location = job_in(counts.directory).initialize_location_for_checkpoint(1)
         write_state(location)
         counts.clear()
         location.dispose_on_failure()
         assert counts.calls == {"list": 1 + 2 * more if more else 2, "delete": 1}
 
-    def test_a_sweep_costs_256_listings_more_and_one_for_each_directory_that_is_there(
+    def test_sweep_costs_256_listings_more_and_one_for_each_directory(
         self, counts: Counts, more: int
     ) -> None:
         access = job_in(counts.directory)
-        completed(access, 1, files=1)
+        write_checkpoint(access, 1, files=1)
         counts.clear()
         sweep(counts.directory, "job", grace_s=GRACE)
         assert counts.calls["list"] == 10 + (more + 1 if more else 0)

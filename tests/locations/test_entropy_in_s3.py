@@ -8,7 +8,7 @@ from contracts.checkpointed_jobs import assert_complete, files_of, job_in, write
 from contracts.entropy import (
     GRACE,
     RANDOM,
-    completed,
+    write_checkpoint,
 )
 from contracts.processes import python
 from servers.buckets import MemoryBucket
@@ -29,11 +29,11 @@ def s3_directory(memory_bucket: S3Bucket) -> Iterator[str]:
     unregister_file_system("s3a")
 
 
-def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
+def test_bucket_is_empty_after_its_checkpoints_failed_or_were_deleted(
     memory_bucket: S3Bucket, s3_directory: str
 ) -> None:
     access = job_in(s3_directory)
-    done = completed(access, 1)
+    done = write_checkpoint(access, 1)
     assert re.fullmatch(rf"s3://{memory_bucket.name}/holdfast/\.\w\w/job/.*", files_of(done)[0].uri)
     failed = access.initialize_location_for_checkpoint(2)
     attempt = uripath.name(write_state(failed).uri)[:9]
@@ -47,7 +47,7 @@ def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
     assert memory_bucket.keys() == []
 
 
-def test_what_a_killed_process_was_writing_into_a_bucket_is_swept(
+def test_files_of_a_killed_process_in_a_bucket_are_swept(
     memory_bucket: MemoryBucket, s3_directory: str
 ) -> None:
     source = """
@@ -70,7 +70,7 @@ for stream in streams:
 print("ready", flush=True)
 sys.stdin.readline()
 """
-    kept = completed(job_in(s3_directory), 1)
+    kept = write_checkpoint(job_in(s3_directory), 1)
     before = memory_bucket.keys()
     server = memory_bucket.server
     with python(

@@ -22,7 +22,7 @@ from holdfast.locations.adapters import (
     FileStateHandle,
     file_system_for,
 )
-from holdfast.locations.handles import checksum_of
+from holdfast.locations.checksums import checksum_of
 from holdfast.testing import Faults
 
 BROKEN = StorageUnavailableError("out of reach")
@@ -86,7 +86,7 @@ class TestThresholds:
         assert isinstance(handle, ByteStreamStateHandle if inline else FileStateHandle)
         assert read(handle) == b"x" * sum(writes)
 
-    def test_the_file_is_begun_when_the_buffer_overflows(self, faults: Faults) -> None:
+    def test_file_is_created_when_the_buffer_overflows(self, faults: Faults) -> None:
         location = location_in(faults.directory)
         faults.calls.clear()
         with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
@@ -97,7 +97,7 @@ class TestThresholds:
             assert faults.calls == ["create", "write"]
             assert stream.tell() == 65
 
-    def test_flush_begins_no_file_that_the_handle_may_replace(self, faults: Faults) -> None:
+    def test_flush_creates_no_file_for_inline_state(self, faults: Faults) -> None:
         location = location_in(faults.directory, threshold=10)
         for size, begins in ((10, False), (11, True)):
             faults.calls.clear()
@@ -115,7 +115,7 @@ class TestThresholds:
         assert isinstance(handle, FileStateHandle)
         assert read(handle) == b"1"
 
-    def test_sync_reaches_the_file_and_not_what_is_held_back(self, faults: Faults) -> None:
+    def test_sync_reaches_the_file_and_not_the_buffer(self, faults: Faults) -> None:
         location = location_in(faults.directory)
         with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
             stream.write(bytes(100))
@@ -127,7 +127,7 @@ class TestThresholds:
 
 class TestFailures:
     @pytest.mark.parametrize("call", ["flush", "flush_to_file", "sync"])
-    def test_a_stream_that_fails_to_flush_is_closed_and_leaves_nothing(
+    def test_failed_flush_closes_the_stream_and_leaves_nothing(
         self, faults: Faults, call: str
     ) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
@@ -176,7 +176,7 @@ class TestFailures:
             assert handle is not None
             assert read(handle) == accepted
 
-    def test_an_unknown_outcome_keeps_what_may_be_there(self, faults: Faults) -> None:
+    def test_unknown_outcome_keeps_the_file(self, faults: Faults) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
         faults.after("commit", OutcomeUnknownError("no answer"))
         stream.write(b"1" * 100)
@@ -184,7 +184,7 @@ class TestFailures:
             stream.close_and_get_handle()
         assert list(files_in(faults).values()) == [b"1" * 100]
 
-    def test_close_while_a_file_is_being_begun_leaves_nothing(self, faults: Faults) -> None:
+    def test_close_while_a_file_is_created_leaves_nothing(self, faults: Faults) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
         faults.after("create", stream.close)
         with pytest.raises(CheckpointError):
@@ -214,14 +214,14 @@ class TestMetadataCommit:
         assert files_in(faults) == {"_metadata": b"ours"}
 
     @pytest.mark.parametrize("theirs", [b"", b"our", b"ours and more", b"them"])
-    def test_anybody_elses_bytes_are_a_conflict(self, faults: Faults, theirs: bytes) -> None:
+    def test_bytes_of_another_writer_are_a_conflict(self, faults: Faults, theirs: bytes) -> None:
         self.finalize(faults, theirs)
         with pytest.raises(CheckpointConflictError):
             self.finalize(faults)
         assert files_in(faults) == {"_metadata": theirs}
 
     @pytest.mark.parametrize("disappears", [False, True])
-    def test_not_knowing_whose_it_is_is_an_unknown_outcome(
+    def test_unknown_owner_is_an_unknown_outcome(
         self,
         faults: Faults,
         disappears: bool,  # noqa: FBT001
@@ -232,7 +232,7 @@ class TestMetadataCommit:
         faults.after("publish", CheckpointConflictError("exists already"))
         failure: BaseException | Callable[[], None] = vanish if disappears else BROKEN
         faults.before("open", failure)
-        # What is gone again was somebody else's, or was cleaned up by somebody else.
+        # A file that is gone again was another writer's, or another process has cleaned it up.
         with pytest.raises(CheckpointConflictError if disappears else OutcomeUnknownError):
             self.finalize(faults)
         assert not [call for call in faults.calls if call.startswith("delete")]
@@ -268,14 +268,14 @@ class TestAdoption:
         path.write_bytes(self.CONTENT)
         return path
 
-    def adopted(self, directory: str, file: Path) -> tuple[CheckpointStateOutputStream, bool]:
+    def adopt_file(self, directory: str, file: Path) -> tuple[CheckpointStateOutputStream, bool]:
         stream = location_in(directory).create_checkpoint_state_output_stream(EXCLUSIVE)
         return stream, stream.adopt(str(file), len(self.CONTENT), checksum_of(self.CONTENT))
 
-    def test_a_file_on_the_same_disk_is_linked_and_stays_when_it_is_deleted_elsewhere(
+    def test_file_on_the_same_disk_is_linked_and_outlives_its_source(
         self, tmp_path: Path, file: Path
     ) -> None:
-        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        stream, is_adopted = self.adopt_file(f"file://{tmp_path}/storage", file)
         assert is_adopted
         handle = stream.close_and_get_handle()
         assert isinstance(handle, FileStateHandle)
@@ -283,17 +283,15 @@ class TestAdoption:
         file.unlink()
         assert read(handle) == self.CONTENT
 
-    def test_what_is_given_up_leaves_the_other_name_alone(self, tmp_path: Path, file: Path) -> None:
-        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+    def test_discarded_link_keeps_the_other_name(self, tmp_path: Path, file: Path) -> None:
+        stream, is_adopted = self.adopt_file(f"file://{tmp_path}/storage", file)
         assert is_adopted
         stream.close()
         assert list((tmp_path / "storage" / "job" / "chk-1").iterdir()) == []
         assert file.read_bytes() == self.CONTENT
 
-    def test_a_name_that_was_deleted_meanwhile_is_no_success(
-        self, tmp_path: Path, file: Path
-    ) -> None:
-        stream, _ = self.adopted(f"file://{tmp_path}/storage", file)
+    def test_deleted_link_is_not_a_success(self, tmp_path: Path, file: Path) -> None:
+        stream, _ = self.adopt_file(f"file://{tmp_path}/storage", file)
         (stored,) = (tmp_path / "storage" / "job" / "chk-1").iterdir()
         stored.unlink()
         with pytest.raises(StorageUnavailableError, match="deleted while it was being written"):
@@ -306,7 +304,7 @@ class TestAdoption:
             (memory_directory, file),
             (f"file://{tmp_path}/storage", tmp_path / "none"),
         ):
-            stream, is_adopted = self.adopted(directory, path)
+            stream, is_adopted = self.adopt_file(directory, path)
             assert not is_adopted
             stream.close()
         location = location_in(f"file://{tmp_path}/more", threshold=200)
@@ -323,7 +321,7 @@ class TestAdoption:
             raise OSError(errno.EXDEV, "another disk")
 
         monkeypatch.setattr(os, "link", fails)
-        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        stream, is_adopted = self.adopt_file(f"file://{tmp_path}/storage", file)
         assert not is_adopted
         stream.write(self.CONTENT)
         handle = stream.close_and_get_handle()

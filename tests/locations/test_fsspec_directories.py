@@ -38,7 +38,7 @@ class TestDirectories:
         for below in (path / "a", path / "a/b"):
             assert stat.S_IMODE(below.stat().st_mode) == 0o700
 
-    def test_one_that_somebody_else_makes_meanwhile_will_do(
+    def test_directory_created_concurrently_is_used(
         self, place: tuple[str, Path], scheme: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         implementation = SFTPFileSystem if scheme == "sftp" else LocalFileSystem
@@ -87,7 +87,7 @@ class TestDirectories:
         assert (path / "empty").is_dir()
 
 
-def test_a_directory_with_something_in_it_is_kept_even_if_the_stores_rmdir_is_recursive(
+def test_directory_with_entries_survives_a_recursive_rmdir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalFileSystem, "rmdir", lambda _, path: shutil.rmtree(path))

@@ -15,7 +15,7 @@ __all__ = ["known_hosts", "module_server", "server"]
 
 
 class TestHostKeys:
-    """Who gets the password."""
+    """The servers that get the password."""
 
     @staticmethod
     def look(server: SftpServer) -> None:
@@ -36,7 +36,7 @@ class TestHostKeys:
     def test_an_unknown_one_does_not(
         self, server: SftpServer, known_hosts: Path, *, has_file: bool
     ) -> None:
-        known_hosts.write_text("# nobody")
+        known_hosts.write_text("# no one")
         if not has_file:
             known_hosts.unlink()
         with pytest.raises(InvalidRequestError, match=f"`ssh -p {server.port} 127.0.0.1`"):
@@ -63,13 +63,13 @@ class TestHostKeys:
         self.look(server)
         assert server.passwords == [PASSWORD]
 
-    def test_one_whose_key_has_changed_does_not(self, server: SftpServer) -> None:
+    def test_server_with_a_changed_key_does_not_get_it(self, server: SftpServer) -> None:
         server.change_key()
         with pytest.raises(InvalidRequestError, match="differs from the one in known_hosts"):
             self.look(server)
         assert server.passwords == []
 
-    def test_one_whose_key_changes_later_does_not_get_it_again(self, server: SftpServer) -> None:
+    def test_server_does_not_get_it_again_after_its_key_changes(self, server: SftpServer) -> None:
         self.look(server)
         server.change_key()
         with pytest.raises(StorageUnavailableError):  # the old connection
@@ -98,14 +98,14 @@ class TestHostKeys:
             self.look(server)
         assert server.passwords == []
 
-    def test_a_policy_that_does_not_exist_is_named(self, server: SftpServer) -> None:
+    def test_unknown_policy_is_named(self, server: SftpServer) -> None:
         conf["sftp"]["host_key_policy"] = "ask"
         with pytest.raises(InvalidRequestError, match=r"host_key_policy .* got 'ask'"):
             self.look(server)
         assert server.passwords == []
 
     @pytest.mark.parametrize("is_known", [True, False])
-    def test_fsspecs_reject_is_what_happens_anyway(
+    def test_policy_reject_is_the_default(
         self, server: SftpServer, known_hosts: Path, *, is_known: bool
     ) -> None:
         conf["sftp"]["host_key_policy"] = "reject"

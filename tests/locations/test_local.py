@@ -24,9 +24,9 @@ from holdfast.errors import (
 )
 from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem, LocalFileSystem
 from holdfast.testing import ExclusiveFileSystemContract
-from holdfast.testing.contracts import Write, both_writes
+from holdfast.testing.exclusive_file_systems import Write, both_writes
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 RACERS = 8
 
@@ -51,7 +51,7 @@ def publish(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
     file_system.publish(uri, data)
 
 
-def publish_beside_others(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
+def publish_next_to_files(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
     create_for_publishing(file_system, f"{uri}-state", data)
     publish(file_system, uri, data)
 
@@ -120,7 +120,7 @@ else:
         with pytest.raises(InvalidRequestError):
             file_system.prepare_directory(f"{directory}/x")
 
-    def test_bulk_delete_goes_on_past_a_failure_and_raises_it(
+    def test_bulk_delete_continues_after_a_failure_and_raises_it(
         self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         file_system.prepare_directory(f"{directory}/inner")
@@ -130,7 +130,7 @@ else:
         assert caught.value.location == f"{directory}/inner"
         assert self.files(directory) == {}
 
-    def test_delete_tree_finishes_though_somebody_else_deletes_too(
+    def test_delete_tree_finishes_despite_concurrent_deletions(
         self, file_system: ExclusiveFileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file_system.prepare_directory(f"{directory}/a/b")
@@ -149,7 +149,7 @@ else:
         file_system.delete_tree(f"{directory}/a")
         assert not path_of(f"{directory}/a").exists()
 
-    def test_delete_tree_says_which_directory_it_can_not_list(
+    def test_delete_tree_names_the_directory_it_can_not_list(
         self, file_system: ExclusiveFileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file_system.prepare_directory(f"{directory}/a/b")
@@ -167,7 +167,7 @@ else:
         assert caught.value.kind == "refused"
 
     @pytest.mark.parametrize("call", ["write", "fsync"])
-    def test_a_file_that_misses_a_piece_is_never_committed(
+    def test_file_without_a_piece_is_never_committed(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
@@ -200,7 +200,7 @@ else:
             file_system.publish(f"{directory}/{'x' * 300}", b"1")
 
     @both_writes
-    def test_a_full_disk_leaves_nothing_behind(
+    def test_full_disk_leaves_nothing(
         self, file_system: ExclusiveFileSystem, directory: str, write: Write
     ) -> None:
         with _file_size_limit(64 << 10), pytest.raises(StorageUnavailableError):
@@ -214,13 +214,13 @@ else:
             (create_for_publishing, ["sync file"]),
             (publish, ["sync file", "link", "sync directory"]),
             (
-                # The state files' names first, so that what leads to them is never there alone.
-                publish_beside_others,
+                # The state files' names first, so that metadata never exists without them.
+                publish_next_to_files,
                 ["sync file", "sync file", "sync directory", "link", "sync directory"],
             ),
         ],
     )
-    def test_bytes_are_synced_before_names_and_state_before_what_leads_to_it(
+    def test_bytes_are_synced_before_names_and_state_before_metadata(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
@@ -287,7 +287,7 @@ else:
             else:
                 file_system.prepare_directory(f"{directory}/a")
 
-    def test_a_name_that_was_taken_and_freed_while_it_was_claimed_is_a_conflict(
+    def test_name_taken_during_the_publication_is_a_conflict(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
@@ -314,7 +314,7 @@ else:
             file_system.publish(f"{directory}/commit", b"2")
         assert len(os.listdir("/proc/self/fd")) == len(before)
 
-    def test_a_killed_publisher_leaves_nothing_under_the_name_or_the_whole_file(
+    def test_killed_publisher_leaves_no_file_or_the_whole_one(
         self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         content = b"whole" * 1000
@@ -389,7 +389,7 @@ def _write_or_abort(file_system: ExclusiveFileSystem, uri: str, data: bytes, wri
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that everybody can reach; pytest's own are for one user alone."""
+    """A directory that every user can read; pytest's own are for one user only."""
     path = Path(tempfile.mkdtemp(dir="/tmp"))
     path.chmod(0o755)
     yield path
@@ -409,7 +409,7 @@ from holdfast.locations import *
 from holdfast.locations.adapters import *
 from holdfast.locations.storages import *
 if os.getuid() == 0:
-    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+    os.setgroups([]); os.setgid({UNPRIVILEGED}); os.setuid({UNPRIVILEGED})
 scope = CheckpointedStateScope.EXCLUSIVE
 directory = sys.argv[1]
 access = checkpoint_storage(directory).create_checkpoint_storage("job")

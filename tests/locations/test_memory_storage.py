@@ -71,12 +71,12 @@ class TestMemoryCheckpointStorage(CheckpointStorageContract):
                     stream.write(b"1")
 
     @pytest.mark.parametrize("limit", [0, -1])
-    def test_a_limit_that_is_not_positive_is_refused(self, limit: int) -> None:
+    def test_limit_below_one_is_refused(self, limit: int) -> None:
         with pytest.raises(InvalidRequestError):
             MemoryCheckpointStorage(limit)
 
 
-class TestMemoryCheckpointStorageWithDirectory(CheckpointStorageContract):
+class TestPersistentMemoryCheckpointStorage(CheckpointStorageContract):
     @pytest.fixture
     def storage(self, memory_directory: str) -> CheckpointStorage:
         return MemoryCheckpointStorage(directory=memory_directory)
@@ -122,7 +122,7 @@ def test_savepoints_go_to_the_default_directory(memory_directory: str) -> None:
 
 
 @pytest.mark.parametrize("directory", ["no/scheme", "file:///"])
-def test_a_directory_that_can_not_be_used_is_refused(directory: str) -> None:
+def test_invalid_directory_is_refused(directory: str) -> None:
     with pytest.raises(InvalidRequestError):
         MemoryCheckpointStorage(directory=directory)
     with pytest.raises(InvalidRequestError):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from contracts.metadata import sealed
+from contracts.metadata import seal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,8 +23,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StatePartitions,
 )
-from holdfast.locations.metadata import ClaimedCheckpoint, decode_metadata, encode_metadata
-from holdfast.locations.metadata.format import READERS
+from holdfast.locations.metadata import READERS, ClaimedCheckpoint, decode_metadata, encode_metadata
 from holdfast.testing import metadata_of
 
 DIRECTORY = "file:///data/job/chk-7"
@@ -34,7 +33,7 @@ GOLDEN_OF_ALL_KINDS = GOLDEN.with_name("_metadata-of-all-kinds")
 GOLDEN_OF_SEGMENTS = GOLDEN.with_name("_metadata-of-segments")
 GOLDEN_OF_CLAIMS = GOLDEN.with_name("_metadata-of-claims")
 
-# Fixed for ever: the golden files were written from them.
+# Fixed forever: the golden files were written from them.
 GOLDEN_METADATA = CheckpointMetadata(
     job_id="golden",
     checkpoint_id=7,
@@ -303,7 +302,7 @@ metadatas = st.builds(
 
 
 @given(metadatas)
-def test_what_is_encoded_is_decoded(metadata: CheckpointMetadata) -> None:
+def test_encoded_metadata_is_decoded(metadata: CheckpointMetadata) -> None:
     content = encode_metadata(metadata, DIRECTORY)
     assert decode_metadata(content, DIRECTORY, uri=URI) == metadata
     assert encode_metadata(metadata, DIRECTORY) == content
@@ -343,7 +342,7 @@ class TestDamage:
         self, version: int, body: bytes
     ) -> None:
         with pytest.raises(UnsupportedFormatError, match=str(version)):
-            decode_metadata(sealed(body, version=version), DIRECTORY, uri=URI)
+            decode_metadata(seal(body, version=version), DIRECTORY, uri=URI)
 
     @pytest.mark.parametrize(
         ("readable", "version", "message"),
@@ -361,13 +360,13 @@ class TestDamage:
             ([1, 2], 0, "written in format version 0; this Holdfast reads versions 1 to 2"),
         ],
     )
-    def test_the_error_says_which_versions_can_be_read_and_what_to_do(
+    def test_error_names_the_readable_versions_and_the_way_out(
         self, readable: list[int], version: int, message: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in readable:
             monkeypatch.setitem(READERS, number, READERS[1])
         with pytest.raises(UnsupportedFormatError) as caught:
-            decode_metadata(sealed(b"", version=version), DIRECTORY, uri=URI)
+            decode_metadata(seal(b"", version=version), DIRECTORY, uri=URI)
         assert str(caught.value).startswith(f"{message}: location=")
 
     @pytest.mark.parametrize(
@@ -384,22 +383,22 @@ class TestDamage:
             b"\x81\xa9operators\xdf\xff\xff\xff\xff",
         ],
     )
-    def test_a_body_that_makes_no_sense_is_corrupt(self, body: bytes) -> None:
+    def test_meaningless_body_is_corrupt(self, body: bytes) -> None:
         with pytest.raises(CheckpointCorruptedError):
-            decode_metadata(sealed(body), DIRECTORY, uri=URI)
+            decode_metadata(seal(body), DIRECTORY, uri=URI)
 
     @pytest.mark.parametrize("off", [-1, 1, 4, 1 << 40])
     def test_a_wrong_length_is_corrupt(self, off: int) -> None:
         body = self.CONTENT[20:-4]
         with pytest.raises(CheckpointCorruptedError):
-            decode_metadata(sealed(body, length=len(body) + off), DIRECTORY, uri=URI)
+            decode_metadata(seal(body, length=len(body) + off), DIRECTORY, uri=URI)
 
     def test_an_unknown_mode_is_corrupt(self) -> None:
         body = msgspec.msgpack.decode(self.CONTENT[20:-4])
         subtask = body["operators"]["compact"]["subtasks"][0]
         subtask["managed_operator"][0]["states"]["rows"]["mode"] = 3
         with pytest.raises(CheckpointCorruptedError):
-            decode_metadata(sealed(msgspec.msgpack.encode(body)), DIRECTORY, uri=URI)
+            decode_metadata(seal(msgspec.msgpack.encode(body)), DIRECTORY, uri=URI)
 
 
 @GOLDEN_FILES
@@ -414,25 +413,25 @@ def test_a_golden_file_stays_readable_and_is_written_the_same(
 def test_each_version_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_version_2(rest: memoryview) -> CheckpointMetadata:
         assert bytes(rest).endswith(b"of version 2")
-        return metadata_of(FileStateHandle("beside", 1))
+        return metadata_of(FileStateHandle("near", 1))
 
     monkeypatch.setitem(READERS, 2, read_version_2)
-    newer = decode_metadata(sealed(b"of version 2", version=2), DIRECTORY, uri=URI)
-    assert newer.streams() == [FileStateHandle(f"{DIRECTORY}/beside", 1)]
+    newer = decode_metadata(seal(b"of version 2", version=2), DIRECTORY, uri=URI)
+    assert newer.streams() == [FileStateHandle(f"{DIRECTORY}/near", 1)]
     assert decode_metadata(GOLDEN.read_bytes(), DIRECTORY, uri=URI) == GOLDEN_METADATA
 
 
 @GOLDEN_FILES
 def test_the_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetadata) -> None:
     content = file.read_bytes()
-    assert content == sealed(content[20:-4])
+    assert content == seal(content[20:-4])
     body = msgspec.msgpack.decode(content[20:-4])
     assert body["job_id"] == "golden"
     for uid, operator in metadata.operators.items():
         assert body["operators"][uid]["subtasks"].keys() == operator.subtasks.keys()
 
 
-def test_a_subtask_names_the_kinds_of_state_that_it_has_and_always_managed_operator() -> None:
+def test_subtask_stores_its_types_of_state_and_always_managed_operator() -> None:
     assert msgspec.to_builtins(StoredSubtask()) == {"managed_operator": (), "statistics": None}
     body = msgspec.msgpack.decode(GOLDEN_OF_ALL_KINDS.read_bytes()[20:-4])
     subtasks = body["operators"]["join"]["subtasks"]
@@ -453,7 +452,7 @@ def test_unknown_keys_are_skipped() -> None:
     handle = subtask["managed_operator"][0]
     for known in (body, compact, subtask, handle, handle["stream"], handle["states"]["rows"]):
         known["of a later version"] = [{"a": 1}, None]
-    content = sealed(msgspec.msgpack.encode(body))
+    content = seal(msgspec.msgpack.encode(body))
     assert decode_metadata(content, DIRECTORY, uri=URI) == GOLDEN_METADATA
 
 
@@ -499,5 +498,5 @@ def test_references_of_all_kinds_of_state_move_with_the_directory() -> None:
 
 
 def test_nothing_of_the_state_shows_in_a_repr() -> None:
-    secret = b"somebody's row"
+    secret = b"a user's row"
     assert "row" not in repr(metadata_of(ByteStreamStateHandle(secret)).operators)

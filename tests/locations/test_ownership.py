@@ -1,4 +1,4 @@
-"""Who owns a job: claims, those that race, and which checkpoints are past."""
+"""The owner of a job: claims, races between them, and superseded checkpoints."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from contracts.checkpointed_jobs import job_in
-from contracts.claims import begun, claims, commit, discard, overwrite_claim, owns, run
+from contracts.claims import begin_checkpoint, claims, commit, discard, overwrite_claim, owns, run
 from contracts.errors import of_kind
 from contracts.patience import HANGS_S
 from contracts.processes import python
@@ -62,9 +62,7 @@ class TestClaims:
             access.claim_job()
             assert claims(memory_directory) == {str(epoch)}
 
-    def test_numbers_go_on_after_older_claims_are_forgotten_in_another_process_too(
-        self, local_directory: str
-    ) -> None:
+    def test_numbers_increase_after_older_claims_were_deleted(self, local_directory: str) -> None:
         access = job_in(local_directory)
         for _ in range(11):  # 10 sorts before 9 as text
             last = access.claim_job()
@@ -72,9 +70,7 @@ class TestClaims:
         assert job_in(local_directory).claim_job().epoch == 12
         assert claims(local_directory) == {"12"}
 
-    def test_what_is_no_number_beside_the_claims_is_ignored_and_left_alone(
-        self, memory_directory: str
-    ) -> None:
+    def test_files_without_a_number_are_ignored_and_kept(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         access.claim_job()
         foreign = ("notes.txt", "-7", "1e9", "²", ".3.tmp")
@@ -108,7 +104,7 @@ class TestClaims:
         assert access.claim_job().epoch == 2
         assert not owns(owner)
 
-    def test_a_driver_whose_job_was_deleted_and_begun_again_is_not_its_owner(
+    def test_driver_of_a_deleted_and_restarted_job_is_not_its_owner(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         old = job_in(local_directory).claim_job()
@@ -120,9 +116,7 @@ class TestClaims:
         with pytest.raises(CheckpointConflictError, match="deleted"):
             old.check()
 
-    def test_a_store_that_fails_fails_the_claim_and_leaves_the_owner_in_place(
-        self, faults: Faults
-    ) -> None:
+    def test_failed_claim_leaves_the_owner(self, faults: Faults) -> None:
         owner = job_in(faults.inner_directory).claim_job()
         faults.before("publish", StorageUnavailableError("as planned"), nth="every")
         access = checkpoint_storage(faults.directory).create_checkpoint_storage("job")
@@ -131,7 +125,7 @@ class TestClaims:
         owner.check()
 
 
-class TestClaimsThatRace:
+class TestRacingClaims:
     def test_of_eight_threads_one_owns_the_job_in_the_end(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         start = threading.Barrier(RACERS)
@@ -170,7 +164,7 @@ else:
         answers = [[line_of(racer) for racer in racers]]
         for _ in range(2):
             for racer in racers:
-                with suppress(BrokenPipeError):  # it failed; what it said comes below
+                with suppress(BrokenPipeError):  # it failed; its output is shown below
                     assert racer.stdin
                     racer.stdin.write("go\n")
                     racer.stdin.flush()
@@ -198,9 +192,7 @@ else:
         assert owns(younger[0])
         assert claims(faults.inner_directory) == {"3"}
 
-    def test_a_claim_that_is_topped_before_it_is_published_tries_again(
-        self, faults: Faults
-    ) -> None:
+    def test_claim_below_a_newer_one_is_tried_again(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         others: list[JobOwnership] = []
         faults.calls.clear()
@@ -212,9 +204,7 @@ else:
         assert owns(owner)
         assert not owns(others[0])
 
-    def test_a_claim_that_meets_one_that_is_forgotten_right_then_tries_again(
-        self, faults: Faults
-    ) -> None:
+    def test_claim_meeting_a_deleted_one_is_tried_again(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         faults.calls.clear()
 
@@ -227,7 +217,7 @@ else:
         owner.check()
         assert owner.epoch == 3
 
-    def test_a_number_that_was_forgotten_makes_nobody_an_owner(self, faults: Faults) -> None:
+    def test_deleted_number_makes_no_driver_an_owner(self, faults: Faults) -> None:
         """Another driver took the number that this one is about to, and a third forgot it."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         others: list[JobOwnership] = []
@@ -241,7 +231,7 @@ else:
         assert owner.epoch == 3
         assert [owns(candidate) for candidate in (*others, owner)] == [False, False, True]
 
-    def test_a_claim_that_is_topped_without_end_gives_up(self, faults: Faults) -> None:
+    def test_claim_without_a_win_fails(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         other = job_in(faults.inner_directory)
         faults.before("publish", other.claim_job, nth="every")
@@ -256,7 +246,7 @@ else:
         ],
         ids=["the answer was lost", "the store itself repeated it"],
     )
-    def test_a_claim_whose_answer_was_lost_counts_once(
+    def test_claim_with_a_lost_answer_counts_once(
         self, memory_directory: str, lose: Callable[[Faults], None]
     ) -> None:
         policy = RetryPolicy(deadline_s=HANGS_S, first_wait_s=1e-6, max_wait_s=1e-6)
@@ -269,22 +259,22 @@ else:
             owner.check()
 
     @pytest.mark.parametrize("moment", ["before", "after"])
-    def test_a_checkpoint_that_is_completed_while_a_driver_claims_is_known_to_the_claim(
+    def test_claim_knows_a_checkpoint_completed_during_it(
         self, faults: Faults, moment: str
     ) -> None:
-        """The younger driver goes on from it, so nobody may take it back."""
+        """The newer driver resumes from it, so no one may revoke it."""
         access = job_in(faults.directory)
         older = job_in(faults.inner_directory)
         ownership = older.claim_job()
         faults.calls.clear()
 
-        def commit_meanwhile() -> None:
+        def commit_concurrently() -> None:
             try:
-                commit(begun(older, 1), ownership, 1)
+                commit(begin_checkpoint(older, 1), ownership, 1)
             except CheckpointConflictError:
                 assert moment == "after"
 
-        getattr(faults, moment)("publish", commit_meanwhile, nth=1)
+        getattr(faults, moment)("publish", commit_concurrently, nth=1)
         owner = access.claim_job()
         adopted = sorted(access.completed_checkpoints())
         assert adopted == ([1] if moment == "before" else [])
@@ -297,7 +287,7 @@ def line_of(racer: object) -> str:
     return str(stdout.readline()).strip()
 
 
-class TestIsPast:
+class TestSuperseded:
     @pytest.fixture
     def access(self, memory_directory: str) -> CheckpointStorageAccess:
         return job_in(memory_directory)
@@ -306,12 +296,12 @@ class TestIsPast:
         owner = access.claim_job()
         assert not any(owner.is_superseded(number, "token") for number in range(4))
 
-    def test_an_id_that_the_owner_found_is_not_past(self, access: CheckpointStorageAccess) -> None:
+    def test_id_found_by_the_owner_is_not_superseded(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2, 3)
         owner = access.claim_job()
         assert not any(owner.is_superseded(number, "token") for number in (1, 2, 3))
 
-    def test_an_id_below_one_that_the_owner_found_is_past(
+    def test_id_below_one_found_by_the_owner_is_superseded(
         self, access: CheckpointStorageAccess
     ) -> None:
         run(access, access.claim_job(), 1, 3)
@@ -324,7 +314,7 @@ class TestIsPast:
             False,
         ]
 
-    def test_an_id_below_one_that_the_owner_made_is_past(
+    def test_id_below_one_made_by_the_owner_is_superseded(
         self, access: CheckpointStorageAccess
     ) -> None:
         owner = access.claim_job()
@@ -340,16 +330,14 @@ class TestIsPast:
         run(access, access.claim_job(), 1, 2)
         assert not access.claim_job().is_superseded(3, "token")
 
-    def test_an_id_that_was_cleaned_up_is_past(self, access: CheckpointStorageAccess) -> None:
+    def test_cleaned_up_id_is_superseded(self, access: CheckpointStorageAccess) -> None:
         owner = access.claim_job()
         run(access, owner, 1, 2, 3)
         discard(access, 1)
         discard(access, 2)
         assert [owner.is_superseded(number, "token") for number in (1, 2, 3)] == [True, True, False]
 
-    def test_it_goes_by_the_newest_claim_whoever_asks(
-        self, access: CheckpointStorageAccess
-    ) -> None:
+    def test_newest_claim_decides_for_every_driver(self, access: CheckpointStorageAccess) -> None:
         oldest = access.claim_job()
         run(access, access.claim_job(), 1, 2, 3)
         discard(access, 1)
@@ -361,7 +349,7 @@ class TestIsPast:
             False,
         ]
 
-    def test_an_id_stays_past_when_all_that_the_owner_found_was_cleaned_up(
+    def test_id_stays_superseded_after_the_found_ones_were_cleaned_up(
         self, access: CheckpointStorageAccess
     ) -> None:
         run(access, access.claim_job(), 5)

@@ -1,4 +1,4 @@
-"""Who owns a job: commits by drivers that were thought dead."""
+"""The owner of a job: commits by drivers that were thought dead."""
 
 import os
 import uuid
@@ -6,7 +6,15 @@ from typing import cast
 
 import pytest
 from contracts.checkpointed_jobs import job_in
-from contracts.claims import begun, commit, discard, files_in_checkpoint, overwrite_claim, owns, run
+from contracts.claims import (
+    begin_checkpoint,
+    commit,
+    discard,
+    files_in_checkpoint,
+    overwrite_claim,
+    owns,
+    run,
+)
 from contracts.errors import of_kind
 
 from holdfast.errors import (
@@ -32,11 +40,11 @@ class TestCommits:
         assert latest is not None
         assert latest.checkpoint_id == 1
 
-    def test_a_driver_that_was_fenced_before_writes_nothing(self, faults: Faults) -> None:
+    def test_driver_fenced_before_the_commit_writes_nothing(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         older = access.claim_job()
         access.claim_job()
-        location = begun(access, 1)
+        location = begin_checkpoint(access, 1)
         metadata = metadata_of(checkpoint_id=1)
         faults.calls.clear()
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
@@ -44,55 +52,51 @@ class TestCommits:
         assert set(faults.calls) == {"list"}
         assert files_in_checkpoint(faults.inner_directory, 1) == set()
 
-    def test_a_driver_that_cannot_see_whether_it_is_fenced_writes_nothing(
-        self, faults: Faults
-    ) -> None:
+    def test_driver_with_an_unknown_claim_writes_nothing(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
-        location = begun(access, 1)
+        location = begin_checkpoint(access, 1)
         faults.before("list", StorageUnavailableError("as planned"))
         with pytest.raises(StorageUnavailableError):
             complete_checkpoint(location, metadata_of(checkpoint_id=1), owner)
         assert files_in_checkpoint(faults.inner_directory, 1) == set()
 
-    def test_a_late_commit_of_an_id_that_the_job_has_left_behind_is_taken_back(
-        self, faults: Faults
-    ) -> None:
+    def test_late_commit_of_a_superseded_id_is_revoked(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
-        zombie, location = access.claim_job(), begun(access, 1)
+        zombie, location = access.claim_job(), begin_checkpoint(access, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             owner = other.claim_job()
             run(other, owner, 1, 2, 3)
             discard(other, 1)
-            begun(other, 1)  # as on a store without directories, where nothing is in the way
+            begin_checkpoint(
+                other, 1
+            )  # as on a store without directories, where nothing is in the way
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
         assert METADATA_FILE not in files_in_checkpoint(faults.inner_directory, 1)
 
-    def test_a_late_commit_of_an_id_that_was_found_and_then_cleaned_up_is_taken_back(
-        self, faults: Faults
-    ) -> None:
-        """The owner found another one's checkpoint of that id, so this one is nobody's."""
+    def test_late_commit_of_a_cleaned_up_id_is_revoked(self, faults: Faults) -> None:
+        """The owner found another one's checkpoint of that id, so no driver knows this one."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
-        zombie, location = access.claim_job(), begun(access, 1)
+        zombie, location = access.claim_job(), begin_checkpoint(access, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             run(other, other.claim_job(), 1)
             run(other, other.claim_job(), 2, 3)
             discard(other, 1)
-            begun(other, 1)
+            begin_checkpoint(other, 1)
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
 
     @pytest.mark.parametrize("checkpoints", [(), (1,), (1, 2)])
-    def test_a_late_commit_that_the_job_goes_on_from_is_left(
+    def test_late_commit_the_job_resumes_from_stays(
         self, faults: Faults, checkpoints: tuple[int, ...]
     ) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
@@ -101,28 +105,26 @@ class TestCommits:
         checkpoint_id = len(checkpoints) + 1
         faults.before("publish", other.claim_job)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
-            commit(begun(access, checkpoint_id), zombie, checkpoint_id)
+            commit(begin_checkpoint(access, checkpoint_id), zombie, checkpoint_id)
         assert sorted(other.completed_checkpoints()) == [*checkpoints, checkpoint_id]
 
-    def test_a_commit_that_a_younger_driver_has_found_is_left(self, faults: Faults) -> None:
+    def test_commit_found_by_a_newer_driver_stays(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
-        def go_on() -> None:
+        def take_over() -> None:
             owner = other.claim_job()  # finds checkpoint 1
             run(other, owner, 2, 3)
 
-        faults.after("publish", go_on)
+        faults.after("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
-            commit(begun(access, 1), zombie, 1)
+            commit(begin_checkpoint(access, 1), zombie, 1)
         assert sorted(other.completed_checkpoints()) == [1, 2, 3]
 
-    def test_a_store_that_fails_right_after_the_commit_leaves_its_outcome_unknown(
-        self, faults: Faults
-    ) -> None:
+    def test_store_failing_after_the_commit_leaves_it_unknown(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
-        location = begun(access, 1)
+        location = begin_checkpoint(access, 1)
         faults.after(
             "publish", lambda: faults.before("list", StorageUnavailableError("as planned"))
         )
@@ -133,94 +135,88 @@ class TestCommits:
         location.dispose_on_failure()
         assert len(files_in_checkpoint(faults.inner_directory, 1)) == 2
 
-    def test_permissions_that_vanish_right_after_the_commit_leave_its_outcome_unknown(
-        self, faults: Faults
-    ) -> None:
-        """It says that nothing was done, and the checkpoint is there."""
+    def test_permission_lost_after_the_commit_leaves_it_unknown(self, faults: Faults) -> None:
+        """The store reports that nothing was done, and the checkpoint exists."""
         access = job_in(faults.directory)
         owner = access.claim_job()
         faults.after("publish", lambda: faults.before("list", InvalidRequestError("as planned")))
         with pytest.raises((OutcomeUnknownError, CheckpointConflictError)):
-            commit(begun(access, 1), owner, 1)
+            commit(begin_checkpoint(access, 1), owner, 1)
         assert sorted(access.completed_checkpoints()) == [1]
 
     @pytest.mark.parametrize("call", ["list", "open", "delete", "delete_tree"])
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
-    def test_a_store_that_fails_a_fenced_driver_never_says_that_nothing_was_written(
+    def test_fenced_driver_never_reports_a_clean_failure(
         self, faults: Faults, call: str, *, lands: bool
     ) -> None:
         """Unavailable would mean that it never was there."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
-        location = begun(access, 1)
+        location = begin_checkpoint(access, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             run(other, other.claim_job(), 1, 2)
             discard(other, 1)
-            begun(other, 1)
+            begin_checkpoint(other, 1)
             faults.calls.clear()  # the first of these looks who owns the job, then it looks on
             plan = faults.after if lands else faults.before
             plan(call, StorageUnavailableError("as planned"), nth=2 if call == "list" else 1)
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises((CheckpointConflictError, OutcomeUnknownError)):
             commit(location, zombie, 1)
 
-    def test_a_fenced_driver_learns_that_although_claims_are_forgotten_meanwhile(
+    def test_driver_is_fenced_although_claims_are_deleted_concurrently(
         self, faults: Faults
     ) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
-        def go_on() -> None:
+        def take_over() -> None:
             other.claim_job()
             faults.before("open", other.claim_job)  # the claim that is about to be read goes
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
-            commit(begun(access, 1), zombie, 1)
+            commit(begin_checkpoint(access, 1), zombie, 1)
 
-    def test_a_damaged_claim_does_not_hide_from_a_driver_that_it_is_fenced(
-        self, faults: Faults
-    ) -> None:
+    def test_driver_is_fenced_by_a_damaged_claim(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
-        def go_on() -> None:
+        def take_over() -> None:
             other.claim_job()
             overwrite_claim(faults.inner_directory, 2, b"{")
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointError) as caught:
-            commit(begun(access, 1), zombie, 1)
+            commit(begin_checkpoint(access, 1), zombie, 1)
         assert isinstance(
             caught.value, CheckpointConflictError | CheckpointCorruptedError | OutcomeUnknownError
         )
         assert sorted(other.completed_checkpoints()) == [1]  # not known to be past: left
 
-    def test_a_driver_that_fails_leaves_the_directory_in_which_another_one_begins(
-        self, local_directory: str
-    ) -> None:
-        """Tasks make no directories: without this one all that they write fails."""
+    def test_failing_driver_leaves_the_directory_of_another_one(self, local_directory: str) -> None:
+        """Tasks make no directories: without this one all their writes fail."""
         access = job_in(local_directory)
         access.claim_job()
-        failed = begun(access, 1)
+        failed = begin_checkpoint(access, 1)
         owner = access.claim_job()
-        pending = begun(access, 1)
+        pending = begin_checkpoint(access, 1)
         failed.dispose_on_failure()
         commit(pending, owner, 1)
 
-    def test_the_latest_is_found_while_the_job_goes_on(self, faults: Faults) -> None:
+    def test_latest_is_found_while_the_job_runs(self, faults: Faults) -> None:
         """It was listed, then a newer one was completed, and the one that was listed deleted."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         owner = other.claim_job()
         run(other, owner, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             run(other, owner, 2)
             discard(other, 1)
 
-        faults.before("open", go_on)
+        faults.before("open", take_over)
         try:
             latest = load_latest_checkpoint(access)
         except CheckpointNotFoundError:
@@ -240,7 +236,7 @@ class _Overwriting(LocalFileSystem):
         os.replace(temporary, path)
 
 
-def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
+def test_single_writer_claims_and_commits_without_exclusive_creation(
     local_directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast.locations import FileSystemCheckpointStorage
@@ -258,13 +254,13 @@ def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
         assert (first.epoch, second.epoch) == (1, 2)
         assert not owns(first)
         with pytest.raises(CheckpointConflictError, check=of_kind("exists")):
-            commit(begun(access, 2), second, 2, token="another")
+            commit(begin_checkpoint(access, 2), second, 2, token="another")
         run(access, second, 3)
     finally:
         unregister_file_system("overwriting")
 
 
-def test_late_checkpoint_is_taken_back_where_a_single_writer_was_promised() -> None:
+def test_late_checkpoint_of_a_promised_single_writer_is_revoked() -> None:
     directory = f"fsspec+memory:///{uuid.uuid4().hex}"
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0, single_writer=True)
     access = storage.create_checkpoint_storage("job")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 from contracts.patience import HANGS_S
-from contracts.processes import forked, of_many_threads
+from contracts.processes import of_many_threads, run_in_fork
 
 from holdfast.common import ProcessCache, ProcessLock, json_decoder
 
@@ -61,7 +61,7 @@ def test_fork_makes_its_own_values_and_knows_of_lost_ones() -> None:
         assert cache.was_forked_with_values
         assert cache.get("a", os.getpid) == os.getpid()
 
-    assert forked(in_fork) == 0
+    assert run_in_fork(in_fork) == 0
     assert not cache.was_forked_with_values
     assert cache.get("a", lambda: 0) == os.getpid()
 
@@ -72,7 +72,7 @@ def test_a_fork_of_a_process_without_values_has_lost_none() -> None:
     def in_fork() -> None:
         assert not cache.was_forked_with_values
 
-    assert forked(in_fork) == 0
+    assert run_in_fork(in_fork) == 0
 
 
 def test_fork_frees_no_value_of_its_parent() -> None:
@@ -85,7 +85,7 @@ def test_fork_frees_no_value_of_its_parent() -> None:
                 os._exit(3)
 
     cache.get("a", Freed)
-    assert forked(lambda: cache.get("a", object)) == 0
+    assert run_in_fork(lambda: cache.get("a", object)) == 0
 
 
 @of_many_threads
@@ -102,7 +102,7 @@ def test_a_fork_while_a_value_is_made_does_not_hang() -> None:
         made = pool.submit(cache.get, "a", slowly)
         assert making.wait(HANGS_S)
         try:
-            assert forked(lambda: cache.get("a", lambda: 2)) == 0
+            assert run_in_fork(lambda: cache.get("a", lambda: 2)) == 0
         finally:
             may_go.set()
         assert made.result() == 1
@@ -118,7 +118,7 @@ def test_process_lock_of_a_thread_is_free_in_a_fork() -> None:
             assert not lock.current.acquire(blocking=False)
 
     with held:
-        assert forked(in_fork) == 0
+        assert run_in_fork(in_fork) == 0
         assert lock.current is held
 
 
@@ -136,6 +136,6 @@ def test_fork_makes_decoders_while_a_thread_makes_one(monkeypatch: pytest.Monkey
         thread = pool.submit(json_decoder, int)
         making.wait(HANGS_S)
         patch.undo()
-        assert forked(lambda: json_decoder(int).decode(b"1")) == 0
+        assert run_in_fork(lambda: json_decoder(int).decode(b"1")) == 0
         may_end.set()
         thread.result()

@@ -10,7 +10,7 @@ from contracts.s3_objects import MIB, content, on_each_server, put_many, s3
 from contracts.values import EXCLUSIVE, read
 from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of
-from servers.watched import Watched, empty
+from servers.watched import WatchedBucket, empty
 
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import (
@@ -42,8 +42,8 @@ on_moto = pytest.mark.parametrize(
 )
 
 
-class OfBuckets:
-    """What the suites need of a store of objects."""
+class BucketHooks:
+    """Hooks of the suites for a store of objects."""
 
     bucket: S3Bucket
 
@@ -58,7 +58,7 @@ class OfBuckets:
 
 
 @pytest.mark.parametrize("s3_bucket", ["memory"], indirect=True)
-class TestS3FileSystem(OfBuckets, ExclusiveFileSystemContract):
+class TestS3FileSystem(BucketHooks, ExclusiveFileSystemContract):
     has_directories = False
     state_files = "boto3"
 
@@ -80,16 +80,16 @@ class TestS3FileSystem(OfBuckets, ExclusiveFileSystemContract):
         put_many(self.bucket, [uri.removeprefix(f"s3://{self.bucket.name}/") for uri in uris], data)
 
 
-class TestS3FileSystemByObstore(TestS3FileSystem):
+class TestObstoreS3FileSystem(TestS3FileSystem):
     state_files = "obstore"
 
 
-# What a storage asks of a server the suite above asks too, and on MinIO and versitygw the integration tests
-# run this one as well.
+# The suite above sends all requests of a storage, too. On MinIO and versitygw the integration tests run this one
+# as well.
 @pytest.mark.parametrize("s3_bucket", ["memory"], indirect=True)
-class TestS3Storage(OfBuckets, CheckpointStorageContract):
+class TestS3Storage(BucketHooks, CheckpointStorageContract):
     @pytest.fixture(autouse=True)
-    def _registered(self, s3_bucket: S3Bucket) -> Iterator[None]:
+    def _use_bucket(self, s3_bucket: S3Bucket) -> Iterator[None]:
         use_s3(settings_of(s3_bucket.server, state_files="boto3"))
         yield
         unregister_file_system("s3")
@@ -152,25 +152,25 @@ def test_use_s3_holds_until_other_settings_are_used(s3: S3Bucket) -> None:
 
 
 @on_each_server
-def test_a_store_that_keeps_writers_apart_is_found_to_do_so(s3: S3Bucket) -> None:
+def test_exclusive_store_passes_the_check(s3: S3Bucket) -> None:
     check_exclusive(f"s3://{s3.name}/data")
     assert s3.keys() == []
 
 
 @on_moto
-def test_a_role_is_assumed(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_is_assumed(watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", watched.bucket.server.endpoint)
     file_system = watched.file_system(assumed_role="arn:aws:iam::123456789012:role/holdfast")
     with suppress(CheckpointError):  # the role's account may have another view of the buckets
         file_system.publish(f"{watched.directory}/x", b"1")
-    [sent] = watched.asked("PutObject")
+    [sent] = watched.request_headers("PutObject")
     assert "x-amz-security-token" in sent
     assert f"Credential={watched.bucket.server.access_key}/" not in sent["authorization"]
 
 
 @on_moto
-def test_a_role_that_can_not_be_assumed_is_one_clear_error(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+def test_denied_role_is_one_clear_error(
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with http_faults(watched.bucket.server.endpoint) as sts:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
@@ -181,7 +181,7 @@ def test_a_role_that_can_not_be_assumed_is_one_clear_error(
         assert watched.bucket.server.secret_key not in str(caught.value)
 
 
-def test_without_boto3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_boto3_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "boto3", None)

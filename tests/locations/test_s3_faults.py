@@ -18,7 +18,7 @@ from holdfast.errors import InvalidRequestError, OutcomeUnknownError, StorageUna
 from holdfast.testing import s3_operation
 
 BY_OBSTORE = ("small file", "empty file", "read")
-"""What obstore has a part in."""
+"""The operations that obstore takes part in."""
 
 REQUESTS = [(name, asked) for name, done in OPERATIONS.items() for asked in done.asks]
 """Each operation with each of the requests that it needs."""
@@ -36,11 +36,11 @@ def by(store: str, name: str, asked: str, fault: str, *, is_exhaustive: bool = F
 
 
 def cases(nth: str) -> list[Any]:
-    """What is done, which of its requests fails, and how.
+    """Return the operations, each with a request of it that fails, and the fault.
 
-    In this process that is everything with everything. Over HTTP each request meets each fault, on
-    one of the two servers and either once or each time, so that each two of these four meet. What
-    obstore does meets each fault, in turn in a usual run.
+    In this process these are all combinations. Over HTTP each request meets each fault, on one of the
+    two servers and either once or each time, so that each two of these four meet. Operations of
+    obstore meet each fault, alternately in a usual run.
 
     Args:
         nth: Whether it fails `"once"`, or `"always"`.
@@ -78,7 +78,7 @@ def cases(nth: str) -> list[Any]:
     cases("once"),
     indirect=["store"],
 )
-def test_what_goes_wrong_once_ends_in_success_or_in_a_clean_error(
+def test_single_failure_ends_in_success_or_a_clean_error(
     store: Store, name: str, asked: str, fault: str
 ) -> None:
     done, wrong = OPERATIONS[name], FAULTS[fault]
@@ -87,7 +87,7 @@ def test_what_goes_wrong_once_ends_in_success_or_in_a_clean_error(
         store.put(file, LARGE)
     wrong.plan(store.faults, s3_operation(asked), "next")
     error = outcome(done, store)
-    assert asked in store.requested()
+    assert asked in store.requested_operations()
     if wrong.is_transient:
         assert error is None
     if error is None:
@@ -104,7 +104,7 @@ def test_what_goes_wrong_once_ends_in_success_or_in_a_clean_error(
     cases("always"),
     indirect=["store"],
 )
-def test_what_never_works_ends_in_a_clean_error(
+def test_permanent_failure_ends_in_a_clean_error(
     store: Store, name: str, asked: str, fault: str
 ) -> None:
     done, wrong = OPERATIONS[name], FAULTS[fault]
@@ -119,7 +119,7 @@ def test_what_never_works_ends_in_a_clean_error(
         return
     if error is None:
         # The answer had no body, or an attempt was performed; `abort` does not wait for parts.
-        # To list uploads is a permission of its own, which nothing else needs.
+        # Listing uploads needs a separate permission, which nothing else needs.
         assert (
             name == "abort"
             or asked == "ListMultipartUploads"

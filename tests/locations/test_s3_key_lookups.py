@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from contracts.progress import behind_batch
+from contracts.progress import progress_after_batch
 from servers.s3 import settings_of
-from servers.watched import Watched
+from servers.watched import WatchedBucket
 
 import holdfast
 from holdfast.backends import ValueStateDescriptor
@@ -34,7 +34,7 @@ OF_A_SEGMENT = 12
 
 
 @pytest.fixture(autouse=True)
-def _registered(watched: Watched) -> Iterator[None]:
+def _use_bucket(watched: WatchedBucket) -> Iterator[None]:
     server = watched.bucket.server
     use_s3(settings_of(server, endpoint=watched.faults.url, state_files="boto3"))
     yield
@@ -42,8 +42,8 @@ def _registered(watched: Watched) -> Iterator[None]:
     unregister_file_system("s3a")
 
 
-def stored(directory: str, *batches: range) -> tuple[str, int]:
-    """Complete a checkpoint of two subtasks behind each batch of users.
+def store_users(directory: str, *batches: range) -> tuple[str, int]:
+    """Complete a checkpoint of two subtasks after each batch of users.
 
     Returns:
         The last one's pointer, and how many files of segments the subtask has that has user 0.
@@ -74,7 +74,7 @@ def stored(directory: str, *batches: range) -> tuple[str, int]:
             duration_ms=0.0,
             writer="test",
             operators={"op": StoredOperator(2, GROUPS, dict(subtasks), key=("user",))},
-            coordinator_states=behind_batch(0),
+            coordinator_states=progress_after_batch(0),
         )
         pointer = complete_checkpoint(location, metadata).location.external_pointer
     streams = subtasks[int(of_row[0]) * 2 // GROUPS].streams()
@@ -83,18 +83,18 @@ def stored(directory: str, *batches: range) -> tuple[str, int]:
 
 @pytest.mark.parametrize("users", [20_000, 400_000])
 def test_a_look_up_asks_for_a_few_blocks_of_each_segment(
-    watched: Watched, users: int, capsys: pytest.CaptureFixture[str]
+    watched: WatchedBucket, users: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later = [range(0, users, 20 + number) for number in range(3)]
     for batches in ([range(users)], [range(users), *later]):
-        pointer, files = stored(f"{watched.directory}/{len(batches)}", *batches)
+        pointer, files = store_users(f"{watched.directory}/{len(batches)}", *batches)
         watched.faults.requests.clear()
         (row,) = holdfast.read_state(pointer, "op", "visits", key=0).to_pylist()
         assert row["value"] == {"page": "0", "at": 0}
-        most = 1 + OF_A_SEGMENT * files  # one for `_metadata`
-        assert watched.counts()["GetObject"] <= most
+        max_requests = 1 + OF_A_SEGMENT * files  # one for `_metadata`
+        assert watched.counts()["GetObject"] <= max_requests
         watched.faults.requests.clear()
         assert main(["cat", pointer, "op", "visits", "--key", "user=0", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["value"] == {"page": "0", "at": 0}
-        most += 1  # the command looks for the checkpoint first
-        assert watched.counts()["GetObject"] <= most
+        max_requests += 1  # the command looks for the checkpoint first
+        assert watched.counts()["GetObject"] <= max_requests

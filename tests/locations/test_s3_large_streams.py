@@ -1,4 +1,4 @@
-"""Files that go to S3 in parts, and what is left of those that are given up."""
+"""Files in S3 of several parts, and the leftovers of aborted ones."""
 
 import gc
 import logging
@@ -14,26 +14,17 @@ from typing import Any
 
 import pytest
 from contracts.files import write
-from contracts.patience import HANGS_S, wait_until
-from contracts.s3_objects import (
-    MIB,
-    directory,
-    on_each_server,
-    only_on_ministack,
-    s3,
-    settle,
-    small_parts,
-)
+from contracts.patience import HANGS_S, wait_for_parts, wait_until
+from contracts.s3_objects import MIB, directory, on_each_server, only_on_ministack, s3, small_parts
 from contracts.values import EXCLUSIVE
-from servers.s3 import S3Bucket, SettingsOfSmallParts, settings_of
-from servers.watched import SOON, Watched
+from servers.s3 import S3Bucket, SmallPartsSettings, settings_of
+from servers.watched import SOON, WatchedBucket
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
 from holdfast.locations import S3Settings, checkpoint_storage
-from holdfast.locations.file_systems import Retrier, S3FileSystem, connection_for
-from holdfast.locations.file_systems.s3 import multipart_upload
-from holdfast.locations.file_systems.s3.multipart_upload import MultipartUpload
-from holdfast.locations.file_systems.s3.s3_object import S3Object
+from holdfast.locations.file_systems import Retrier, S3FileSystem, connection_for, s3_streams
+from holdfast.locations.file_systems.s3_object import S3Object
+from holdfast.locations.file_systems.s3_streams import MultipartUpload
 from holdfast.testing import s3_operation
 
 __all__ = ["directory", "s3", "small_parts"]
@@ -41,7 +32,7 @@ __all__ = ["directory", "s3", "small_parts"]
 
 @on_each_server
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
+def test_a_large_stream_goes_in_parts(watched: WatchedBucket, checksum: str) -> None:
     file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     data = os.urandom(12 * MIB + 1)
     stream = file_system.create(f"{watched.directory}/x")
@@ -62,7 +53,7 @@ def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
     for part in parts:
         sent = {name for name in part.headers if name.startswith("x-amz-checksum-crc")}
         assert sent == ({names[checksum]} if checksum in names else set())
-    [done] = watched.asked("CompleteMultipartUpload")
+    [done] = watched.request_headers("CompleteMultipartUpload")
     assert done["if-none-match"] == "*"
     assert done["x-amz-mp-object-size"] == str(len(data))
 
@@ -70,7 +61,7 @@ def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
 @pytest.mark.parametrize("size", [99, 100, 101, 200, 201])
-def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> None:
+def test_sizes_around_those_of_parts_are_whole(watched: WatchedBucket, size: int) -> None:
     data = os.urandom(size)
     write(watched.file_system(part_size=100), f"{watched.directory}/x", data)
     assert watched.bucket.read("dir/x") == data
@@ -78,11 +69,11 @@ def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> N
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_parts_grow_so_that_a_stream_has_no_end(watched: Watched) -> None:
-    class FourOfASize(SettingsOfSmallParts):
+def test_parts_grow_with_the_stream(watched: WatchedBucket) -> None:
+    class FourPartsPerSize(SmallPartsSettings):
         PARTS_PER_SIZE = 4
 
-    file_system = watched.file_system(kind=FourOfASize, part_size=10, concurrency=1)
+    file_system = watched.file_system(kind=FourPartsPerSize, part_size=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
     write(file_system, f"{watched.directory}/x", data)
     parts = {
@@ -108,7 +99,7 @@ def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Buck
     assert peak < (2 + 1) * 5 * MIB + 3 * MIB
 
 
-def begun(settings: S3Settings, uri: str) -> MultipartUpload:
+def start_upload(settings: S3Settings, uri: str) -> MultipartUpload:
     """An upload without the stream around it."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     client = connection_for(settings).client
@@ -118,7 +109,7 @@ def begun(settings: S3Settings, uri: str) -> MultipartUpload:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Only what nobody refers to goes, no circles of references."""
+    """Only unreferenced objects are freed, no reference cycles."""
     gc.disable()
     try:
         yield
@@ -127,8 +118,8 @@ def no_collection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: S3Bucket) -> None:
-    upload = begun(settings_of(bucket.server, part_size=100), f"s3://{bucket.name}/x")
+def test_committed_upload_is_freed_without_a_collection(bucket: S3Bucket) -> None:
+    upload = start_upload(settings_of(bucket.server, part_size=100), f"s3://{bucket.name}/x")
     upload.write(memoryview(bytes(950)))
     forgotten = weakref.ref(upload)
     with no_collection():
@@ -139,30 +130,30 @@ def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: 
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_an_upload_whose_parts_are_refused_before_or_after_an_abort_is_forgotten(
-    watched: Watched, order: str, caplog: pytest.LogCaptureFixture
+def test_upload_with_refused_parts_is_freed(
+    watched: WatchedBucket, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
     # botocore and tenacity make circles of other errors, which are left for a collection.
-    go_on = threading.Event()
-    watched.faults.delay(go_on, s3_operation("UploadPart"), "every")
+    may_answer = threading.Event()
+    watched.faults.delay(may_answer, s3_operation("UploadPart"), "every")
     watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
-    upload = begun(watched.file_system(part_size=100).settings, f"{watched.directory}/x")
+    upload = start_upload(watched.file_system(part_size=100).settings, f"{watched.directory}/x")
     upload.write(memoryview(bytes(250)))
     if order == "before":
-        go_on.set()
-        wait_until(partial(is_refused, upload), "nobody is told that parts were refused")
+        may_answer.set()
+        wait_until(partial(is_refused, upload), "refused parts are not reported")
     forgotten = weakref.ref(upload)
     with no_collection():
         upload.abort()
         del upload
-        go_on.set()
-        settle()
+        may_answer.set()
+        wait_for_parts()
         assert forgotten() is None
 
 
 def is_refused(upload: MultipartUpload) -> bool:
-    """Whether the next part is refused because an earlier one was."""
+    """Return whether the next part is refused because an earlier one was."""
     try:
         upload.send(bytearray(100))
     except InvalidRequestError:
@@ -171,7 +162,9 @@ def is_refused(upload: MultipartUpload) -> bool:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Watched) -> None:
+def test_failed_writer_can_not_commit_a_file_without_a_piece(
+    watched: WatchedBucket,
+) -> None:
     watched.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
     stream = watched.file_system(part_size=100).create(f"{watched.directory}/x")
     with pytest.raises(InvalidRequestError):
@@ -182,19 +175,19 @@ def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Wa
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+def test_commit_ends_when_another_thread_aborts_waiting_parts(
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, waits = threading.Event(), threading.Event()
-    note = multipart_upload.recycle_part
+    may_continue, waits = threading.Event(), threading.Event()
+    note = s3_streams.recycle_part
 
     def slowly(room: Any, failures: Any, part: Any) -> None:
         note(room, failures, part)
         if not part.cancelled():  # the only worker comes no further after it gave its room back
             waits.set()
-            goes_on.wait(HANGS_S)
+            may_continue.wait(HANGS_S)
 
-    monkeypatch.setattr(multipart_upload, "recycle_part", slowly)
+    monkeypatch.setattr(s3_streams, "recycle_part", slowly)
     # Not before the writer has noted it, who would wait otherwise.
     noted = threading.Event()
     watched.faults.delay(noted, s3_operation("UploadPart"))
@@ -205,7 +198,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
         committed = pool.submit(stream.commit)
         assert waits.wait(HANGS_S)
         stream.abort()
-        goes_on.set()
+        may_continue.set()
         with pytest.raises(StreamClosedError):
             committed.result(HANGS_S)
     assert watched.bucket.keys() == []
@@ -214,14 +207,17 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
 
 @pytest.mark.parametrize("checksum", ["crc32c", "off"])
 def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
-    watched: Watched, checksum: str
+    watched: WatchedBucket, checksum: str
 ) -> None:
     file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     write(file_system, f"{watched.directory}/large", bytes(6 * MIB))
     write(file_system, f"{watched.directory}/small", b"1")
     file_system.delete([f"{watched.directory}/large"])
     signed = {
-        name: {sent["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD" for sent in watched.asked(name)}
+        name: {
+            sent["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD"
+            for sent in watched.request_headers(name)
+        }
         for name in ("PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects")
     }
     parts_too = checksum == "off"
@@ -233,11 +229,12 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
     }
     if not parts_too:
         assert all(
-            "x-amz-checksum-crc32c" in sent["authorization"] for sent in watched.asked("UploadPart")
+            "x-amz-checksum-crc32c" in sent["authorization"]
+            for sent in watched.request_headers("UploadPart")
         )
 
 
-def test_parts_reach_what_s3_can_hold() -> None:
+def test_parts_reach_the_largest_object_of_s3() -> None:
     part, total = S3Settings().part_size, 0
     for number in range(1, S3Settings.MAX_PARTS + 1):
         total += part
@@ -248,21 +245,21 @@ def test_parts_reach_what_s3_can_hold() -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_too_many_parts_are_refused_and_leave_nothing(watched: Watched) -> None:
-    class ThreeParts(SettingsOfSmallParts):
+def test_too_many_parts_are_refused_and_leave_nothing(watched: WatchedBucket) -> None:
+    class ThreeParts(SmallPartsSettings):
         MAX_PARTS = 3
 
     file_system = watched.file_system(kind=ThreeParts, part_size=10)
     with pytest.raises(InvalidRequestError, match="more than 3 parts"):
         write(file_system, f"{watched.directory}/x", bytes(45))
-    settle()
+    wait_for_parts()
     assert watched.bucket.keys() == []
     assert watched.bucket.uploads() == []
 
 
 @only_on_ministack
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
+def test_bytes_changed_in_transit_are_refused_if_the_store_checks(
     bucket: S3Bucket, directory: str, checksum: str
 ) -> None:
     file_system = S3FileSystem(settings_of(bucket.server, checksum=checksum), retries=SOON)
@@ -287,11 +284,11 @@ def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
 
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
 @on_each_server
-def test_what_is_written_at_once_is_checked_by_the_store(watched: Watched, checksum: str) -> None:
+def test_store_checks_a_file_of_one_request(watched: WatchedBucket, checksum: str) -> None:
     file_system = watched.file_system(checksum=checksum)
     file_system.publish(f"{watched.directory}/published", b"data")
     write(file_system, f"{watched.directory}/written", b"data")
-    for sent in watched.asked("PutObject"):
+    for sent in watched.request_headers("PutObject"):
         known = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
         assert {name for name in sent if "checksum-crc" in name} == {
             name for mode, name in known.items() if mode == checksum
@@ -301,7 +298,7 @@ def test_what_is_written_at_once_is_checked_by_the_store(watched: Watched, check
 
 @on_each_server
 @pytest.mark.parametrize("ending", ["close", "raise", "forget"])
-def test_a_state_stream_that_is_not_kept_leaves_no_upload(s3: S3Bucket, ending: str) -> None:
+def test_discarded_state_stream_leaves_no_upload(s3: S3Bucket, ending: str) -> None:
     access = checkpoint_storage(f"s3://{s3.name}/data").create_checkpoint_storage("job")
     location = access.initialize_location_for_checkpoint(1)
     stream = location.create_checkpoint_state_output_stream(EXCLUSIVE)
@@ -316,21 +313,21 @@ def test_a_state_stream_that_is_not_kept_leaves_no_upload(s3: S3Bucket, ending: 
         with pytest.warns(ResourceWarning, match="neither kept nor closed"):
             del stream
             gc.collect()
-    settle()
+    wait_for_parts()
     assert s3.uploads() == []
     assert s3.keys() == []
 
 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
-def test_a_file_that_is_forgotten_leaves_no_upload(bucket: S3Bucket, directory: str) -> None:
+def test_garbage_collected_file_leaves_no_upload(bucket: S3Bucket, directory: str) -> None:
     file_system = S3FileSystem(settings_of(bucket.server, part_size=100), retries=SOON)
     stream = file_system.create(f"{directory}/x")
     stream.write(bytes(150))
     with suppress(ResourceWarning):
         del stream
         gc.collect()
-    settle()
+    wait_for_parts()
     assert bucket.uploads() == []
 
 
@@ -342,5 +339,5 @@ def test_no_thread_outlives_its_stream(bucket: S3Bucket, directory: str) -> None
         stream = file_system.create(f"{directory}/{ending}")
         stream.write(bytes(1000))
         getattr(stream, ending)()
-    settle()
+    wait_for_parts()
     assert [thread.name for thread in threading.enumerate() if "holdfast-s3" in thread.name] == []

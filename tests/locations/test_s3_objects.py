@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from contracts.files import write
-from contracts.patience import HANGS_S
+from contracts.patience import HANGS_S, wait_for_parts
 from contracts.s3_objects import (
     MIB,
     content,
@@ -16,11 +16,10 @@ from contracts.s3_objects import (
     on_each_server,
     put_many,
     s3,
-    settle,
     small_parts,
 )
 from servers.s3 import S3Bucket
-from servers.watched import Watched
+from servers.watched import WatchedBucket
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -30,7 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.file_systems import S3FileSystem
-from holdfast.locations.file_systems.s3.s3_streams import SKIPPED_BYTES
+from holdfast.locations.file_systems.s3_streams import SKIPPED_BYTES
 from holdfast.testing import s3_operation, s3_operation_of
 
 __all__ = ["directory", "file_system", "s3", "small_parts"]
@@ -39,7 +38,7 @@ WRITING = ("PutObject", "CreateMultipartUpload")
 ALL = (*WRITING, "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload")
 
 
-def write_in_every_way(watched: Watched, **changes: Any) -> None:
+def write_in_every_way(watched: WatchedBucket, **changes: Any) -> None:
     file_system = watched.file_system(part_size=100, **changes)
     file_system.publish(f"{watched.directory}/published", b"1")
     write(file_system, f"{watched.directory}/small", b"1")
@@ -47,7 +46,7 @@ def write_in_every_way(watched: Watched, **changes: Any) -> None:
     stream = file_system.create(f"{watched.directory}/aborted")
     stream.write(bytes(250))
     stream.abort()
-    settle()
+    wait_for_parts()
     list(file_system.list(watched.directory))
     content(file_system, f"{watched.directory}/small")
     file_system.delete([f"{watched.directory}/small"])
@@ -69,15 +68,15 @@ def write_in_every_way(watched: Watched, **changes: Any) -> None:
         ({"storage_class": "INTELLIGENT_TIERING"}, {"x-amz-storage-class": "INTELLIGENT_TIERING"}),
     ],
 )
-def test_how_to_store_is_said_when_an_object_is_made(
-    watched: Watched, changes: dict[str, str], headers: dict[str, str]
+def test_storage_parameters_are_sent_when_an_object_is_created(
+    watched: WatchedBucket, changes: dict[str, str], headers: dict[str, str]
 ) -> None:
     write_in_every_way(watched, **changes)
     for name in WRITING:
-        assert watched.asked(name)
-        for sent in watched.asked(name):
+        assert watched.request_headers(name)
+        for sent in watched.request_headers(name):
             assert sent.items() >= headers.items()
-    for sent in watched.asked("UploadPart"):
+    for sent in watched.request_headers("UploadPart"):
         assert not sent.keys() & headers.keys()
     head = watched.bucket.client.head_object(Bucket=watched.bucket.name, Key="dir/large")
     expected = changes.get("server_side_encryption")
@@ -89,7 +88,7 @@ def test_how_to_store_is_said_when_an_object_is_made(
 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
-def test_who_pays_is_said_with_every_request(watched: Watched) -> None:
+def test_request_payer_is_sent_with_every_request(watched: WatchedBucket) -> None:
     write_in_every_way(watched, requester_pays=True)
     names = {*ALL, "ListObjectsV2", "GetObject", "DeleteObjects"}
     assert watched.counts().keys() >= names
@@ -97,24 +96,26 @@ def test_who_pays_is_said_with_every_request(watched: Watched) -> None:
         assert request.headers.get("x-amz-request-payer") == "requester", s3_operation_of(request)
 
 
-def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(watched: Watched) -> None:
-    reached, go_on = watched.faults.blocking(s3_operation("PutObject"), performed=True)
+def test_request_payer_is_sent_when_a_late_abort_deletes_the_file(
+    watched: WatchedBucket,
+) -> None:
+    reached, may_answer = watched.faults.blocking(s3_operation("PutObject"), performed=True)
     stream = watched.file_system(requester_pays=True).create(f"{watched.directory}/x")
     stream.write(b"1")
     with ThreadPoolExecutor(1) as pool:
         committing = pool.submit(stream.commit)
         assert reached.wait(HANGS_S)
         stream.abort()
-        go_on.set()
+        may_answer.set()
         with pytest.raises(CheckpointError):
             committing.result(HANGS_S)
     assert watched.bucket.keys() == []
-    [sent] = watched.asked("DeleteObject")
+    [sent] = watched.request_headers("DeleteObject")
     assert sent.get("x-amz-request-payer") == "requester"
 
 
 @on_each_server
-def test_an_empty_object_is_read_by_one_request(watched: Watched) -> None:
+def test_an_empty_object_is_read_by_one_request(watched: WatchedBucket) -> None:
     file_system = watched.file_system()
     for name in ("published", "written"):
         uri = f"{watched.directory}/{name}"
@@ -130,14 +131,14 @@ def test_an_empty_object_is_read_by_one_request(watched: Watched) -> None:
 
 
 @on_each_server
-def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> None:
+def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: WatchedBucket) -> None:
     gap, size = SKIPPED_BYTES, 3 * SKIPPED_BYTES
     data = os.urandom(size)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
     with watched.file_system().open(f"{watched.directory}/x") as stream:
         for position, ranges in (
             (0, 1),
-            (10, 1),  # where it stands
+            (10, 1),  # its position
             (20 + gap, 1),
             (31 + 2 * gap, 2),  # one byte too many
             (41 + 2 * gap, 2),
@@ -146,7 +147,7 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> No
         ):
             assert stream.seek(position) == position
             assert stream.read(10) == data[position : position + 10]
-            assert len(watched.asked("GetObject")) == ranges
+            assert len(watched.request_headers("GetObject")) == ranges
         assert stream.tell() == size
         assert stream.seek(5, io.SEEK_END) == size + 5
         assert stream.read(10) == b""
@@ -154,13 +155,13 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> No
             stream.seek(-1)
         assert stream.seek(-size, io.SEEK_END) == 0
         assert stream.read() == data
-    ranges_asked = [sent.get("range", "all") for sent in watched.asked("GetObject")]
-    behind, last = f"bytes={31 + 2 * gap}-", f"bytes={size - 5}-"
-    assert ranges_asked == ["all", behind, "bytes=0-", last, "bytes=0-"]
+    ranges_asked = [sent.get("range", "all") for sent in watched.request_headers("GetObject")]
+    second, last = f"bytes={31 + 2 * gap}-", f"bytes={size - 5}-"
+    assert ranges_asked == ["all", second, "bytes=0-", last, "bytes=0-"]
 
 
 @on_each_server
-def test_an_object_that_is_replaced_while_it_is_read_is_an_error_and_no_mix(
+def test_object_replaced_during_a_read_is_an_error(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="dir/x", Body=b"a" * MIB)
@@ -170,12 +171,12 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error_and_no_mix(
         stream.seek(900_000)  # too far to be skipped
         with pytest.raises(CheckpointError) as caught:
             stream.read(10)
-    # It is not that somebody else owns the job: what was to be read is there no more.
+    # Not a conflict of owners: the object that was being read is gone.
     assert not isinstance(caught.value, CheckpointConflictError)
 
 
 @on_each_server
-def test_an_object_that_is_deleted_while_it_is_read_is_missing(
+def test_object_deleted_during_a_read_is_missing(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="dir/x", Body=b"a" * MIB)
@@ -186,8 +187,8 @@ def test_an_object_that_is_deleted_while_it_is_read_is_missing(
             stream.read(10)
 
 
-def test_a_stream_that_is_not_read_to_its_end_leaves_no_connection_behind(
-    watched: Watched,
+def test_half_read_stream_leaves_no_connection(
+    watched: WatchedBucket,
 ) -> None:
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=bytes(4 * MIB))
     file_system = watched.file_system()
@@ -244,13 +245,13 @@ def test_odd_names_are_taken_as_they_are(
 
 
 @on_each_server
-def test_names_that_lead_up_are_brought_into_their_one_form(s3: S3Bucket) -> None:
+def test_names_with_dots_are_normalized(s3: S3Bucket) -> None:
     storage = FileSystemCheckpointStorage(f"S3://{s3.name}//a/../b/./c/")
     assert storage.directory == f"s3://{s3.name}/b/c"
 
 
 @on_each_server
-def test_markers_of_directories_are_no_files(
+def test_directory_markers_are_not_listed(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     for key in ("dir/", "dir/inner/", "dir/x"):
@@ -263,7 +264,7 @@ def test_markers_of_directories_are_no_files(
 
 
 @on_each_server
-def test_doubled_slashes_lead_nobody_in_a_circle(
+def test_doubled_slashes_make_no_circle(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="dir//x", Body=b"1")
@@ -274,7 +275,7 @@ def test_doubled_slashes_lead_nobody_in_a_circle(
 
 
 @on_each_server
-def test_a_listing_has_all_of_its_pages(watched: Watched) -> None:
+def test_a_listing_has_all_of_its_pages(watched: WatchedBucket) -> None:
     names = [f"{number:05}" for number in range(2_100)]
     put_many(watched.bucket, [f"dir/{name}" for name in names] + ["dir/sub/1", "dir2/x"])
     entries = list(watched.file_system().list(watched.directory))
@@ -284,10 +285,16 @@ def test_a_listing_has_all_of_its_pages(watched: Watched) -> None:
     watched.faults.requests.clear()
     watched.file_system().delete_tree(watched.directory)
     assert watched.bucket.keys() == ["dir2/x"]
-    assert watched.counts() == {"ListObjectsV2": 3, "DeleteObjects": 3, "ListMultipartUploads": 1}
+    assert watched.counts() == {
+        "ListObjectsV2": 3,
+        "DeleteObjects": 3,
+        "ListMultipartUploads": 1,
+    }
 
 
-def test_two_thousand_five_hundred_objects_are_deleted_by_three_requests(watched: Watched) -> None:
+def test_two_thousand_five_hundred_objects_are_deleted_by_three_requests(
+    watched: WatchedBucket,
+) -> None:
     names = [f"{number:05}" for number in range(2_500)]
     put_many(watched.bucket, [f"dir/{name}" for name in names] + ["dir/kept"])
     watched.file_system().delete(f"{watched.directory}/{name}" for name in names)
@@ -295,11 +302,17 @@ def test_two_thousand_five_hundred_objects_are_deleted_by_three_requests(watched
     assert watched.bucket.keys() == ["dir/kept"]
 
 
-def test_two_thousand_objects_are_disposed_of_by_few_requests(watched: Watched) -> None:
+def test_two_thousand_objects_are_disposed_of_by_few_requests(
+    watched: WatchedBucket,
+) -> None:
     put_many(watched.bucket, [f"dir/{number:05}" for number in range(2_000)])
     watched.file_system().delete_tree(watched.directory)
     assert watched.bucket.keys() == []
-    assert watched.counts() == {"ListObjectsV2": 2, "DeleteObjects": 2, "ListMultipartUploads": 1}
+    assert watched.counts() == {
+        "ListObjectsV2": 2,
+        "DeleteObjects": 2,
+        "ListMultipartUploads": 1,
+    }
 
 
 @on_each_server
@@ -314,7 +327,7 @@ def test_files_of_two_buckets_are_deleted_by_one_call(
 
 
 @on_each_server
-def test_no_upload_that_a_killed_process_began_outlives_its_directory(
+def test_upload_of_a_killed_process_is_deleted_with_its_directory(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key="dir/x")
@@ -324,7 +337,7 @@ def test_no_upload_that_a_killed_process_began_outlives_its_directory(
 
 
 @on_each_server
-def test_a_bucket_with_versions_keeps_what_was_deleted_behind_a_marker(
+def test_versioned_bucket_keeps_deleted_objects_under_a_marker(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_bucket_versioning(
@@ -334,7 +347,7 @@ def test_a_bucket_with_versions_keeps_what_was_deleted_behind_a_marker(
     with pytest.raises(CheckpointConflictError):
         file_system.publish(f"{directory}/x", b"2")
     file_system.delete_tree(directory)
-    # Nothing that anybody sees; the version and its marker stay for a lifecycle rule.
+    # No object is listed; the version and its marker stay for a lifecycle rule.
     assert bucket.keys() == []
     assert list(file_system.list(directory)) == []
     with pytest.raises(CheckpointNotFoundError):

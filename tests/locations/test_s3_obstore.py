@@ -1,4 +1,4 @@
-"""obstore in front of boto3: what it does, and what it leaves to boto3."""
+"""obstore, which gets some requests before boto3."""
 
 import hashlib
 import logging
@@ -16,7 +16,7 @@ from contracts.files import write
 from contracts.processes import of_many_threads, output_of
 from contracts.s3_objects import on_each_server
 from servers.s3 import S3Bucket, settings_of
-from servers.watched import SOON, Watched
+from servers.watched import SOON, WatchedBucket
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -27,9 +27,8 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import S3Settings
-from holdfast.locations.file_systems import S3FileSystem, connection_for
-from holdfast.locations.file_systems.s3 import obstore_bucket
-from holdfast.locations.file_systems.s3.obstore_bucket import HEAD_BYTES
+from holdfast.locations.file_systems import S3FileSystem, connection_for, obstore_bucket
+from holdfast.locations.file_systems.obstore_bucket import HEAD_BYTES
 from holdfast.testing import s3_operation
 
 MIB = 1 << 20
@@ -37,42 +36,48 @@ MIB = 1 << 20
 TOKEN = "the-token-of-a-test"
 
 
-@pytest.fixture
-def watched(watched_over_http: Watched) -> Watched:
+@pytest.fixture(name="watched")
+def watched_bucket(watched_over_http: WatchedBucket) -> WatchedBucket:
     """Since nothing can get between obstore and a network."""
     return watched_over_http
 
 
-def by_obstore(watched: Watched, **changes: Any) -> S3FileSystem:
+def by_obstore(watched: WatchedBucket, **changes: Any) -> S3FileSystem:
     return watched.file_system(state_files="obstore", **changes)
 
 
-def agents(watched: Watched, name: str) -> list[str]:
-    """Who asked: boto3 says so, obstore says only who uses it."""
-    return ["boto3" if "Boto3" in sent["user-agent"] else "obstore" for sent in watched.asked(name)]
+def agents(watched: WatchedBucket, name: str) -> list[str]:
+    """The library of a request: boto3 names itself, obstore only its user."""
+    return [
+        "boto3" if "Boto3" in sent["user-agent"] else "obstore"
+        for sent in watched.request_headers(name)
+    ]
 
 
-# What it does
+# Requests through obstore
 
 
 @on_each_server
-def test_a_file_is_written_and_read_by_one_request_each(watched: Watched) -> None:
+def test_a_file_is_written_and_read_by_one_request_each(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/x", b"content")
     with file_system.open(f"{watched.directory}/x") as stream:
         assert stream.read() == b"content"
     assert watched.counts() == {"PutObject": 1, "GetObject": 1}
-    assert agents(watched, "PutObject") + agents(watched, "GetObject") == ["obstore", "obstore"]
+    assert agents(watched, "PutObject") + agents(watched, "GetObject") == [
+        "obstore",
+        "obstore",
+    ]
 
 
-def test_the_store_checks_the_body_by_its_sha256(watched: Watched) -> None:
+def test_the_store_checks_the_body_by_its_sha256(watched: WatchedBucket) -> None:
     write(by_obstore(watched), f"{watched.directory}/x", b"content")
-    [sent] = watched.asked("PutObject")
+    [sent] = watched.request_headers("PutObject")
     assert sent["x-amz-content-sha256"] == hashlib.sha256(b"content").hexdigest()
     assert sent["if-none-match"] == "*"
 
 
-def test_settings_reach_its_requests(watched: Watched) -> None:
+def test_settings_reach_its_requests(watched: WatchedBucket) -> None:
     file_system = by_obstore(
         watched,
         storage_class="STANDARD_IA",
@@ -84,7 +89,9 @@ def test_settings_reach_its_requests(watched: Watched) -> None:
     with suppress(CheckpointError):
         write(file_system, f"{watched.directory}/x", b"1")
     [sent] = [
-        headers for headers in watched.asked("PutObject") if "Boto3" not in headers["user-agent"]
+        headers
+        for headers in watched.request_headers("PutObject")
+        if "Boto3" not in headers["user-agent"]
     ]
     assert sent["x-amz-storage-class"] == "STANDARD_IA"
     assert sent["x-amz-server-side-encryption"] == "aws:kms"
@@ -95,7 +102,9 @@ def test_settings_reach_its_requests(watched: Watched) -> None:
 
 
 @on_each_server
-def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watched) -> None:
+def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(
+    watched: WatchedBucket,
+) -> None:
     file_system = by_obstore(watched, part_size=5 * MIB)
     data = os.urandom(11 * MIB + 7)
     write(file_system, f"{watched.directory}/x", data)
@@ -104,13 +113,13 @@ def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watc
         assert stream.read() == data
     assert agents(watched, "GetObject") == ["obstore", "boto3"]
     head = HEAD_BYTES
-    ranges = [sent["range"] for sent in watched.asked("GetObject")]
+    ranges = [sent["range"] for sent in watched.request_headers("GetObject")]
     assert ranges == [f"bytes=0-{head - 1}", f"bytes={head}-"]
 
 
 @on_each_server
 @pytest.mark.parametrize("size", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1])
-def test_sizes_around_that_of_the_beginning_are_whole(watched: Watched, size: int) -> None:
+def test_objects_about_as_long_as_the_head_are_complete(watched: WatchedBucket, size: int) -> None:
     data = os.urandom(size)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
     with by_obstore(watched).open(f"{watched.directory}/x") as stream:
@@ -119,7 +128,7 @@ def test_sizes_around_that_of_the_beginning_are_whole(watched: Watched, size: in
 
 
 @on_each_server
-def test_a_reader_that_jumps_meets_the_same_object(watched: Watched) -> None:
+def test_reader_reads_the_same_object_after_a_seek(watched: WatchedBucket) -> None:
     beginning = HEAD_BYTES
     data = os.urandom(3 * beginning)
     write(by_obstore(watched), f"{watched.directory}/x", data)
@@ -134,7 +143,7 @@ def test_a_reader_that_jumps_meets_the_same_object(watched: Watched) -> None:
         ):
             stream.seek(position)
             assert stream.read(10) == data[position : position + 10]
-            assert len(watched.asked("GetObject")) == requests
+            assert len(watched.request_headers("GetObject")) == requests
         watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data * 2)
         stream.seek(beginning + MIB)
         with pytest.raises(CheckpointCorruptedError, match="was replaced"):
@@ -143,7 +152,7 @@ def test_a_reader_that_jumps_meets_the_same_object(watched: Watched) -> None:
 
 @on_each_server
 @pytest.mark.parametrize("name", ["ä ö", "100%", "a+b&c=d", "#?;,:@!$'()*~", "%2F", "...", "名"])
-def test_any_name_is_the_same_to_boto3_and_to_obstore(watched: Watched, name: str) -> None:
+def test_any_name_is_the_same_to_boto3_and_to_obstore(watched: WatchedBucket, name: str) -> None:
     write(by_obstore(watched), f"{watched.directory}/1/{name}", b"1")
     write(watched.file_system(), f"{watched.directory}/2/{name}", b"2")
     assert watched.bucket.keys("dir/") == [f"dir/1/{name}", f"dir/2/{name}"]
@@ -153,7 +162,7 @@ def test_any_name_is_the_same_to_boto3_and_to_obstore(watched: Watched, name: st
                 assert stream.read() == b"%d" % number
 
 
-def test_sixteen_threads_share_it(watched: Watched) -> None:
+def test_sixteen_threads_share_it(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
 
     def work(number: int) -> bytes:
@@ -190,7 +199,9 @@ def test_sixteen_threads_share_it(watched: Watched) -> None:
         ("bucket", {"endpoint": "http://127.0.0.1:9"}, "http://127.0.0.1:9/bucket/key"),
     ],
 )
-def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected: str) -> None:
+def test_obstore_uses_the_endpoint_of_boto3(
+    name: str, settings: dict[str, Any], expected: str
+) -> None:
     values: dict[str, Any] = {"region": "eu-central-1", "access_key": "a", "secret_key": "b"}
     reached = S3Settings(**{**values, **settings})
     client = connection_for(reached).client
@@ -213,30 +224,30 @@ def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected:
     "name",
     ["arn:aws:s3:eu-central-1:111122223333:accesspoint:name", "bucket--euc1-az1--x-s3"],
 )
-def test_what_is_no_ordinary_bucket_is_left_to_boto3(name: str) -> None:
+def test_unusual_bucket_is_left_to_boto3(name: str) -> None:
     settings = S3Settings(region="eu-central-1", access_key="a", secret_key="b")
     assert obstore_bucket.obstore_for(settings, name) is None
 
 
 @pytest.mark.parametrize("name", obstore_bucket.OVERRIDING_VARIABLES)
-def test_what_the_environment_would_tell_it_is_not_heeded(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
+def test_overriding_variables_disable_obstore(
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "sse-c")
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert agents(watched, "PutObject") == ["boto3"]
-    [sent] = watched.asked("PutObject")
+    [sent] = watched.request_headers("PutObject")
     assert "x-amz-server-side-encryption" not in sent
 
 
 def test_no_environment_takes_its_signature_away(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_SKIP_SIGNATURE", "AWS_UNSIGNED_PAYLOAD", "AWS_REQUEST_PAYER"):
         monkeypatch.setenv(name, "true")
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert agents(watched, "PutObject") == ["obstore"]
-    [sent] = watched.asked("PutObject")
+    [sent] = watched.request_headers("PutObject")
     assert sent["authorization"].startswith("AWS4-HMAC-SHA256")
     assert sent["x-amz-content-sha256"] == hashlib.sha256(b"1").hexdigest()
     assert "x-amz-request-payer" not in sent
@@ -267,8 +278,8 @@ def test_credentials_are_asked_for_again_before_they_end() -> None:
     assert timedelta(minutes=6) < first["expires_at"] - datetime.now(UTC) <= timedelta(minutes=10)
 
 
-def test_credentials_that_fail_are_an_error_of_ours(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+def test_failed_credentials_are_an_error_of_holdfast(
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_self: Any) -> Any:
         raise RuntimeError(TOKEN)
@@ -279,10 +290,10 @@ def test_credentials_that_fail_are_an_error_of_ours(
     assert agents(watched, "PutObject") == ["boto3"]
 
 
-# What it leaves to boto3
+# Requests through boto3
 
 
-def test_boto3_writes_what_it_fails_at(watched: Watched) -> None:
+def test_boto3_repeats_failed_writes(watched: WatchedBucket) -> None:
     watched.faults.answer(503, s3_operation("PutObject"), 1, code="SlowDown")
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert agents(watched, "PutObject") == ["obstore", "boto3"]
@@ -290,7 +301,7 @@ def test_boto3_writes_what_it_fails_at(watched: Watched) -> None:
 
 
 @on_each_server
-def test_its_lost_answer_is_found_out_by_boto3(watched: Watched) -> None:
+def test_its_lost_answer_is_found_out_by_boto3(watched: WatchedBucket) -> None:
     watched.faults.lose_answer(s3_operation("PutObject"), 1)
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert watched.bucket.read("dir/x") == b"1"
@@ -315,7 +326,7 @@ def test_its_lost_answer_is_found_out_by_boto3(watched: Watched) -> None:
         ("JoinError", "", False),
     ],
 )
-def test_only_what_surely_changed_nothing_counts_as_such(
+def test_only_certain_failures_count_as_not_performed(
     kind: str, text: str, *, changed_nothing: bool
 ) -> None:
     error = type(kind, (Exception,), {})(text)
@@ -323,7 +334,7 @@ def test_only_what_surely_changed_nothing_counts_as_such(
 
 
 @on_each_server
-def test_a_name_that_is_taken_is_a_conflict(watched: Watched) -> None:
+def test_existing_name_is_a_conflict(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/x", b"1")
     with pytest.raises(CheckpointConflictError):
@@ -331,8 +342,8 @@ def test_a_name_that_is_taken_is_a_conflict(watched: Watched) -> None:
     assert watched.bucket.read("dir/x") == b"1"
 
 
-def test_a_missing_file_is_asked_for_once_and_a_missing_bucket_is_told_from_it(
-    watched: Watched,
+def test_missing_file_takes_one_request_and_differs_from_a_missing_bucket(
+    watched: WatchedBucket,
 ) -> None:
     with pytest.raises(CheckpointNotFoundError):
         by_obstore(watched).open(f"{watched.directory}/missing")
@@ -341,7 +352,7 @@ def test_a_missing_file_is_asked_for_once_and_a_missing_bucket_is_told_from_it(
         by_obstore(watched).open(f"s3://{watched.bucket.name}-missing/x")
 
 
-def test_a_store_that_is_not_there_has_done_nothing(watched: Watched) -> None:
+def test_missing_store_has_done_nothing(watched: WatchedBucket) -> None:
     url = "http://127.0.0.1:1"
     settings = settings_of(watched.bucket.server, endpoint=url, state_files="obstore")
     stream = S3FileSystem(settings, retries=SOON).create("s3://bucket/x")
@@ -350,8 +361,8 @@ def test_a_store_that_is_not_there_has_done_nothing(watched: Watched) -> None:
     assert type(raised.value) is StorageUnavailableError
 
 
-def test_nothing_that_the_store_said_to_it_is_passed_on(
-    watched: Watched, caplog: pytest.LogCaptureFixture
+def test_answers_of_the_store_are_not_passed_on(
+    watched: WatchedBucket, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="holdfast")
     watched.faults.answer(403, s3_operation("PutObject"), "every", code=TOKEN)
@@ -373,7 +384,7 @@ def test_nothing_that_the_store_said_to_it_is_passed_on(
 
 
 @of_many_threads
-def test_a_forked_process_uses_boto3_and_does_not_hang(watched: Watched) -> None:
+def test_a_forked_process_uses_boto3_and_does_not_hang(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/parent", b"1")
     child = os.fork()
@@ -391,7 +402,7 @@ def test_a_forked_process_uses_boto3_and_does_not_hang(watched: Watched) -> None
     assert watched.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
 
 
-def test_it_is_not_imported_where_boto3_was_asked_for(bucket: S3Bucket) -> None:
+def test_obstore_is_not_imported_if_boto3_is_required(bucket: S3Bucket) -> None:
     source = (
         "import sys; from holdfast.locations.file_systems import S3FileSystem, S3Settings;"
         "stream = S3FileSystem(S3Settings(endpoint=sys.argv[1], region='us-east-1',"
@@ -407,8 +418,8 @@ def test_it_is_not_imported_where_boto3_was_asked_for(bucket: S3Bucket) -> None:
 
 
 @pytest.mark.parametrize("state_files", ["auto", "obstore"])
-def test_where_it_is_missing_boto3_does_it_unless_it_was_asked_for(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, state_files: str
+def test_boto3_replaces_missing_obstore_unless_it_is_required(
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch, state_files: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     file_system = watched.file_system(state_files=state_files)
@@ -420,8 +431,10 @@ def test_where_it_is_missing_boto3_does_it_unless_it_was_asked_for(
             write(file_system, f"{watched.directory}/x", b"1")
 
 
-def test_settings_that_it_refuses_are_left_to_boto3(
-    watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_settings_refused_by_obstore_are_left_to_boto3(
+    watched: WatchedBucket,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", "/dev/null/missing")
     file_system = by_obstore(watched)

@@ -13,26 +13,26 @@ import pytest
 from botocore.response import StreamingBody
 from contracts.files import write
 from contracts.patience import HANGS_S
-from contracts.processes import forked, of_many_threads, output_of
+from contracts.processes import of_many_threads, output_of, run_in_fork
 from contracts.s3_objects import MIB, directory, on_each_server
 from servers.s3 import S3Bucket, settings_of
-from servers.watched import Watched
+from servers.watched import WatchedBucket
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems.s3 import s3_client
+from holdfast.locations.file_systems import s3_client
 from holdfast.testing import s3_operation
 
 __all__ = ["directory"]
 
 
-@pytest.fixture
-def watched(watched_over_http: Watched) -> Watched:
-    """Since a fork has a copy of what is in memory."""
+@pytest.fixture(name="watched")
+def watched_bucket(watched_over_http: WatchedBucket) -> WatchedBucket:
+    """A server, because a fork has its own copy of a store in memory."""
     return watched_over_http
 
 
 @of_many_threads
-def test_a_process_has_one_client_and_a_forked_one_its_own(watched: Watched) -> None:
+def test_a_process_has_one_client_and_a_forked_one_its_own(watched: WatchedBucket) -> None:
     file_system = watched.file_system()
     file_system.publish(f"{watched.directory}/parent", b"1")
     ours = s3_client.connection_for(file_system.settings).client
@@ -51,17 +51,17 @@ def test_a_process_has_one_client_and_a_forked_one_its_own(watched: Watched) -> 
 
 
 @of_many_threads
-def test_a_fork_does_not_give_up_its_parents_upload(watched: Watched) -> None:
+def test_a_fork_does_not_give_up_its_parents_upload(watched: WatchedBucket) -> None:
     uri = f"{watched.directory}/x"
     stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
-    assert forked(stream.abort) == 0
+    assert run_in_fork(stream.abort) == 0
     stream.commit()
     assert watched.bucket.keys() == ["dir/x"]
-    assert not watched.asked("AbortMultipartUpload")
+    assert not watched.request_headers("AbortMultipartUpload")
 
 
-def test_an_upload_is_given_up_once(watched: Watched) -> None:
+def test_upload_is_aborted_once(watched: WatchedBucket) -> None:
     uri = f"{watched.directory}/x"
     stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
@@ -70,20 +70,20 @@ def test_an_upload_is_given_up_once(watched: Watched) -> None:
         stream.commit()
     for _ in range(2):
         stream.abort()
-    assert len(watched.asked("AbortMultipartUpload")) == 1
+    assert len(watched.request_headers("AbortMultipartUpload")) == 1
     assert watched.bucket.uploads() == []
 
 
 def test_an_interrupt_while_it_is_read_moves_nothing(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes have arrived, and nobody was told."""
+    """The bytes have arrived, and the reader does not know."""
     data = bytes(range(256)) * 64
     uri = f"{watched.directory}/x"
     file_system = watched.file_system()
     file_system.publish(uri, data)
 
-    def interrupted(body: StreamingBody, length: int) -> bytes:
+    def interrupt_read(body: StreamingBody, length: int) -> bytes:
         assert read_body(body, length)
         raise KeyboardInterrupt
 
@@ -92,7 +92,7 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
     with file_system.open(uri) as stream:
         assert stream.read(1000) == data[:1000]
         with monkeypatch.context() as patched:
-            patched.setattr(StreamingBody, "read", interrupted)
+            patched.setattr(StreamingBody, "read", interrupt_read)
             with pytest.raises(KeyboardInterrupt):
                 stream.read(1000)
         assert stream.tell() == 1000
@@ -101,14 +101,14 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
 
 @of_many_threads
 def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    making, go_on = threading.Event(), threading.Event()
+    making, may_make = threading.Event(), threading.Event()
     make = boto3.Session
 
     def slowly(**settings: Any) -> Any:
         making.set()
-        go_on.wait(HANGS_S)
+        may_make.wait(HANGS_S)
         return make(**settings)
 
     file_system = watched.file_system()
@@ -132,9 +132,9 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
         if not done:
             os.kill(child, 9)
             os.waitpid(child, 0)
-        go_on.set()
+        may_make.set()
         publishing.result(HANGS_S)
-    assert done, "the child waits for a lock that nobody will release"
+    assert done, "the child waits for a lock that no thread will release"
     assert os.waitstatus_to_exitcode(status) == 0
 
 
@@ -150,7 +150,7 @@ def test_a_spawned_process_makes_its_own_client(bucket: S3Bucket, directory: str
 
 
 @on_each_server
-def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
+def test_sixteen_threads_share_a_file_system(watched: WatchedBucket) -> None:
     file_system = watched.file_system()
     start = threading.Barrier(16)
 

@@ -13,7 +13,14 @@ from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.processes import output_of
 from contracts.s3_objects import put_many
-from contracts.s3fs_buckets import MIB, Watched, bucket, s3_bucket, used, watched
+from contracts.s3fs_buckets import (
+    MIB,
+    WatchedBucket,
+    bucket,
+    s3_bucket,
+    s3fs_bucket,
+    watched_bucket,
+)
 from contracts.values import EXCLUSIVE, read
 from servers.s3 import S3Bucket, settings_of
 
@@ -23,7 +30,7 @@ from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem
 from holdfast.locations.file_systems import S3fsFileSystem, abort_uploads, pending_uploads
 from holdfast.testing import FileSystemContract, s3_operation
 
-__all__ = ["bucket", "s3_bucket", "used", "watched"]
+__all__ = ["bucket", "s3_bucket", "s3fs_bucket", "watched_bucket"]
 
 
 # The contracts
@@ -62,7 +69,7 @@ class TestS3fsFileSystem(FileSystemContract):
         assert self.files(directory) == {"x": b"1"}
 
     @pytest.mark.parametrize("size", [5, 6 * MIB])
-    def test_a_name_that_is_taken_is_a_conflict_and_kept(
+    def test_existing_name_is_a_conflict_and_kept(
         self, file_system: FileSystem, directory: str, size: int
     ) -> None:
         self.put(f"{directory}/x", b"first")
@@ -71,7 +78,7 @@ class TestS3fsFileSystem(FileSystemContract):
         assert self.files(directory) == {"x": b"first"}
         assert self.bucket.uploads() == []
 
-    def test_what_others_wrote_meanwhile_is_listed(
+    def test_files_written_by_others_are_listed(
         self, file_system: FileSystem, directory: str
     ) -> None:
         assert list(file_system.list(directory)) == []
@@ -81,15 +88,17 @@ class TestS3fsFileSystem(FileSystemContract):
             assert f"{directory}/{name}" in uris
 
 
-def test_without_the_promise_of_a_single_writer_it_is_refused(used: S3Bucket) -> None:
-    storage = checkpoint_storage(f"fsspec+s3://{used.name}/data")
+def test_without_the_promise_of_a_single_writer_it_is_refused(s3fs_bucket: S3Bucket) -> None:
+    storage = checkpoint_storage(f"fsspec+s3://{s3fs_bucket.name}/data")
     with pytest.raises(InvalidRequestError, check=of_kind("not-exclusive")):
         storage.create_checkpoint_storage("job").claim_job()
-    assert used.keys() == []
+    assert s3fs_bucket.keys() == []
 
 
-def test_large_state_comes_back_as_it_was_stored(used: S3Bucket) -> None:
-    storage = FileSystemCheckpointStorage(f"fsspec+s3://{used.name}/data", single_writer=True)
+def test_large_state_comes_back_as_it_was_stored(s3fs_bucket: S3Bucket) -> None:
+    storage = FileSystemCheckpointStorage(
+        f"fsspec+s3://{s3fs_bucket.name}/data", single_writer=True
+    )
     location = storage.create_checkpoint_storage("job").initialize_location_for_checkpoint(1)
     state = os.urandom(20 * MIB + 1)
     with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
@@ -99,67 +108,78 @@ def test_large_state_comes_back_as_it_was_stored(used: S3Bucket) -> None:
     assert handle is not None
     assert read(handle) == state
     handle.discard_state()
-    assert used.keys() == []
-    assert used.uploads() == []
+    assert s3fs_bucket.keys() == []
+    assert s3fs_bucket.uploads() == []
 
 
-# What is asked for
+# Requests
 
 
-def test_a_small_file_is_looked_for_and_put_without_a_condition(watched: Watched) -> None:
-    write(watched.use(), watched.uri, b"1")
-    assert watched.counts() == {"HeadObject": 1, "PutObject": 1}
-    [put] = [request for request in watched.faults.requests if s3_operation("PutObject")(request)]
+def test_a_small_file_is_looked_for_and_put_without_a_condition(
+    watched_bucket: WatchedBucket,
+) -> None:
+    write(watched_bucket.use(), watched_bucket.uri, b"1")
+    assert watched_bucket.counts() == {"HeadObject": 1, "PutObject": 1}
+    [put] = [
+        request for request in watched_bucket.faults.requests if s3_operation("PutObject")(request)
+    ]
     assert "if-none-match" not in put.headers
     assert "x-amz-checksum-crc32c" in put.headers
 
 
-def test_a_large_file_goes_in_parts(watched: Watched) -> None:
+def test_a_large_file_goes_in_parts(watched_bucket: WatchedBucket) -> None:
     data = os.urandom(12 * MIB + 1)
-    write(watched.use(part_size=5 * MIB), watched.uri, data)
-    assert watched.bucket.read("dir/x") == data
-    assert watched.counts() == {
+    write(watched_bucket.use(part_size=5 * MIB), watched_bucket.uri, data)
+    assert watched_bucket.bucket.read("dir/x") == data
+    assert watched_bucket.counts() == {
         "CreateMultipartUpload": 1,
         "UploadPart": 3,
         "HeadObject": 1,
         "CompleteMultipartUpload": 1,
     }
-    assert not any("if-none-match" in request.headers for request in watched.faults.requests)
+    assert not any("if-none-match" in request.headers for request in watched_bucket.faults.requests)
 
 
-def test_a_file_is_read_by_one_request(watched: Watched) -> None:
+def test_a_file_is_read_by_one_request(watched_bucket: WatchedBucket) -> None:
     data = os.urandom(3 * MIB)
-    watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
-    with watched.use().open(watched.uri) as stream:
+    watched_bucket.bucket.client.put_object(
+        Bucket=watched_bucket.bucket.name, Key="dir/x", Body=data
+    )
+    with watched_bucket.use().open(watched_bucket.uri) as stream:
         assert stream.read() == data
-    assert watched.counts() == {"GetObject": 1}
+    assert watched_bucket.counts() == {"GetObject": 1}
 
 
-def test_a_thousand_files_are_deleted_by_one_request(watched: Watched) -> None:
-    watched.use().delete([f"{watched.directory}/{number}" for number in range(1000)])
-    assert watched.counts() == {"DeleteObjects": 1}
+def test_a_thousand_files_are_deleted_by_one_request(watched_bucket: WatchedBucket) -> None:
+    watched_bucket.use().delete([f"{watched_bucket.directory}/{number}" for number in range(1000)])
+    assert watched_bucket.counts() == {"DeleteObjects": 1}
 
 
 # Uploads that were never finished
 
 
-def test_the_upload_of_a_writer_that_died_is_found_and_given_up(watched: Watched) -> None:
-    watched.use()
-    begun = watched.bucket.client.create_multipart_upload(
-        Bucket=watched.bucket.name, Key="dir/deeper/x"
+def test_upload_of_a_dead_writer_is_found_and_aborted(
+    watched_bucket: WatchedBucket,
+) -> None:
+    watched_bucket.use()
+    started = watched_bucket.bucket.client.create_multipart_upload(
+        Bucket=watched_bucket.bucket.name, Key="dir/deeper/x"
     )
-    [upload] = pending_uploads(watched.directory)
-    assert (upload.uri, upload.upload_id) == (f"{watched.directory}/deeper/x", begun["UploadId"])
+    [upload] = pending_uploads(watched_bucket.directory)
+    assert (upload.uri, upload.upload_id) == (
+        f"{watched_bucket.directory}/deeper/x",
+        started["UploadId"],
+    )
     abort_uploads([upload, upload])
-    assert watched.bucket.uploads() == []
+    assert watched_bucket.bucket.uploads() == []
 
 
-def test_a_tree_is_deleted_with_the_uploads_in_it(watched: Watched) -> None:
-    client, name = watched.bucket.client, watched.bucket.name
+def test_a_tree_is_deleted_with_the_uploads_in_it(watched_bucket: WatchedBucket) -> None:
+    client, name = watched_bucket.bucket.client, watched_bucket.bucket.name
     client.create_multipart_upload(Bucket=name, Key="dir/a/x")
     client.create_multipart_upload(Bucket=name, Key="dir/ab/x")
-    watched.use().delete_tree(f"{watched.directory}/a")
-    assert [key for key, _ in watched.bucket.uploads()] == ["dir/ab/x"]
+    watched_bucket.use().delete_tree(f"{watched_bucket.directory}/a")
+    assert [key for key, _ in watched_bucket.bucket.uploads()] == ["dir/ab/x"]
 
 
 # Processes and threads
@@ -169,39 +189,41 @@ def test_a_tree_is_deleted_with_the_uploads_in_it(watched: Watched) -> None:
     "ignore:This process .* is multi-threaded:DeprecationWarning",
     "ignore:unclosed:ResourceWarning",
 )
-def test_a_forked_process_connects_anew(watched: Watched) -> None:
-    file_system = watched.use()
-    write(file_system, f"{watched.directory}/parent", b"1")
+def test_forked_process_makes_its_own_connection(watched_bucket: WatchedBucket) -> None:
+    file_system = watched_bucket.use()
+    write(file_system, f"{watched_bucket.directory}/parent", b"1")
     child = os.fork()
     if child == 0:
         status = 1
         with suppress(BaseException):
-            write(file_system, f"{watched.directory}/child", b"2")
+            write(file_system, f"{watched_bucket.directory}/child", b"2")
             status = 0
         os._exit(status)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    write(file_system, f"{watched.directory}/after", b"3")
-    assert watched.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
+    write(file_system, f"{watched_bucket.directory}/after", b"3")
+    assert watched_bucket.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
 
 
-def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
-    file_system = watched.use()
+def test_sixteen_threads_share_a_file_system(watched_bucket: WatchedBucket) -> None:
+    file_system = watched_bucket.use()
     start = threading.Barrier(16)
 
     def work(number: int) -> bool:
         start.wait(HANGS_S)
         data = os.urandom(1000)
-        write(file_system, f"{watched.directory}/{number}", data)
-        with file_system.open(f"{watched.directory}/{number}") as stream:
+        write(file_system, f"{watched_bucket.directory}/{number}", data)
+        with file_system.open(f"{watched_bucket.directory}/{number}") as stream:
             return stream.read() == data
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(work, range(16)))
-    assert len(watched.bucket.keys()) == 16
+    assert len(watched_bucket.bucket.keys()) == 16
 
 
-def test_a_spawned_process_reaches_it_by_the_settings_and_without_boto3(used: S3Bucket) -> None:
+def test_a_spawned_process_reaches_it_by_the_settings_and_without_boto3(
+    s3fs_bucket: S3Bucket,
+) -> None:
     source = (
         "import sys, pickle; sys.modules['boto3'] = None;"
         "from holdfast.locations.file_systems import file_system_for, use_s3;"
@@ -209,6 +231,6 @@ def test_a_spawned_process_reaches_it_by_the_settings_and_without_boto3(used: S3
         "stream = file_system_for(sys.argv[2]).create(sys.argv[2]);"
         "stream.write(b'spawned'); stream.commit()"
     )
-    settings = pickle.dumps(settings_of(used.server)).hex()
-    output_of(source, settings, f"fsspec+s3://{used.name}/x")
-    assert used.read("x") == b"spawned"
+    settings = pickle.dumps(settings_of(s3fs_bucket.server)).hex()
+    output_of(source, settings, f"fsspec+s3://{s3fs_bucket.name}/x")
+    assert s3fs_bucket.read("x") == b"spawned"

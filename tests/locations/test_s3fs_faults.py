@@ -1,4 +1,4 @@
-"""S3 through s3fs: what goes wrong, is repeated and is told."""
+"""S3 through s3fs: faults, retries and errors."""
 
 import logging
 import os
@@ -9,7 +9,16 @@ from contextlib import suppress
 import pytest
 from contracts.errors import of_kind
 from contracts.files import write
-from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, s3_bucket, watched
+from contracts.s3fs_buckets import (
+    MIB,
+    NEVER,
+    SECRET,
+    TOKEN,
+    WatchedBucket,
+    bucket,
+    s3_bucket,
+    watched_bucket,
+)
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -29,108 +38,112 @@ from holdfast.testing import (
     s3_operation,
 )
 
-__all__ = ["bucket", "s3_bucket", "watched"]
+__all__ = ["bucket", "s3_bucket", "watched_bucket"]
 
 
-CALLS: dict[str, Callable[[Watched, FileSystem], object]] = {
-    "PutObject": lambda watched, store: write(store, watched.uri, b"1"),
-    "HeadObject": lambda watched, store: write(store, watched.uri, b"1"),
-    "UploadPart": lambda watched, store: write(store, watched.uri, bytes(6 * MIB)),
-    "GetObject": lambda watched, store: store.open(watched.uri).close(),
-    "ListObjectsV2": lambda watched, store: store.list(watched.directory),
-    "DeleteObjects": lambda watched, store: store.delete([watched.uri]),
+CALLS: dict[str, Callable[[WatchedBucket, FileSystem], object]] = {
+    "PutObject": lambda watched_bucket, store: write(store, watched_bucket.uri, b"1"),
+    "HeadObject": lambda watched_bucket, store: write(store, watched_bucket.uri, b"1"),
+    "UploadPart": lambda watched_bucket, store: write(store, watched_bucket.uri, bytes(6 * MIB)),
+    "GetObject": lambda watched_bucket, store: store.open(watched_bucket.uri).close(),
+    "ListObjectsV2": lambda watched_bucket, store: store.list(watched_bucket.directory),
+    "DeleteObjects": lambda watched_bucket, store: store.delete([watched_bucket.uri]),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("status", [500, 503])
 def test_neither_s3fs_nor_botocore_repeats_anything(
-    watched: Watched, name: str, status: int
+    watched_bucket: WatchedBucket, name: str, status: int
 ) -> None:
-    watched.faults.answer(status, s3_operation(name), "every")
+    watched_bucket.faults.answer(status, s3_operation(name), "every")
     # A 500 may have been performed.
     may_be_there = name == "PutObject" and status == 500
     with pytest.raises(OutcomeUnknownError if may_be_there else StorageUnavailableError):
-        CALLS[name](watched, watched.use(NEVER, part_size=5 * MIB, concurrency=1))
-    assert watched.counts()[name] == 1
+        CALLS[name](watched_bucket, watched_bucket.use(NEVER, part_size=5 * MIB, concurrency=1))
+    assert watched_bucket.counts()[name] == 1
 
 
 @pytest.mark.parametrize("name", [call for call in CALLS if call != "GetObject"])
 @pytest.mark.parametrize("fault", ["answer", "reset"])
-def test_what_fails_twice_is_done_at_the_third_time(
-    watched: Watched, name: str, fault: str
-) -> None:
+def test_third_attempt_succeeds(watched_bucket: WatchedBucket, name: str, fault: str) -> None:
     if fault == "answer":
-        watched.faults.answer(503, s3_operation(name), times=2)
+        watched_bucket.faults.answer(503, s3_operation(name), times=2)
     else:
-        watched.faults.reset(s3_operation(name), times=2)
-    file_system = watched.use(part_size=5 * MIB)
-    CALLS[name](watched, file_system)
-    assert watched.counts()[name] == 3 + (name == "UploadPart")
+        watched_bucket.faults.reset(s3_operation(name), times=2)
+    file_system = watched_bucket.use(part_size=5 * MIB)
+    CALLS[name](watched_bucket, file_system)
+    assert watched_bucket.counts()[name] == 3 + (name == "UploadPart")
     if name in {"PutObject", "HeadObject", "UploadPart"}:
         data = bytes(6 * MIB) if name == "UploadPart" else b"1"
-        assert watched.bucket.read("dir/x") == data
-    assert watched.bucket.uploads() == []
+        assert watched_bucket.bucket.read("dir/x") == data
+    assert watched_bucket.bucket.uploads() == []
 
 
 @pytest.mark.parametrize(("name", "size"), [("PutObject", 1), ("CompleteMultipartUpload", 6 * MIB)])
-def test_a_commit_whose_answer_was_lost_is_one(watched: Watched, name: str, size: int) -> None:
-    data = os.urandom(size)
-    watched.faults.lose_answer(s3_operation(name))
-    write(watched.use(part_size=5 * MIB), watched.uri, data)
-    assert watched.bucket.read("dir/x") == data
-    assert watched.bucket.uploads() == []
-
-
-def test_nobody_knows_the_outcome_of_a_commit_whose_answers_are_all_lost(
-    watched: Watched,
+def test_commit_with_a_lost_answer_succeeds(
+    watched_bucket: WatchedBucket, name: str, size: int
 ) -> None:
-    watched.faults.lose_answer(s3_operation("PutObject"), "every")
+    data = os.urandom(size)
+    watched_bucket.faults.lose_answer(s3_operation(name))
+    write(watched_bucket.use(part_size=5 * MIB), watched_bucket.uri, data)
+    assert watched_bucket.bucket.read("dir/x") == data
+    assert watched_bucket.bucket.uploads() == []
+
+
+def test_commit_without_any_answer_is_unknown(
+    watched_bucket: WatchedBucket,
+) -> None:
+    watched_bucket.faults.lose_answer(s3_operation("PutObject"), "every")
     with pytest.raises(OutcomeUnknownError):
-        write(watched.use(NEVER), watched.uri, b"1")
+        write(watched_bucket.use(NEVER), watched_bucket.uri, b"1")
 
 
-def test_metadata_whose_answer_was_lost_is_published_once(watched: Watched) -> None:
-    watched.faults.lose_answer(s3_operation("PutObject"))
-    watched.use()
-    publish(watched.uri, b"ours", single_writer=True)
+def test_metadata_with_a_lost_answer_is_published_once(watched_bucket: WatchedBucket) -> None:
+    watched_bucket.faults.lose_answer(s3_operation("PutObject"))
+    watched_bucket.use()
+    publish(watched_bucket.uri, b"ours", single_writer=True)
     with pytest.raises(CheckpointConflictError):
-        publish(watched.uri, b"others", single_writer=True)
-    assert watched.bucket.read("dir/x") == b"ours"
+        publish(watched_bucket.uri, b"others", single_writer=True)
+    assert watched_bucket.bucket.read("dir/x") == b"ours"
 
 
-def test_a_writer_that_fails_leaves_no_truncated_file(watched: Watched) -> None:
-    stream = watched.use(part_size=5 * MIB).create(watched.uri)
+def test_failed_writer_leaves_no_truncated_file(watched_bucket: WatchedBucket) -> None:
+    stream = watched_bucket.use(part_size=5 * MIB).create(watched_bucket.uri)
     stream.write(bytes(6 * MIB))
     stream.abort()
     with pytest.raises(StreamClosedError):
         stream.commit()
     del stream
-    assert watched.bucket.keys() == []
-    assert watched.bucket.uploads() == []
+    assert watched_bucket.bucket.keys() == []
+    assert watched_bucket.bucket.uploads() == []
 
 
-def test_a_part_that_is_refused_leaves_nothing(watched: Watched) -> None:
-    watched.faults.answer(403, s3_operation("UploadPart"))
+def test_refused_part_leaves_nothing(watched_bucket: WatchedBucket) -> None:
+    watched_bucket.faults.answer(403, s3_operation("UploadPart"))
     with pytest.raises(InvalidRequestError):
-        write(watched.use(part_size=5 * MIB), watched.uri, bytes(12 * MIB))
-    assert watched.bucket.keys() == []
-    assert watched.bucket.uploads() == []
+        write(watched_bucket.use(part_size=5 * MIB), watched_bucket.uri, bytes(12 * MIB))
+    assert watched_bucket.bucket.keys() == []
+    assert watched_bucket.bucket.uploads() == []
 
 
-def test_reading_goes_on_where_the_connection_was_lost(watched: Watched) -> None:
+def test_read_resumes_after_a_lost_connection(watched_bucket: WatchedBucket) -> None:
     data = os.urandom(3 * MIB)
-    watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
-    watched.faults.truncate(MIB + 1, s3_operation("GetObject"))
-    with watched.use().open(watched.uri) as stream:
+    watched_bucket.bucket.client.put_object(
+        Bucket=watched_bucket.bucket.name, Key="dir/x", Body=data
+    )
+    watched_bucket.faults.truncate(MIB + 1, s3_operation("GetObject"))
+    with watched_bucket.use().open(watched_bucket.uri) as stream:
         assert stream.read() == data
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_forever(watched: Watched) -> None:
-    _, go_on = watched.faults.blocking(s3_operation("ListObjectsV2"))
+def test_silent_server_is_not_waited_for_forever(
+    watched_bucket: WatchedBucket,
+) -> None:
+    _, may_answer = watched_bucket.faults.blocking(s3_operation("ListObjectsV2"))
     with pytest.raises(StorageUnavailableError):
-        watched.use(NEVER, read_timeout=0.2).list(watched.directory)
-    go_on.set()
+        watched_bucket.use(NEVER, read_timeout=0.2).list(watched_bucket.directory)
+    may_answer.set()
 
 
 @pytest.mark.parametrize(
@@ -148,8 +161,8 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(watched: Watched) 
         (500, "InternalError", OutcomeUnknownError),
     ],
 )
-def test_an_error_says_what_to_do_and_tells_no_secret(
-    watched: Watched,
+def test_error_names_the_way_out_and_reveals_no_secret(
+    watched_bucket: WatchedBucket,
     status: int,
     code: str,
     expected: type[CheckpointError],
@@ -158,37 +171,39 @@ def test_an_error_says_what_to_do_and_tells_no_secret(
     caplog.set_level(logging.INFO)
     for name in ("s3fs", "fsspec", "holdfast"):
         caplog.set_level(logging.DEBUG, name)
-    watched.faults.answer(status, s3_operation("PutObject"), "every", code=code)
-    file_system = watched.use(NEVER, secret_key=SECRET, session_token=TOKEN)
+    watched_bucket.faults.answer(status, s3_operation("PutObject"), "every", code=code)
+    file_system = watched_bucket.use(NEVER, secret_key=SECRET, session_token=TOKEN)
     with pytest.raises(expected) as caught:
-        write(file_system, watched.uri, b"1")
-    assert caught.value.location == watched.uri
-    told = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(file_system)
-    assert "CALL: put_object" in told
-    assert SECRET not in told
-    assert TOKEN not in told
+        write(file_system, watched_bucket.uri, b"1")
+    assert caught.value.location == watched_bucket.uri
+    text = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(file_system)
+    assert "CALL: put_object" in text
+    assert SECRET not in text
+    assert TOKEN not in text
 
 
-def test_a_bucket_that_is_missing_is_not_an_empty_directory(watched: Watched) -> None:
+def test_missing_bucket_is_not_an_empty_directory(watched_bucket: WatchedBucket) -> None:
     with pytest.raises(InvalidRequestError, check=of_kind("no-bucket")):
-        watched.use().list("fsspec+s3://missing/dir")
+        watched_bucket.use().list("fsspec+s3://missing/dir")
 
 
-def test_a_server_that_is_not_there_is_unavailable(watched: Watched) -> None:
-    file_system = watched.use(NEVER, endpoint="http://127.0.0.1:1")
+def test_missing_server_is_unavailable(watched_bucket: WatchedBucket) -> None:
+    file_system = watched_bucket.use(NEVER, endpoint="http://127.0.0.1:1")
     with pytest.raises(StorageUnavailableError):
-        file_system.list(watched.directory)
+        file_system.list(watched_bucket.directory)
 
 
-def test_what_is_sent_again_after_a_kept_connection_broke_is_whole(watched: Watched) -> None:
-    file_system = watched.use(NEVER, part_size=5 * MIB, concurrency=1)
+def test_body_resent_after_a_broken_connection_is_complete(
+    watched_bucket: WatchedBucket,
+) -> None:
+    file_system = watched_bucket.use(NEVER, part_size=5 * MIB, concurrency=1)
     data = os.urandom(12 * MIB)
-    stream = file_system.create(watched.uri)
+    stream = file_system.create(watched_bucket.uri)
     stream.write(data[: 5 * MIB])
-    watched.faults.reset(s3_operation("UploadPart"), nth=1)
+    watched_bucket.faults.reset(s3_operation("UploadPart"), nth=1)
     with suppress(StorageUnavailableError):  # aiohttp may not have kept it
         stream.write(data[5 * MIB :])
         stream.commit()
     stream.abort()
-    assert watched.bucket.uploads() == []
-    assert all(watched.bucket.read(key) == data for key in watched.bucket.keys(""))
+    assert watched_bucket.bucket.uploads() == []
+    assert all(watched_bucket.bucket.read(key) == data for key in watched_bucket.bucket.keys(""))

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from contracts.files import write
 from contracts.processes import output_of
-from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, used, watched
+from contracts.s3fs_buckets import (
+    MIB,
+    NEVER,
+    SECRET,
+    TOKEN,
+    WatchedBucket,
+    bucket,
+    s3fs_bucket,
+    watched_bucket,
+)
 from fsspec.config import conf
 from servers.s3 import S3Bucket, settings_of
 
@@ -19,7 +28,7 @@ from holdfast.locations.file_systems import S3fsFileSystem
 from holdfast.spark.settings import s3_settings
 from holdfast.testing import s3_operation
 
-__all__ = ["bucket", "used", "watched"]
+__all__ = ["bucket", "s3fs_bucket", "watched_bucket"]
 
 
 @pytest.fixture
@@ -28,18 +37,18 @@ def s3_bucket(memory_bucket: S3Bucket) -> S3Bucket:
     return memory_bucket
 
 
-def test_a_buckets_own_settings_are_for_it_alone(watched: Watched) -> None:
-    watched.use(endpoint="http://127.0.0.1:1", retries=NEVER)
-    use_s3(settings_of(watched.bucket.server), watched.bucket.name)
-    assert list(file_system_for(watched.directory).list(watched.directory)) == []
+def test_settings_of_a_bucket_apply_only_to_it(watched_bucket: WatchedBucket) -> None:
+    watched_bucket.use(endpoint="http://127.0.0.1:1", retries=NEVER)
+    use_s3(settings_of(watched_bucket.bucket.server), watched_bucket.bucket.name)
+    assert list(file_system_for(watched_bucket.directory).list(watched_bucket.directory)) == []
     with pytest.raises(StorageUnavailableError):
         file_system_for("fsspec+s3://other/dir").list("fsspec+s3://other/dir")
 
 
-def test_s3a_is_the_same(used: S3Bucket) -> None:
-    uri = f"fsspec+s3a://{used.name}/x"
+def test_s3a_is_the_same(s3fs_bucket: S3Bucket) -> None:
+    uri = f"fsspec+s3a://{s3fs_bucket.name}/x"
     write(file_system_for(uri), uri, b"1")
-    assert used.read("x") == b"1"
+    assert s3fs_bucket.read("x") == b"1"
 
 
 @pytest.mark.parametrize(
@@ -53,36 +62,41 @@ def test_s3a_is_the_same(used: S3Bucket) -> None:
 )
 @pytest.mark.parametrize("size", [1, 6 * MIB])
 def test_a_setting_reaches_the_requests(
-    watched: Watched, changes: dict[str, Any], header: str, value: str, size: int
+    watched_bucket: WatchedBucket, changes: dict[str, Any], header: str, value: str, size: int
 ) -> None:
-    write(watched.use(part_size=5 * MIB, **changes), watched.uri, bytes(size))
+    write(watched_bucket.use(part_size=5 * MIB, **changes), watched_bucket.uri, bytes(size))
     name = "PutObject" if size == 1 else "CreateMultipartUpload"
-    [made] = [request for request in watched.faults.requests if s3_operation(name)(request)]
-    assert made.headers[header] == value
+    [sent] = [request for request in watched_bucket.faults.requests if s3_operation(name)(request)]
+    assert sent.headers[header] == value
 
 
-def test_what_the_settings_leave_open_is_fsspecs_to_say(
-    bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unset_settings_come_from_fsspec(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     server = bucket.server
-    said = {
+    options = {
         "endpoint_url": server.endpoint,
         "key": server.access_key,
         "secret": server.secret_key,
     }
-    monkeypatch.setitem(conf, "s3", said)
+    monkeypatch.setitem(conf, "s3", options)
     file_system = S3fsFileSystem(S3Settings(region=server.region, path_style_access=True))
     write(file_system, f"fsspec+s3://{bucket.name}/x", b"1")
     assert bucket.read("x") == b"1"
 
 
 def test_the_settings_come_before_fsspecs(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"endpoint_url": "http://127.0.0.1:1", "key": "other", "secret": SECRET, "token": TOKEN}
-    monkeypatch.setitem(conf, "s3", said)
-    write(watched.use(), watched.uri, b"1")
-    assert not any("x-amz-security-token" in request.headers for request in watched.faults.requests)
+    options = {
+        "endpoint_url": "http://127.0.0.1:1",
+        "key": "other",
+        "secret": SECRET,
+        "token": TOKEN,
+    }
+    monkeypatch.setitem(conf, "s3", options)
+    write(watched_bucket.use(), watched_bucket.uri, b"1")
+    assert not any(
+        "x-amz-security-token" in request.headers for request in watched_bucket.faults.requests
+    )
 
 
 def test_a_role_is_refused_with_the_way_out() -> None:
@@ -91,29 +105,29 @@ def test_a_role_is_refused_with_the_way_out() -> None:
         file_system.list("fsspec+s3://bucket/dir")
 
 
-def test_certificates_that_are_missing_are_not_a_missing_object(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_missing_certificates_are_not_a_missing_object(
+    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     missing = str(tmp_path / "missing")
     with pytest.raises(InvalidRequestError, match="certificates"):
-        watched.use(ca_bundle=missing).open(watched.uri)
+        watched_bucket.use(ca_bundle=missing).open(watched_bucket.uri)
     monkeypatch.setenv("AWS_CA_BUNDLE", missing)
     with pytest.raises(InvalidRequestError):
-        watched.use(endpoint="https://127.0.0.1:1").open(watched.uri)
+        watched_bucket.use(endpoint="https://127.0.0.1:1").open(watched_bucket.uri)
 
 
-def test_who_has_no_credentials_is_told_so(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_missing_credentials_are_reported(
+    watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(InvalidRequestError, match="credentials"):
-        watched.use(access_key=None, secret_key=None).list(watched.directory)
+        watched_bucket.use(access_key=None, secret_key=None).list(watched_bucket.directory)
 
 
-def test_without_s3fs_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_s3fs_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(InvalidRequestError, match=r"pip install .* s3fs"):
         S3fsFileSystem(S3Settings(region="without-s3fs")).list("fsspec+s3://bucket/dir")

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
-from contracts.checkpointed_jobs import completed, files_of, job_in
+from contracts.checkpointed_jobs import files_of, job_in, write_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ VICTIMS = (
     f"job-2/shared/{NAME}",
     f"café/job/shared/{NAME}",
 )
-"""Files that belong to somebody else, by their paths in a checkpoint directory; the job in there is `job`."""
+"""Files of other programs, by their paths in a checkpoint directory with the job `job`."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def publish_metadata(
     directory: Path, uri: str, claimed: tuple[ClaimedCheckpoint, ...] = ()
 ) -> Path:
     """Complete checkpoint 1 of a job, whose metadata names that file too."""
-    checkpoint = completed(job_in(f"file://{directory}"), 1)
+    checkpoint = write_checkpoint(job_in(f"file://{directory}"), 1)
     pointer = Path(checkpoint.location.external_pointer.removeprefix("file://"))
     streams = (*checkpoint.metadata.streams(), FileStateHandle(uri, 8))
     metadata = msgspec.structs.replace(metadata_of(*streams, checkpoint_id=1), claimed=claimed)
@@ -72,7 +72,7 @@ def publish_metadata(
 
 
 def complete_two_more(directory: Path, checkpoint: CompletedCheckpoint) -> None:
-    """Let a driver find a checkpoint, and go on until nothing is kept of it."""
+    """Let a driver find a checkpoint, and continue until nothing of it is retained."""
     cleaner = CheckpointsCleaner()
     access = job_in(f"file://{directory}")
     claims = ClaimedCheckpoints.restore(
@@ -80,7 +80,7 @@ def complete_two_more(directory: Path, checkpoint: CompletedCheckpoint) -> None:
     )
     store = CompletedCheckpointStore(1, cleaner, [checkpoint], claims)
     for number in (2, 3):
-        store.add(completed(access, number))
+        store.add(write_checkpoint(access, number))
     cleaner.close()
 
 
@@ -119,7 +119,7 @@ def complete_two_more(directory: Path, checkpoint: CompletedCheckpoint) -> None:
         "file:///",
     ],
 )
-def test_metadata_that_names_a_stray_file_is_damage(directory: Path, uri: str) -> None:
+def test_metadata_naming_a_stray_file_is_corrupt(directory: Path, uri: str) -> None:
     pointer = publish_metadata(directory, uri.format(directory=directory, name=NAME))
     with pytest.raises(CheckpointCorruptedError, match="metadata names"):
         load_checkpoint(resolve_pointer(pointer))
@@ -158,7 +158,7 @@ def test_metadata_may_name_files_of_its_job_by_other_paths(directory: Path, uri:
     ],
 )
 def test_claim_with_a_stray_file_is_damage(directory: Path, pointer: str, file: str) -> None:
-    """What was claimed is gone but for this file and the record of the claim, as after a crash."""
+    """The claimed checkpoint is gone except for this file and the record of the claim, as after a crash."""
     paths = [path.format(directory=directory, name=NAME) for path in (pointer, file)]
     claim = ClaimedCheckpoint(f"file://{paths[0]}", "token", (f"file://{paths[1]}",))
     stored = publish_metadata(directory, f"file://{paths[1]}", (claim,))
@@ -176,7 +176,7 @@ def test_claim_with_a_stray_file_is_damage(directory: Path, pointer: str, file: 
 
 def test_checkpoint_with_a_stray_file_is_not_completed(directory: Path) -> None:
     with pytest.raises(InvalidRequestError, match="where it can't have a file"):
-        completed(
+        write_checkpoint(
             job_in(f"file://{directory}"), 1, FileStateHandle(f"file://{directory}/victim.txt", 8)
         )
 

@@ -1,4 +1,4 @@
-"""What a sweep deletes and reports, and whose clock counts."""
+"""The files that a sweep deletes and reports, and the clock that counts."""
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -14,9 +14,9 @@ from contracts.sweeps import (
     access,
     age,
     clock,
-    completed,
     put,
     uris,
+    write_checkpoint,
 )
 from contracts.values import SHARED
 
@@ -38,11 +38,11 @@ from holdfast.testing import ManualClock, metadata_of
 __all__ = ["access", "clock"]
 
 
-class TestWhatIsSwept:
-    def test_files_of_an_attempt_that_was_never_completed(
+class TestSweptFiles:
+    def test_files_of_an_incomplete_attempt_are_swept(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         before = files_below(memory_directory)
         location = access.initialize_location_for_checkpoint(2)
         orphans = {write_state(location).uri, write_state(location, SHARED, b"12345").uri}
@@ -53,22 +53,22 @@ class TestWhatIsSwept:
         assert files_below(memory_directory) == before
         assert_complete(kept)
 
-    def test_files_that_a_lost_attempt_has_left_beside_those_of_the_winner(
+    def test_files_of_a_lost_attempt_next_to_the_winners_are_swept(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         loser = access.initialize_location_for_checkpoint(1)
         orphans = {write_state(loser).uri for _ in range(3)}
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         clock.advance(GRACE + 1)
         report = sweep(memory_directory, "job", grace_s=GRACE)
         assert uris(report) == orphans
         assert report.directories == ()
         assert_complete(kept)
 
-    def test_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
+    def test_rest_of_a_half_deleted_checkpoint_is_swept(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        cut_short, kept = completed(access, 1), completed(access, 2)
+        cut_short, kept = write_checkpoint(access, 1), write_checkpoint(access, 2)
         file_system_for(memory_directory).delete(
             [f"{cut_short.location.external_pointer}/{METADATA_FILE}"]
         )
@@ -82,10 +82,10 @@ class TestWhatIsSwept:
         }
         assert_complete(kept)
 
-    def test_hidden_files_and_probes_of_a_process_that_died(
+    def test_hidden_files_and_probes_of_a_dead_process_are_swept(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         before = files_below(memory_directory)
         token = uuid.uuid4().hex
         orphans = {
@@ -106,12 +106,12 @@ class TestWhatIsSwept:
         assert files_below(memory_directory) == before
         assert_complete(kept)
 
-    def test_empty_directories_of_older_checkpoints_at_once_and_others_after_the_grace_period(
+    def test_empty_directories_of_older_checkpoints_are_swept_at_once(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         for number in (1, 2, 4, 5):
             access.initialize_location_for_checkpoint(number)
-        completed(access, 3)
+        write_checkpoint(access, 3)
         job = f"{memory_directory}/job"
         report = sweep(memory_directory, "job", grace_s=GRACE)
         assert set(report.directories) == {f"{job}/chk-1", f"{job}/chk-2"}
@@ -139,7 +139,7 @@ class TestWhatIsSwept:
         assert len(directories_below(savepoints)) == 2
         assert_complete(kept)
 
-    def test_savepoints_are_left_alone_unless_asked_for(
+    def test_savepoints_stay_unless_requested(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         orphan = write_state(access.initialize_location_for_savepoint(1))
@@ -147,10 +147,10 @@ class TestWhatIsSwept:
         assert sweep(memory_directory, "job", grace_s=GRACE).files == ()
         assert orphan.uri in files_below(memory_directory)
 
-    def test_what_a_killed_process_was_writing(self, local_directory: str) -> None:
+    def test_files_of_a_killed_process_are_swept(self, local_directory: str) -> None:
         """On disk it leaves a hidden file; a second sweep finds nothing."""
         access = job_in(local_directory)
-        kept = completed(access, 1)
+        kept = write_checkpoint(access, 1)
         before = files_below(local_directory)
         source = """
 import sys
@@ -187,10 +187,10 @@ sys.stdin.readline()
 
 
 class TestReports:
-    def test_a_dry_run_deletes_nothing_and_says_what_a_run_deletes(
+    def test_dry_run_reports_the_files_and_deletes_nothing(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        completed(access, 3)
+        write_checkpoint(access, 3)
         for number in (1, 2, 5):
             location = access.initialize_location_for_checkpoint(number)
             write_state(location)
@@ -224,7 +224,7 @@ class TestReports:
         assert directories_below(memory_directory) == set()
 
     @pytest.mark.parametrize("job_id", ["", ".", "..", "a/b", "../job"])
-    def test_what_is_no_job_id_is_refused(self, memory_directory: str, job_id: str) -> None:
+    def test_invalid_job_id_is_refused(self, memory_directory: str, job_id: str) -> None:
         with pytest.raises(InvalidRequestError):
             sweep(memory_directory, job_id)
 
@@ -241,14 +241,14 @@ class _SkewedFileSystem(MemoryFileSystem):
     skew_ms = 0
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
-        behind = uri.replace("skewed:", "memory:")
+        inner = uri.replace("skewed:", "memory:")
         return [
             replace(
                 entry,
                 uri=entry.uri.replace("memory:", "skewed:"),
                 modified_ms=entry.modified_ms + self.skew_ms,
             )
-            for entry in super().list(behind)
+            for entry in super().list(inner)
         ]
 
 
@@ -257,7 +257,7 @@ class TestTheClock:
     def directory(self, memory_directory: str, clock: ManualClock) -> Iterator[str]:
         name = memory_directory.removeprefix("memory:///")
 
-        def behind(method: str) -> Callable[..., object]:
+        def redirect(method: str) -> Callable[..., object]:
             plain = getattr(MemoryFileSystem, method)
 
             def call(self: MemoryFileSystem, uri: object, *rest: object) -> object:
@@ -277,7 +277,7 @@ class TestTheClock:
             "delete_empty_directory",
             "delete_tree",
         )
-        kind = type("Skewed", (_SkewedFileSystem,), {name: behind(name) for name in methods})
+        kind = type("Skewed", (_SkewedFileSystem,), {name: redirect(name) for name in methods})
         register_file_system("skewed", lambda: kind(clock))
         try:
             yield f"skewed:///{name}"
@@ -286,7 +286,7 @@ class TestTheClock:
             _SkewedFileSystem.skew_ms = 0
 
     @pytest.mark.parametrize("hours", [-30, -5, 0, 5, 30])
-    def test_that_counts_is_the_stores_and_not_the_local_one(
+    def test_clock_of_the_store_counts_and_not_the_local_one(
         self, directory: str, clock: ManualClock, hours: int
     ) -> None:
         _SkewedFileSystem.skew_ms = hours * 3_600_000

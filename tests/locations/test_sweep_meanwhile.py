@@ -8,9 +8,9 @@ from contracts.sweeps import (
     GRACE,
     access,
     clock,
-    completed,
     shared_of,
     uris,
+    write_checkpoint,
 )
 from contracts.values import SHARED
 
@@ -22,14 +22,12 @@ from holdfast.testing import ANY_CALL, Faults, ManualClock, metadata_of
 __all__ = ["access", "clock"]
 
 
-class TestMeanwhile:
+class TestConcurrentChanges:
     @pytest.mark.parametrize("call", ["create", "open", "delete"])
-    def test_a_driver_that_claims_the_job_stops_it(
-        self, faults: Faults, clock: ManualClock, call: str
-    ) -> None:
+    def test_new_claim_stops_the_sweep(self, faults: Faults, clock: ManualClock, call: str) -> None:
         access = job_in(faults.inner_directory)
         access.claim_job()
-        completed(access, 1)
+        write_checkpoint(access, 1)
         write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(2 * GRACE)
         before = {
@@ -43,12 +41,12 @@ class TestMeanwhile:
         assert before <= files_below(f"{faults.inner_directory}/job")
 
     @pytest.mark.parametrize("number", range(1, 12))
-    def test_a_checkpoint_that_is_completed_survives_it(
+    def test_completed_checkpoint_survives_the_sweep(
         self, faults: Faults, clock: ManualClock, number: int
     ) -> None:
         """Whenever it is completed; its files are as old as they may be."""
         access = job_in(faults.directory)
-        old = completed(access, 1)
+        old = write_checkpoint(access, 1)
         clock.advance(2 * GRACE)
         location = access.initialize_location_for_checkpoint(2)
         streams = (write_state(location), write_state(location, SHARED, b"new"), shared_of(old))
@@ -67,7 +65,7 @@ class TestMeanwhile:
         for checkpoint in made:
             assert_complete(checkpoint)
 
-    def test_a_checkpoint_that_takes_over_shared_files_from_one_that_is_deleted_survives_it(
+    def test_checkpoint_with_older_shared_files_survives_the_sweep(
         self, memory_directory: str, clock: ManualClock
     ) -> None:
         """With one that is retained: the sweep lists the old one, which goes before it is read."""
@@ -80,20 +78,20 @@ class TestMeanwhile:
             with faulty_file_system(f"{memory_directory}/{number}") as faults:
                 file_system_for(faults.inner_directory).prepare_directory(faults.inner_directory)
                 access = job_in(faults.directory)
-                old = completed(access, 1)
+                old = write_checkpoint(access, 1)
                 clock.advance(2 * GRACE)
                 made: list[CompletedCheckpoint] = []
 
-                def go_on(
+                def change_job(
                     made: list[CompletedCheckpoint] = made,
                     access: CheckpointStorageAccess = access,
                     old: CompletedCheckpoint = old,
                 ) -> None:
-                    made.append(completed(access, 2, shared_of(old)))
+                    made.append(write_checkpoint(access, 2, shared_of(old)))
                     old.discard()
 
                 faults.calls.clear()
-                faults.before(ANY_CALL, go_on, nth=number)
+                faults.before(ANY_CALL, change_job, nth=number)
                 sweep(faults.directory, "job", grace_s=GRACE)
                 faults.clear()
                 for checkpoint in made:
@@ -101,7 +99,7 @@ class TestMeanwhile:
                     assert_complete(checkpoint)
         assert number > 10
 
-    def test_a_late_commit_in_the_place_of_a_checkpoint_that_is_deleted_hides_no_other(
+    def test_late_commit_in_the_place_of_a_deleted_one_hides_no_other(
         self, faults: Faults, clock: ManualClock
     ) -> None:
         """A driver that was thought dead commits it; the model in `proof` has found what it hid."""
@@ -109,25 +107,25 @@ class TestMeanwhile:
         late_metadata = metadata_of(write_state(late), checkpoint_id=1, commit_token="late")
         access = job_in(faults.inner_directory)
         access.claim_job()
-        old = completed(access, 1, shared=1)
+        old = write_checkpoint(access, 1, shared=1)
         clock.advance(2 * GRACE)
         made: list[CompletedCheckpoint] = []
 
-        def go_on() -> None:
-            made.append(completed(access, 2, shared_of(old)))
-            # The directory, which the file systems below would miss, goes behind the late commit.
+        def change_job() -> None:
+            made.append(write_checkpoint(access, 2, shared_of(old)))
+            # The directory, which the file systems below would miss, is deleted after the late commit.
             file_system_for(faults.inner_directory).delete(
                 [f"{faults.inner_directory}/job/chk-1/{METADATA_FILE}"]
             )
             complete_checkpoint(late, late_metadata)
 
-        faults.before("open", go_on)  # of what was listed
+        faults.before("open", change_job)  # of a listed file
         sweep(faults.directory, "job", grace_s=GRACE)
         [newest] = made
         assert_complete(newest)
 
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
-    def test_a_store_that_fails_anywhere_loses_nothing_that_matters(
+    def test_store_failing_anywhere_loses_no_needed_file(
         self, memory_directory: str, clock: ManualClock, *, lands: bool
     ) -> None:
         from holdfast.testing import faulty_file_system
@@ -138,8 +136,8 @@ class TestMeanwhile:
             with faulty_file_system(f"{memory_directory}/{number}") as faults:
                 file_system_for(faults.inner_directory).prepare_directory(faults.inner_directory)
                 access = job_in(faults.directory)
-                first = completed(access, 1)
-                second = completed(access, 3, shared_of(first))
+                first = write_checkpoint(access, 1)
+                second = write_checkpoint(access, 3, shared_of(first))
                 location = access.initialize_location_for_checkpoint(2)
                 orphans = {write_state(location).uri, write_state(location, SHARED).uri}
                 clock.advance(2 * GRACE)
@@ -152,7 +150,7 @@ class TestMeanwhile:
                     failed = True
                 else:
                     failed = number <= len(faults.calls) - faults.calls.count("abort")
-                    assert not failed, "a call failed, and nobody was told"
+                    assert not failed, "a call failed, and no error was raised"
                 faults.clear()
                 assert_complete(first)
                 assert_complete(second)
@@ -163,11 +161,11 @@ class TestMeanwhile:
                 assert not any("_probe-" in name for name in left)
         assert number > 10
 
-    def test_a_checkpoint_whose_metadata_is_deleted_meanwhile_does_not_stop_it(
+    def test_checkpoint_deleted_concurrently_does_not_stop_the_sweep(
         self, faults: Faults, clock: ManualClock
     ) -> None:
         access = job_in(faults.directory)
-        old, kept = completed(access, 1), completed(access, 2)
+        old, kept = write_checkpoint(access, 1), write_checkpoint(access, 2)
         orphan = write_state(access.initialize_location_for_checkpoint(3))
         clock.advance(2 * GRACE)
         faults.before("open", old.discard)

@@ -66,7 +66,7 @@ def test_a_relative_path_is_below_the_working_directory(
         ("nothing://bucket/x", "no file system for nothing://"),
     ],
 )
-def test_what_can_not_hold_checkpoints_is_refused(given: str | Path, message: str) -> None:
+def test_uri_unfit_for_checkpoints_is_refused(given: str | Path, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         checkpoint_storage(given)
 
@@ -128,7 +128,7 @@ def test_control_character_in_a_local_path_is_kept(character: str) -> None:
         (f"s3a://bucket/{'ä' * 600}", "1201 bytes"),
     ],
 )
-def test_path_that_the_store_does_not_take_is_refused(uri: str, reason: str) -> None:
+def test_path_rejected_by_the_store_is_refused(uri: str, reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
         checkpoint_storage(uri)
 
@@ -136,5 +136,5 @@ def test_path_that_the_store_does_not_take_is_refused(uri: str, reason: str) -> 
 @pytest.mark.parametrize(
     "uri", ["s3://bucket/a:b", "s3://bucket/a b%20ä~'", "hdfs://namenode:8020/a b"]
 )
-def test_path_that_the_store_takes_stays_as_it_is(uri: str) -> None:
+def test_path_accepted_by_the_store_is_unchanged(uri: str) -> None:
     assert uripath.normalize(uri) == uri

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from contracts.flink_archives import ARCHIVES, extracted
+from contracts.flink_archives import ARCHIVES, extract
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
 from holdfast.locations import (
@@ -54,7 +54,7 @@ def _write_savepoints_of_flink(directory: Path) -> None:
                 kind, _, member.name = member.name.partition("/native/")
                 if member.name and kind == name and member.isfile():
                     archive.extract(member, directory, filter="data")
-    extracted(directory, "orders")
+    extract(directory, "orders")
 
 
 def write_job(checkpoint_dir: str, checkpoint_location: str) -> None:

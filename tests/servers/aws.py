@@ -1,4 +1,4 @@
-"""Accounts of AWS, emulated on loopback: stacks, roles, and policies that are heeded."""
+"""Emulated AWS accounts on loopback: stacks, roles, and enforced policies."""
 
 import json
 import shutil
@@ -24,13 +24,13 @@ ALL: Policy = {
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account, by the credentials of somebody who may do everything.
+    """An account, accessed with all permissions.
 
     Attributes:
-        server: Where it is.
-        ca_bundle: The certificates to trust, where it speaks TLS.
-        asks_for_bucket: Whether it asks for the bucket where S3 asks for each object that one
-            request deletes.
+        server: Its server.
+        ca_bundle: The certificates to trust, if it uses TLS.
+        asks_for_bucket: Whether it requires permissions on the bucket where S3 requires them on each
+            object that one request deletes.
     """
 
     server: S3Server
@@ -38,29 +38,29 @@ class Account:
     asks_for_bucket: bool = False
 
     def client(self, service: str, settings: S3Settings | None = None) -> Any:
-        """A client of boto3 that repeats nothing, with the credentials of somebody else if given."""
+        """Return a client of boto3 without retries, with the credentials of another user if given."""
         import boto3  # slow to import
         from botocore.config import Config
 
-        who = settings or settings_of(self.server)
+        user = settings or settings_of(self.server)
         retries = {"mode": "standard", "total_max_attempts": 1}
         return boto3.client(
             service,
             endpoint_url=self.server.endpoint,
             region_name=self.server.region,
-            aws_access_key_id=who.access_key,
-            aws_secret_access_key=who.secret_key,
-            aws_session_token=who.session_token,
+            aws_access_key_id=user.access_key,
+            aws_secret_access_key=user.secret_key,
+            aws_session_token=user.session_token,
             verify=self.ca_bundle,
             config=Config(s3={"addressing_style": "path"}, retries=retries, proxies={}),
         )
 
     def bucket(self, name: str) -> S3Bucket:
-        """A bucket that is there, looked at with all permissions."""
+        """Return an existing bucket, accessed with all permissions."""
         return S3Bucket(self.server, name, self.client("s3"))
 
     def deploy(self, template: str, name: str, **parameters: str) -> dict[str, str]:
-        """Make a stack of a template; its outputs by name."""
+        """Create a stack from a template; returns its outputs by name."""
         stacks = self.client("cloudformation")
         stacks.create_stack(
             StackName=name,
@@ -77,7 +77,7 @@ class Account:
         return {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
 
     def policy(self, arn: str) -> Policy:
-        """The document of a managed policy."""
+        """Return the document of a managed policy."""
         iam = self.client("iam")
         version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
         answer = iam.get_policy_version(PolicyArn=arn, VersionId=version)
@@ -85,7 +85,7 @@ class Account:
         return document
 
     def role(self, name: str, policy: Policy) -> str:
-        """Make a role that may do what a policy says; its ARN."""
+        """Create a role with a policy; returns its ARN."""
         iam = self.client("iam")
         trust = {
             "Version": "2012-10-17",
@@ -101,15 +101,15 @@ class Account:
         return arn
 
     def settings(self, role: str) -> S3Settings:
-        """How somebody with a role reaches S3."""
-        return assumed(
+        """Return settings with the credentials of a role."""
+        return with_role_credentials(
             self.client("sts").assume_role(RoleArn=role, RoleSessionName="test"),
             settings_of(self.server, ca_bundle=self.ca_bundle),
         )
 
 
 def _for_the_bucket(policy: Policy) -> Policy:
-    """The same for objects, and what it allows to be done to them for the bucket too."""
+    """Extend the permissions on objects to the bucket."""
     statements = [
         {**statement, "Resource": [statement["Resource"], statement["Resource"].partition("/")[0]]}
         if statement["Effect"] == "Allow"
@@ -119,21 +119,21 @@ def _for_the_bucket(policy: Policy) -> Policy:
     return {**policy, "Statement": statements}
 
 
-def assumed(answer: Any, settings: S3Settings) -> S3Settings:
-    """Settings with the credentials that STS has given."""
+def with_role_credentials(answer: Any, settings: S3Settings) -> S3Settings:
+    """Return settings with the credentials in an answer of STS."""
     given = answer["Credentials"]
     return replace(
         settings,
         access_key=given["AccessKeyId"],
         secret_key=given["SecretAccessKey"],
         session_token=given["SessionToken"],
-        # What else reaches S3 would not trust a certificate that has signed itself.
+        # obstore would not trust a self-signed certificate.
         state_files="boto3",
     )
 
 
 def without(policy: Policy, action: str) -> Policy:
-    """A policy that no longer allows an action."""
+    """Return a policy that no longer allows an action."""
     statements = []
     for statement in policy["Statement"]:
         actions = (
@@ -147,7 +147,7 @@ def without(policy: Policy, action: str) -> Policy:
 
 
 def actions_of(policy: Policy) -> list[str]:
-    """What a policy allows."""
+    """Return the actions that a policy allows."""
     return [
         action
         for statement in policy["Statement"]
@@ -158,7 +158,7 @@ def actions_of(policy: Policy) -> list[str]:
 
 @contextmanager
 def moto_account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    """Moto: heeds actions and resources of what roles may do; of buckets' policies, nothing."""
+    """Run moto, which enforces actions and resources of roles, and ignores policies of buckets."""
     with moto_server() as server:
         from moto import settings
         from moto.core.authorization import ActionAuthenticatorMixin
@@ -177,11 +177,11 @@ def moto_account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
 
 @contextmanager
 def ministack_account(directory: Path) -> Iterator[Account]:
-    """ministack: heeds actions, resources and conditions, of buckets' policies too, and speaks TLS."""
+    """Run ministack with TLS, which enforces actions, resources and conditions, also of buckets' policies."""
     if shutil.which("openssl") is None:
-        pytest.skip("ministack makes its certificate by openssl, which is not there")
+        pytest.skip("ministack makes its certificate with openssl, which is missing")
     with ministack_server(directory, AUTH="true", USE_SSL="1") as server:
-        # To ministack that is the account's root.
+        # These are the credentials of the account's root.
         yield Account(
             replace(server, access_key="test", secret_key="test"),
             str(directory / "ministack-tls" / "server.crt"),

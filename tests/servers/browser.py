@@ -1,4 +1,4 @@
-"""A Chromium that the machine has; nothing is downloaded."""
+"""The Chromium of the machine; nothing is downloaded."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ _WAY_OUT = (
 
 
 def chromium() -> str | None:
-    """The program, by `CHROMIUM` or on the path; None if there is none."""
+    """Return the path of the program in `CHROMIUM` or on the path, or None."""
     if named := os.environ.get("CHROMIUM"):
         return shutil.which(named)
     return next((path for name in _NAMES if (path := shutil.which(name))), None)

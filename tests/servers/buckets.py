@@ -1,7 +1,7 @@
-"""Buckets of the tests that need S3: in this process, and on servers that somebody else has written.
+"""Buckets of the tests that need S3: in this process, and on third-party servers.
 
-`memory_bucket` costs next to nothing. What depends on how a server sees S3 runs on moto as well, with
-`exhaustive`, and what moto can't show on ministack; on MinIO and versitygw the integration tests do.
+`memory_bucket` costs next to nothing. Tests that depend on a server's implementation of S3 run on moto as
+well, with `exhaustive`, or on ministack if moto lacks a feature; the integration tests run on MinIO and versitygw.
 """
 
 import uuid
@@ -12,20 +12,20 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from servers.in_process import in_process_faults, served
+from servers.in_process import in_process_faults, serve
 from servers.memory_s3 import MemoryS3
 from servers.s3 import S3Bucket, S3Server
 
-from holdfast.locations.file_systems.s3 import s3_client
+from holdfast.locations.file_systems import s3_client
 from holdfast.testing import HttpFaults, http_faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryS3Server(S3Server):
-    """S3 in memory, which other processes reach too.
+    """S3 in memory, which other processes can access too.
 
     Attributes:
-        store: What answers.
+        store: Answers the requests.
     """
 
     store: MemoryS3 = field(repr=False)
@@ -33,7 +33,7 @@ class MemoryS3Server(S3Server):
 
     @contextmanager
     def new_bucket(self) -> Iterator[S3Bucket]:
-        if not self._clients:  # it takes as long to make as ten tests have requests
+        if not self._clients:  # making one takes as long as the requests of ten tests
             self._clients.append(self.client())
         bucket = MemoryBucket(self, f"test-{uuid.uuid4().hex}", self._clients[0])
         self.store.add_bucket(bucket.name)
@@ -43,7 +43,7 @@ class MemoryS3Server(S3Server):
 
 @dataclass(frozen=True, slots=True)
 class MemoryBucket(S3Bucket):
-    """A bucket that is looked into without requests."""
+    """A bucket whose content is read without requests."""
 
     @property
     def _store(self) -> MemoryS3:
@@ -60,7 +60,7 @@ class MemoryBucket(S3Bucket):
         return self._store.read(self.name, key)
 
     def age(self, seconds: float) -> None:
-        """Let all that is in it be that much older."""
+        """Make all objects older."""
         self._store.age(self.name, seconds)
 
     def put(self, key: str, data: bytes) -> None:
@@ -70,17 +70,17 @@ class MemoryBucket(S3Bucket):
 @contextmanager
 def memory_server() -> Iterator[MemoryS3Server]:
     store = MemoryS3()
-    with served(store.answer) as endpoint:
+    with serve(store.answer) as endpoint:
         yield MemoryS3Server(name="memory", endpoint=endpoint, store=store)
 
 
 @contextmanager
 def faults_before(server: S3Server, *, over_http: bool = False) -> Iterator[HttpFaults]:
-    """The server behind faults.
+    """Put faults between clients and the server.
 
     Args:
         server: The server.
-        over_http: Whether requests have to go over a network: those that urllib3 doesn't make.
+        over_http: Whether requests use a network, as those of clients without urllib3 must.
     """
     if isinstance(server, MemoryS3Server) and not over_http:
         with in_process_faults(server.store.answer) as faults:
@@ -92,7 +92,7 @@ def faults_before(server: S3Server, *, over_http: bool = False) -> Iterator[Http
 
 
 def forget_clients(url: str | None) -> None:
-    """Close this process's clients of a server that is gone."""
+    """Close this process's clients of a stopped server."""
     connections = s3_client.CONNECTIONS.values
     for settings in [settings for settings in connections if settings.endpoint == url]:
         connections.pop(settings).client.close()
@@ -106,7 +106,7 @@ def memory_s3() -> Iterator[MemoryS3Server]:
 
 @contextmanager
 def described_once() -> Iterator[None]:
-    """Let botocore read its description of S3 once, and not for each client: 0.1 s of CPU."""
+    """Make botocore read its description of S3 only once, instead of for each client: 0.1 s of CPU."""
     from botocore.loaders import JSONFileLoader  # slow to import
 
     load = JSONFileLoader.load_file
@@ -128,11 +128,11 @@ def memory_bucket(memory_s3: MemoryS3Server) -> Iterator[S3Bucket]:
 
 
 OF_OTHERS = pytest.mark.exhaustive
-"""For servers that somebody else has written: slower, and right about what S3 says."""
+"""Marks tests on third-party servers, which are slower, and independent of our view of S3."""
 
 
 @pytest.fixture(params=["memory", pytest.param("moto", marks=OF_OTHERS)])
 def s3_bucket(request: pytest.FixtureRequest) -> S3Bucket:
-    """A bucket on each of the servers that need no network."""
+    """A bucket on each of the servers without a network."""
     bucket: S3Bucket = request.getfixturevalue(f"{request.param}_bucket")
     return bucket

@@ -1,6 +1,6 @@
 """A Spark Connect server on loopback, with two cores.
 
-It starts when the first test asks for it and stops with the session, with all that it has started.
+It starts when the first test requests it and stops with the session, with all processes that it has started.
 """
 
 import os
@@ -16,7 +16,7 @@ import pyspark
 import pytest
 from contracts.patience import wait_until
 from pyspark.sql.connect.session import SparkSession
-from servers.leash import leashed
+from servers.leash import leash
 
 _TESTS = Path(__file__).parents[1]
 
@@ -28,7 +28,7 @@ class ConnectServer:
     Attributes:
         uri: `sc://127.0.0.1:port`.
         process: The server's JVM.
-        log: What it and the processes of its queries have said.
+        log: Log of the server and of the processes of its queries.
     """
 
     uri: str
@@ -36,11 +36,11 @@ class ConnectServer:
     log: Path
 
     def new_session(self) -> SparkSession:
-        """A session of its own; this process may have a classic one at the same time."""
+        """Return a new session; this process may have a classic one at the same time."""
         return SparkSession.builder.remote(self.uri).create()
 
     def batch_processes(self) -> list[psutil.Process]:
-        """The processes that run the batches of queries."""
+        """Return the processes that run the batches of queries."""
         return [
             child
             for child in self.process.children(recursive=True)
@@ -62,7 +62,7 @@ def _free_port() -> int:
 
 @contextmanager
 def connect_server(directory: Path) -> Iterator[ConnectServer]:
-    """A server that keeps its files in a directory."""
+    """Run a server with its files in a directory."""
     port = _free_port()
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     settings = {
@@ -80,7 +80,7 @@ def connect_server(directory: Path) -> Iterator[ConnectServer]:
         "--class",
         "org.apache.spark.sql.connect.service.SparkConnectServer",
         "--master",
-        "local[2,2]",  # a task that fails is tried once more
+        "local[2,2]",  # a failed task is tried once more
         *(word for pair in settings.items() for word in ("--conf", "=".join(pair))),
         "spark-internal",
     ]
@@ -91,7 +91,7 @@ def connect_server(directory: Path) -> Iterator[ConnectServer]:
         "PYTHONPATH": os.pathsep.join([str(_TESTS), *sys.path]),
     }
     log = directory / "server.log"
-    with leashed(command, directory=directory, log=log, environment=environment) as process:
+    with leash(command, directory=directory, log=log, environment=environment) as process:
         wait_until(
             lambda: _listens(port) or not process.is_running(),
             lambda: f"no answer: {log.read_text()}",

@@ -1,4 +1,4 @@
-"""Jobs of a real Flink, where a JDK and its jars can be had; and the savepoints that Flink's own tests have."""
+"""Jobs of a real Flink, if a JDK and its jars are available, and the savepoints of Flink's own tests."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ _OPENED = ["java.base/java.lang", "java.base/java.util", "java.base/java.time"]
 _LIMIT_S = 300
 
 FlinkJob = Callable[..., list[list[str]]]
-"""Runs a job with arguments, and gives what it prints: the parts of each line."""
+"""Runs a job with arguments; returns the fields of each line that it prints."""
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +31,9 @@ def flink_job(tmp_path_factory: pytest.TempPathFactory) -> FlinkJob:
     """The jobs `StateJob` and `WindowJob` of `infra/flink` and `Orders` of `examples/flink`, compiled."""
     java, javac = shutil.which("java"), shutil.which("javac")
     if java is None or javac is None:
-        pytest.skip("a job of Flink needs a JDK, and there is none")
+        pytest.skip("a Flink job needs a JDK, which is missing")
     if not list(_JARS.glob("flink-dist*.jar")):
-        pytest.skip(f"there are no jars of Flink in {_JARS}; `make flink-libraries` brings them")
+        pytest.skip(f"there are no Flink jars in {_JARS}; `make flink-libraries` fetches them")
     classes = tmp_path_factory.mktemp("flink-classes")
     command = [
         javac,
@@ -79,7 +79,7 @@ def savepoints_of_flink(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not list(kept.glob("*.jar")):
         maven = shutil.which("mvn")
         if maven is None:
-            pytest.skip("the savepoints of Flink's tests are fetched by Maven, and there is none")
+            pytest.skip("the savepoints of Flink's tests are fetched by Maven, which is missing")
         options = [f"-Dartifact={_TESTS}", f"-DoutputDirectory={kept}"]
         fetched = subprocess.run(
             [maven, "-q", "-B", "dependency:copy", *options],

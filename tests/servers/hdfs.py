@@ -1,8 +1,7 @@
 """A NameNode and two DataNodes on loopback, which tests may break.
 
-They start when the first test asks for them and stop with the session. What a test has broken is
-mended before the next one, if it has asked for `hdfs_directory`. Where there can be no servers, the
-tests are skipped and say why.
+They start when the first test requests them and stop with the session. After a test with
+`hdfs_directory` they are repaired. If there can't be servers, the tests are skipped with the reason.
 """
 
 import socket
@@ -18,17 +17,17 @@ from hdfs_native import Client
 from servers import infra
 
 _GREETING_BYTES = 7
-"""What a client sends before its first call: magic, version, service class, protocol."""
+"""Length of a client's greeting: magic, version, service class, protocol."""
 
 
 @dataclass(slots=True, kw_only=True)
 class HdfsServer:
-    """A file system, and what can happen to it. Each method waits until it has happened.
+    """A file system with faults. Each method waits until it has taken effect.
 
     Attributes:
         uri: `hdfs://127.0.0.1:port`.
         conf_dir: Directory of `core-site.xml` and `hdfs-site.xml`, for `HADOOP_CONF_DIR`.
-        directory: Where it keeps all; `name.log` and `data.log` say what the servers did.
+        directory: All files of the servers; their logs are `name.log` and `data.log`.
     """
 
     uri: str
@@ -38,23 +37,23 @@ class HdfsServer:
     _is_safe: bool = False
 
     def client(self) -> Client:
-        """A client of the superuser; it gives up soon, not after three minutes."""
+        """Return a client of the superuser with few retries, instead of three minutes of them."""
         soon = {"dfs.client.failover.max.attempts": "3"}
         return Client(self.uri, soon, config_dir=str(self.conf_dir))
 
     @contextmanager
     def new_directory(self) -> "Iterator[HdfsDirectory]":
-        """An empty directory, deleted after the block with all that is in it."""
+        """Create an empty directory, which is deleted after the block."""
         directory = HdfsDirectory(self, f"/test-{uuid.uuid4().hex}", self.client())
         directory.client.mkdirs(directory.path)
         try:
             yield directory
         finally:
-            self.mend()
+            self.repair()
             directory.client.delete(directory.path, recursive=True)
 
     def restart_name_node(self) -> None:
-        """Kill the NameNode and start it again, with its data and port; it forgets safe mode."""
+        """Kill the NameNode and start it again, with its data and port; this ends safe mode."""
         self.kill_name_node()
         self.start_name_node()
 
@@ -63,37 +62,37 @@ class HdfsServer:
         self._is_safe = False
 
     def start_name_node(self) -> None:
-        """Start it; where DataNodes run too, wait until all their blocks are there."""
+        """Start the NameNode, and wait until running DataNodes have reported all their blocks."""
         self._start("name")
 
     def kill_data_node(self, node: str = "data1") -> None:
-        """Kill `data1` or `data2`; for 12 seconds the NameNode takes it for alive."""
+        """Kill `data1` or `data2`; for 12 seconds the NameNode considers it alive."""
         self._kill(node)
 
     def start_data_node(self, node: str = "data1") -> None:
         self._start(node)
 
     def safe_mode(self, *, on: bool) -> None:
-        """Refuse all that writes, or no longer."""
+        """Refuse writes, or accept them again."""
         self._dfsadmin("-safemode", "enter" if on else "leave")
         self._is_safe = on
 
     def set_quota(
         self, path: str, *, names: int | None = None, space_bytes: int | None = None
     ) -> None:
-        """Limit what is below a directory; None is no limit.
+        """Limit the content of a directory; None removes a limit.
 
         Args:
             path: The directory, without the file system.
-            names: Files and directories, itself among them.
-            space_bytes: A block that is written counts as two whole ones, 256 MiB.
+            names: Number of files and directories, including itself.
+            space_bytes: Size; a block in progress counts as two whole ones, 256 MiB.
         """
         for value, kind in ((names, "Quota"), (space_bytes, "SpaceQuota")):
-            what = [f"-clr{kind}"] if value is None else [f"-set{kind}", str(value)]
-            self._dfsadmin(*what, path)
+            options = [f"-clr{kind}"] if value is None else [f"-set{kind}", str(value)]
+            self._dfsadmin(*options, path)
 
-    def mend(self) -> None:
-        """Start what was killed, and leave safe mode."""
+    def repair(self) -> None:
+        """Start killed nodes, and leave safe mode."""
         for node in sorted(self._killed):
             self._start(node)
         if self._is_safe:
@@ -113,12 +112,12 @@ class HdfsServer:
 
 @dataclass(frozen=True, slots=True)
 class HdfsDirectory:
-    """A directory, looked at behind the back of the code under test.
+    """A directory, accessed without the code under test.
 
     Attributes:
-        server: Where it is.
+        server: Its server.
         path: The directory's path, without the file system.
-        client: A client of hdfs-native that no fault reaches.
+        client: A client of hdfs-native without faults.
     """
 
     server: HdfsServer
@@ -130,52 +129,52 @@ class HdfsDirectory:
         return self.server.uri + self.path
 
     def files(self) -> list[str]:
-        """Paths of the files below it, relative to it, sorted."""
+        """Return the relative paths of the files below it, sorted."""
         below = self.client.list_status(self.path, recursive=True)
         return sorted(
             entry.path.removeprefix(f"{self.path}/") for entry in below if not entry.isdir
         )
 
     def read(self, name: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         with self.client.read(f"{self.path}/{name}") as file:
             content: bytes = file.read()
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """A new file."""
+        """Create a file."""
         with self.client.create(f"{self.path}/{name}") as file:
             file.write(content)
 
 
 @contextmanager
 def hdfs_server() -> Iterator[HdfsServer]:
-    """The servers of `infra/hdfs`, with a file system of their own."""
-    with infra.started("hdfs") as known:
+    """Run the servers of `infra/hdfs` with a new file system."""
+    with infra.running("hdfs") as known:
         yield HdfsServer(
             uri=known["uri"], conf_dir=Path(known["conf_dir"]), directory=Path(known["directory"])
         )
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
 @dataclass(slots=True)
 class _Fault:
-    """What happens to a call of the NameNode, by default nothing."""
+    """The fault of a call of the NameNode, by default none."""
 
     is_done: bool = True
     is_answered: bool = True
-    meanwhile: Callable[[], object] = _nothing
+    action: Callable[[], object] = _do_nothing
     times: int = 1
 
 
 @dataclass(slots=True)
 class NameNodeProxy:
-    """Stands between clients and the NameNode, and loses calls, or their answers, when told to.
+    """A proxy between clients and the NameNode that loses calls or answers on demand.
 
-    DataNodes are reached past it. Without Kerberos, whose calls it could not read.
+    Clients access DataNodes directly. It can't read calls with Kerberos.
 
     Attributes:
         server: The server whose NameNode it is.
@@ -200,7 +199,7 @@ class NameNodeProxy:
         *,
         is_done: bool,
         times: int = 1,
-        meanwhile: Callable[[], object] = _nothing,
+        action: Callable[[], object] = _do_nothing,
     ) -> None:
         """Cut the connection instead of answering the next calls of a method.
 
@@ -208,31 +207,31 @@ class NameNodeProxy:
             method: The method's name in Hadoop's `ClientNamenodeProtocol`.
             is_done: Whether the NameNode does what it is asked for.
             times: How many calls.
-            meanwhile: Done before the connection is cut, behind what the NameNode does.
+            action: Called before the connection is cut, after the NameNode has performed the call.
         """
-        self._faults[method] = _Fault(is_done, False, meanwhile, times)
+        self._faults[method] = _Fault(is_done, False, action, times)
 
-    def interrupt(self, method: str, meanwhile: Callable[[], object]) -> None:
-        """Do something before the next call of a method reaches the NameNode, while it waits."""
-        self._faults[method] = _Fault(meanwhile=meanwhile)
+    def interrupt(self, method: str, action: Callable[[], object]) -> None:
+        """Run an action before the next call of a method reaches the NameNode."""
+        self._faults[method] = _Fault(action=action)
 
     def pending(self) -> set[str]:
-        """The methods that were not called as often as something was to happen to them."""
+        """Return the methods with planned faults that have not occurred yet."""
         return {method for method, fault in self._faults.items() if fault.times > 0}
 
     def clear(self) -> None:
-        """Let all be well, and forget the calls."""
+        """Remove all faults, and forget the calls."""
         self._faults.clear()
         self.calls.clear()
 
     def start(self) -> None:
-        """Listen, where it did before."""
+        """Listen, on the same port as before."""
         self._listener = socket.create_server(self._address)
         self._address = self._listener.getsockname()
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def stop(self) -> None:
-        """Be as a NameNode that is down: all connections end, and new ones are refused."""
+        """End all connections and refuse new ones, like a NameNode that is down."""
         if self._listener is not None:
             _close(self._listener)
         with self._lock:
@@ -262,11 +261,11 @@ class NameNodeProxy:
                 fault = self._fault_of(_method(call))
                 if not fault.is_answered:
                     if not fault.is_done:
-                        fault.meanwhile()
+                        fault.action()
                         break
                     lost.append(fault)
                 else:
-                    fault.meanwhile()
+                    fault.action()
                 name_node.sendall(call)
             if lost:
                 answers.join()
@@ -292,12 +291,12 @@ class NameNodeProxy:
             while (answer := _message(name_node)) is not None and not lost:
                 client.sendall(answer)
         if lost:
-            lost[0].meanwhile()
+            lost[0].action()
         _close(client, name_node)
 
 
 def _message(connection: socket.socket) -> bytes | None:
-    """The next one with its length in front, or None at the end."""
+    """Read the next message, with its length; None at the end."""
     head = connection.recv(4, socket.MSG_WAITALL)
     size = int.from_bytes(head)
     body = connection.recv(size, socket.MSG_WAITALL) if len(head) == 4 else b""
@@ -305,9 +304,9 @@ def _message(connection: socket.socket) -> bytes | None:
 
 
 def _method(call: bytes) -> str:
-    """The method that is called, or empty if it is none of a file system.
+    """Return the called method, or an empty string if it is not a method of a file system.
 
-    Behind the length stand two protobufs with a length of one byte each: a header of the call,
+    The length is followed by two protobufs with a length of one byte each: a header of the call,
     and a header of the request, whose first field is the method's name.
     """
     request = call[5 + call[4] :]
@@ -324,7 +323,7 @@ def _close(*connections: socket.socket) -> None:
 
 @contextmanager
 def name_node_proxy(server: HdfsServer) -> Iterator[NameNodeProxy]:
-    """A proxy of its own for the block."""
+    """Run a proxy for the block."""
     proxy = NameNodeProxy(server)
     proxy.start()
     try:

@@ -1,9 +1,8 @@
-"""A server in the process of its clients: no thread, no port, and yet all of the client at work.
+"""A server in the process of its clients, without a thread or a port, but with all code of the client.
 
-What urllib3 connects to a server's address is no socket but an object that holds the request until it
-is whole, lets the server answer it in the client's own thread, and gives the answer back as the bytes
-that a socket would give. So botocore, urllib3 and http.client write, parse and fail as they do on a
-network, for a small part of its time.
+Instead of a socket, urllib3 gets an object that collects the whole request, lets the server answer it in
+the client's own thread, and returns the bytes that a socket would. So botocore, urllib3 and http.client
+write, parse and fail as they do on a network, in a fraction of the time.
 
     urllib3 ──> connection ──> HttpFaults ──> server            in this process
     others  ──> a port of loopback ─────────> the same server   obstore, aiohttp, other processes
@@ -26,9 +25,11 @@ from servers.memory_s3 import Answer
 from urllib3.util import connection as urllib3_connections
 
 from holdfast.testing import HttpFaults, HttpRequest
+from holdfast.testing.request_faults import Answer as PlannedAnswer
+from holdfast.testing.request_faults import apply_effects
 
 Server = Callable[[HttpRequest, bytes], Answer]
-"""What answers requests, given their bodies."""
+"""Answers a request, given its body."""
 
 _ROUTES: dict[tuple[str, int], "_Route"] = {}
 """By host and port."""
@@ -43,28 +44,28 @@ class _Route:
 
 
 @contextmanager
-def served(server: Server) -> Iterator[str]:
-    """Where the server can be reached, `http://127.0.0.1:port`, until the block is left.
+def serve(server: Server) -> Iterator[str]:
+    """Serve until the block ends; yields `http://127.0.0.1:port`.
 
-    By urllib3 of this process that is directly, by everything else over loopback.
+    The urllib3 of this process calls the server directly; everything else uses loopback.
     """
-    with _http_server(server) as port, _routed("127.0.0.1", port, _Route(server, None)):
+    with _http_server(server) as port, _route_to("127.0.0.1", port, _Route(server, None)):
         yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager
 def in_process_faults(server: Server) -> Iterator[HttpFaults]:
-    """The server behind faults, which only urllib3 of this process can reach."""
+    """Put faults between the server and the urllib3 of this process."""
     host = "faults.invalid"
     port = next(port for port in range(1, 1 << 16) if (host, port) not in _ROUTES)
     faults = HttpFaults(f"http://{host}:{port}")
-    with _routed(host, port, _Route(server, faults)):
+    with _route_to(host, port, _Route(server, faults)):
         yield faults
         faults.clear()
 
 
 @contextmanager
-def _routed(host: str, port: int, route: _Route) -> Iterator[None]:
+def _route_to(host: str, port: int, route: _Route) -> Iterator[None]:
     if not _ROUTES:
         _PATCH.start()
     _ROUTES[host, port] = route
@@ -92,11 +93,11 @@ _PATCH = mock.patch.object(urllib3_connections, "create_connection", _connect)
 
 
 class _Connection:
-    """What stands for a client's socket."""
+    """Replaces a client's socket."""
 
     def __init__(self, route: _Route) -> None:
         self._route = route
-        # Whoever asks whether there is something to read looks at its number.
+        # Clients poll its number to see whether there is something to read.
         self._near, self._far = socket.socketpair()
         self._request: HttpRequest | None = None
         self._is_awaited = False
@@ -151,17 +152,6 @@ class _Connection:
     def shutdown(self, _: int) -> None:
         self._cut()
 
-    # For faults
-
-    def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self._asked.body_bytes = self._body_bytes
-        own = {"content-type": "application/xml"}
-        self._say(Answer(status, body, {**own, **headers}))
-
-    def reset(self) -> None:
-        self._is_reset = True
-        self._cut()
-
     def _begin(self, head: str, rest: bytes) -> None:
         first, *lines = head.split("\r\n")
         pairs = (line.partition(":")[::2] for line in lines)
@@ -178,27 +168,35 @@ class _Connection:
             self._far.send(b"!")
 
     def _perform(self, request: HttpRequest, body: bytes) -> None:
-        self._asked = request
         faults = self._route.faults
         plans = faults.begin(request) if faults else []
-        self._body_bytes = len(body)
-        if any(plan.before(self) for plan in plans if plan.before):
+        if planned := apply_effects(plan.before for plan in plans):
+            self._end(request, planned, body)
             return
         request.body_bytes = len(body)
         answer = self._route.server(request, body)
         request.performed = True
-        if any(plan.after(self) for plan in plans if plan.after):
+        if planned := apply_effects(plan.after for plan in plans):
+            self._end(request, planned, body)
             return
         content = bytearray(answer.body)
         for plan in plans:
             if plan.flipped_bit and plan.flipped_bit[0] < len(content):
                 content[plan.flipped_bit[0]] ^= 1 << plan.flipped_bit[1]
         kept = min((plan.kept_bytes for plan in plans if plan.kept_bytes is not None), default=None)
-        self._say(Answer(answer.status, bytes(content), answer.headers), kept)
+        self._send(request, Answer(answer.status, bytes(content), answer.headers), kept)
 
-    def _say(self, answer: Answer, kept: int | None = None) -> None:
-        """Answer, and close the connection behind the first bytes of a body that is longer."""
-        request = self._asked
+    def _end(self, request: HttpRequest, planned: PlannedAnswer, body: bytes) -> None:
+        if planned.status is None:
+            self._is_reset = True
+            self._cut()
+            return
+        request.body_bytes = len(body)
+        headers = {"content-type": "application/xml", **planned.headers}
+        self._send(request, Answer(planned.status, planned.body, headers))
+
+    def _send(self, request: HttpRequest, answer: Answer, kept: int | None = None) -> None:
+        """Send an answer; if its body is longer than `kept`, close the connection after these bytes."""
         request.status = answer.status
         body = b"" if request.method == "HEAD" or answer.status in {204, 304} else answer.body
         lines = [f"HTTP/1.1 {answer.status} {http.HTTPStatus(answer.status).phrase}"]
@@ -210,11 +208,11 @@ class _Connection:
 
     def _cut(self) -> None:
         self._is_cut = True
-        self._far.close()  # whoever asks whether the connection still stands sees its end
+        self._far.close()  # clients that poll the connection see its end
 
 
 class _Answers(io.RawIOBase):
-    """What a client reads."""
+    """The stream that a client reads."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
@@ -227,7 +225,7 @@ class _Answers(io.RawIOBase):
 
 
 def request_of(first: str, headers: Mapping[str, str]) -> HttpRequest:
-    """A request of its first line and its headers."""
+    """Return the request with a first line and headers."""
     method, target, _ = first.split(" ")
     path, _, query = target.partition("?")
     parameters = dict(parse_qsl(query, keep_blank_values=True))
@@ -236,7 +234,7 @@ def request_of(first: str, headers: Mapping[str, str]) -> HttpRequest:
 
 
 def headers_of(answer: Answer) -> dict[str, str]:
-    """The headers of an answer and its length."""
+    """Return the headers of an answer, with its length."""
     if answer.status in {204, 304}:
         return dict(answer.headers)
     return {**answer.headers, "Content-Length": str(len(answer.body))}
@@ -244,7 +242,7 @@ def headers_of(answer: Answer) -> dict[str, str]:
 
 @contextmanager
 def _http_server(server: Server) -> Iterator[int]:
-    """The port of a server whose threads end with their connections."""
+    """Run a server whose threads end with their connections; yields its port."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -268,19 +266,19 @@ def _http_server(server: Server) -> Iterator[int]:
             self.wfile.flush()
 
         def handle_expect_100(self) -> bool:
-            go_on = super().handle_expect_100()
+            continues = super().handle_expect_100()
             self.wfile.flush()
-            return go_on
+            return continues
 
         def log_message(self, format: str, *args: object) -> None:
-            """Keep quiet."""
+            """Log nothing."""
 
     class Listener(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 128
 
         def handle_error(self, *_: object) -> None:
-            """Keep quiet about clients that have left."""
+            """Ignore disconnected clients."""
 
     with Listener(("127.0.0.1", 0), Handler) as listener:
         accepting = threading.Thread(target=listener.serve_forever, args=(0.05,), daemon=True)

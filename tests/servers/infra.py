@@ -1,4 +1,4 @@
-"""Calls the commands of `infra/`, with the Python of the tests."""
+"""Commands of `infra/`, called with the Python of the tests."""
 
 import os
 import shlex
@@ -15,15 +15,15 @@ import pytest
 _INFRA = Path(__file__).parents[2] / "infra"
 
 _UNAVAILABLE = 3
-"""What `start` exits with where there can be no such server."""
+"""Status of `start` where such a server can't run."""
 
 
 @contextmanager
-def started(kind: str, *arguments: str) -> Iterator[dict[str, str]]:
-    """What a server of `infra/<kind>` says to those who use it.
+def running(kind: str, *arguments: str) -> Iterator[dict[str, str]]:
+    """Run a server of `infra/<kind>`; yields the values that its clients need.
 
-    It is stopped behind the block, and also if this process ends within the block, however it does.
-    Where there can be none, the test is skipped and says why.
+    It is stopped after the block, and also if this process ends within the block for any reason. If it
+    can't run, the test is skipped with the reason.
     """
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -34,15 +34,15 @@ def started(kind: str, *arguments: str) -> Iterator[dict[str, str]]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,  # else an interrupt of the tests would be its own, too
+            start_new_session=True,  # else an interrupt of the tests would reach it too
         ) as holder,
     ):
         assert holder.stdin
         assert holder.stdout
         try:
-            said = "".join(takewhile(str.strip, holder.stdout))
-            if said:
-                yield dict(word.split("=", 1) for word in shlex.split(said))
+            values = "".join(takewhile(str.strip, holder.stdout))
+            if values:
+                yield dict(word.split("=", 1) for word in shlex.split(values))
         finally:
             holder.stdin.close()
             status = holder.wait()
@@ -55,13 +55,13 @@ def started(kind: str, *arguments: str) -> Iterator[dict[str, str]]:
 
 
 def run(kind: str, command: str, *arguments: str) -> None:
-    """Call a command that must not fail."""
+    """Call a command, which must succeed."""
     done = call(kind, command, *arguments)
     assert done.returncode == 0, f"{command} {' '.join(arguments)}: {done.stderr}{done.stdout}"
 
 
 def call(kind: str, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Call a command, and say what came of it."""
+    """Call a command, and return its result."""
     return subprocess.run(
         [_INFRA / kind / command, *arguments],
         check=False,

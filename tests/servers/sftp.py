@@ -15,19 +15,19 @@ USER = "holdfast"
 
 
 class SftpServer:
-    """Serves one directory to one user, in a thread of its own, while its block lasts.
+    """Serves one directory to one user, in a separate thread, until its block ends.
 
     Args:
-        root: What clients see as `/`.
-        password: What lets `USER` in.
+        root: The directory that clients see as `/`.
+        password: Password of `USER`.
 
     Attributes:
-        connections: The connections that are open.
+        connections: The open connections.
         port: TCP port; stays the same after `stop` and `start`.
-        logins: How many connections were let in so far.
-        passwords: What clients have tried to be let in with.
-        on_call: Told "write", "remove" and "rename" before these happen, "renamed" after it, in
-            the server's thread; what it raises, the client gets.
+        logins: Number of successful logins so far.
+        passwords: Passwords of all attempted logins.
+        on_call: Called with "write", "remove" and "rename" before these calls, and with "renamed" after a
+            rename, in the server's thread; its errors are sent to the client.
     """
 
     def __init__(self, root: Path, password: str) -> None:
@@ -61,12 +61,12 @@ class SftpServer:
 
     @property
     def uri(self) -> str:
-        """What clients call `/`, without the slash."""
+        """URI of `/`, without the slash."""
         return f"sftp://{USER}@127.0.0.1:{self.port}"
 
     @property
     def is_running(self) -> bool:
-        """Whether it accepts connections."""
+        """True if it accepts connections."""
         return self._listener is not None
 
     @property
@@ -75,25 +75,25 @@ class SftpServer:
         return f"[127.0.0.1]:{self.port} {self._key.export_public_key().decode()}"
 
     def path_of(self, uri: str) -> Path:
-        """Where it keeps what a client calls so."""
+        """Return the path of a client's URI."""
         return self.root / uri.removeprefix(f"{self.uri}/")
 
     def start(self) -> None:
-        """Accept connections, on the port of before."""
+        """Accept connections, on the same port as before."""
         self._run(self._start())
 
     def stop(self) -> None:
-        """Refuse connections, and cut those that are there."""
+        """Refuse connections, and cut the open ones."""
         self._run(self._stop())
 
     def change_key(self) -> None:
-        """Cut all connections, and be another host to those that come after."""
+        """Cut all connections, and identify as another host afterwards."""
         self.stop()
         self._key = _new_key()
         self.start()
 
     def drop_connections(self) -> None:
-        """Cut those that are there, without a word."""
+        """Cut the open connections without notice."""
         if threading.current_thread() is self._thread:
             self._abort_connections()
         else:
@@ -124,7 +124,7 @@ class SftpServer:
         self._abort_connections()
         for connection in dropped:
             await connection.wait_closed()
-        # Tasks of what was cut end, each with its own errors, before the loop does.
+        # Tasks of these connections end, each with its own errors, before the loop does.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
 

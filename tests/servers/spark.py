@@ -1,6 +1,6 @@
 """A Spark master and its workers on loopback, which tests may break.
 
-Where there can be none, the tests that ask for them are skipped and say why.
+If they can't run, the tests that request them are skipped with the reason.
 """
 
 import sys
@@ -20,19 +20,19 @@ _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 @dataclass(frozen=True, slots=True)
 class SparkCluster:
-    """A cluster, and what can happen to it. Each method waits until it has happened.
+    """A cluster with faults. Each method waits until it has taken effect.
 
     Attributes:
         master: `spark://127.0.0.1:port`.
-        directory: Where it keeps all; `master.log` and `worker1.log` say what the servers did, and
-            executors have theirs in `worker1/work/`.
+        directory: All files of the servers; their logs are `master.log` and `worker1.log`, those of
+            executors are in `worker1/work/`.
     """
 
     master: str
     directory: Path
 
     def kill_worker(self, number: int) -> None:
-        """Kill a worker with its executors, as if its machine was gone."""
+        """Kill a worker with its executors, as if its machine had crashed."""
         infra.run("spark", "worker", "kill", str(number), str(self.directory))
 
     def start_worker(self, number: int) -> None:
@@ -41,18 +41,18 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(workers: int = 2) -> Iterator[SparkCluster]:
-    """The servers of `infra/spark`, each worker with one core."""
-    with infra.started("spark", str(workers)) as known:
+    """Run the servers of `infra/spark`, each worker with one core."""
+    with infra.running("spark", str(workers)) as known:
         yield SparkCluster(known["master"], Path(known["directory"]))
 
 
 def package(file: Path) -> None:
-    """Write the package as `--py-files` takes it."""
+    """Write the package in the form of `--py-files`."""
     infra.run("spark", "package", str(file))
 
 
 def python_without_holdfast(directory: Path) -> Path:
-    """A Python that has all that Holdfast depends on, and not Holdfast."""
+    """Create a Python environment with all dependencies of Holdfast, and without Holdfast."""
     venv.create(directory / "environment", symlinks=True)
     dependencies = directory / "dependencies"
     dependencies.mkdir()
@@ -67,18 +67,18 @@ def python_without_holdfast(directory: Path) -> Path:
 
 
 def executor_of(python_worker: int) -> psutil.Process:
-    """The executor that a Python worker belongs to, by its process id."""
+    """Return the executor of a Python worker, given by its process id."""
     for process in psutil.Process(python_worker).parents():
         if _EXECUTOR in process.cmdline():
             return process
-    raise AssertionError(f"process {python_worker} is no Python worker of an executor")
+    raise AssertionError(f"process {python_worker} is not a Python worker of an executor")
 
 
 def kill_tree(*roots: psutil.Process) -> None:
-    """Kill processes and all that they have started, and wait until they are gone."""
+    """Kill processes and their descendants, and wait until they have ended."""
     processes = [member for root in roots for member in (root, *root.children(recursive=True))]
     for process in processes:
-        process.kill()  # does nothing to what is gone, nor to who has got its number
+        process.kill()  # ignores ended processes, and new ones with the same id
     _, alive = psutil.wait_procs(processes, timeout=HANGS_S)
     assert not alive
 

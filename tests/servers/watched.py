@@ -1,4 +1,4 @@
-"""Buckets behind a proxy that notes what is asked for."""
+"""Buckets whose proxy records requests."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, max_wait_s=0.002)
 
 
 def empty(bucket: S3Bucket) -> None:
-    """Delete what is in the bucket by few requests; its fixture takes one for each."""
+    """Delete the content of a bucket with few requests; its fixture needs one for each object."""
     keys = bucket.keys("")
     for first in range(0, len(keys), 1000):
         objects = [{"Key": key} for key in keys[first : first + 1000]]
@@ -25,8 +25,8 @@ def empty(bucket: S3Bucket) -> None:
 
 
 @dataclass
-class Watched:
-    """A bucket behind a proxy that notes what is asked for."""
+class WatchedBucket:
+    """A bucket whose proxy records requests."""
 
     bucket: S3Bucket
     faults: HttpFaults
@@ -40,8 +40,8 @@ class Watched:
         settings = settings_of(self.bucket.server, **values)
         return S3FileSystem(settings, retries=SOON)
 
-    def asked(self, name: str) -> list[dict[str, str]]:
-        """Headers of the requests of one kind."""
+    def request_headers(self, name: str) -> list[dict[str, str]]:
+        """Return the headers of all requests of an operation."""
         match = s3_operation(name)
         return [dict(request.headers) for request in self.faults.requests if match(request)]
 
@@ -51,20 +51,20 @@ class Watched:
 
 @pytest.fixture
 def bucket(request: pytest.FixtureRequest) -> Iterator[S3Bucket]:
-    """A bucket in memory, or on the server that a test is parametrized with."""
+    """A bucket in memory, or on the server in a parameter of the test."""
     made: S3Bucket = request.getfixturevalue(getattr(request, "param", "memory_bucket"))
     yield made
     empty(made)
 
 
-@pytest.fixture
-def watched(bucket: S3Bucket) -> Iterator[Watched]:
+@pytest.fixture(name="watched")
+def watched_bucket(bucket: S3Bucket) -> Iterator[WatchedBucket]:
     with faults_before(bucket.server) as faults:
-        yield Watched(bucket, faults)
+        yield WatchedBucket(bucket, faults)
 
 
 @pytest.fixture
-def watched_over_http(bucket: S3Bucket) -> Iterator[Watched]:
-    """The same for what reaches no server in this process: obstore, and other processes."""
+def watched_over_http(bucket: S3Bucket) -> Iterator[WatchedBucket]:
+    """A bucket with recorded requests for obstore and other processes, which need a network."""
     with faults_before(bucket.server, over_http=True) as faults:
-        yield Watched(bucket, faults)
+        yield WatchedBucket(bucket, faults)

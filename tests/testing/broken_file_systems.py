@@ -1,6 +1,6 @@
-"""File systems with one bug each, and the suite on each of them; run by test_suites.py alone.
+"""File systems with one bug each, and the suite on each of them; only test_suites.py runs it.
 
-A class is named by its bug. The first has none.
+A class is named after its bug. The first has none.
 """
 
 import threading
@@ -64,7 +64,7 @@ class TestPublishReplaces(OnMemory):
             super().publish(uri, data)
 
 
-class TestPublishLooksFirst(OnMemory):
+class TestPublishChecksBeforeWriting(OnMemory):
     class Adapter(MemoryFileSystem):
         def publish(self, uri: str, data: bytes, /) -> None:
             if uri in store.FILES or uri in store.DIRECTORIES:
@@ -74,7 +74,7 @@ class TestPublishLooksFirst(OnMemory):
             super().publish(uri, data)
 
 
-class TestPublishTakesTheSameBytesForSuccess(OnMemory):
+class TestPublishAcceptsEqualBytes(OnMemory):
     class Adapter(MemoryFileSystem):
         def publish(self, uri: str, data: bytes, /) -> None:
             try:
@@ -84,7 +84,7 @@ class TestPublishTakesTheSameBytesForSuccess(OnMemory):
                     raise
 
 
-class TestPublishIsNotThere(OnMemory):
+class TestPublishMissing(OnMemory):
     class Adapter:
         def __init__(self) -> None:
             inner = MemoryFileSystem()
@@ -93,11 +93,11 @@ class TestPublishIsNotThere(OnMemory):
             self.delete_empty_directory = inner.delete_empty_directory
 
 
-# Files in the making
+# Files in progress
 
 
 class Stream:
-    """Gathers bytes and stores them as they are told to, without a look at the name."""
+    """Collects bytes and publishes them under its name."""
 
     def __init__(self, uri: str) -> None:
         if uri.rpartition("/")[0] not in store.DIRECTORIES:
@@ -126,46 +126,46 @@ class Stream:
             raise StreamClosedError("finished", self.uri)
 
 
-def making(stream: type[Any]) -> type[MemoryFileSystem]:
-    """A file system whose files are made by such streams."""
+def adapter_with(stream: type[Any]) -> type[MemoryFileSystem]:
+    """Return a file system that creates files by a class of streams."""
 
     class Adapter(MemoryFileSystem):
         def create(self, uri: str, /) -> FileOutputStream:
-            made: FileOutputStream = stream(uri)
-            return made
+            created: FileOutputStream = stream(uri)
+            return created
 
     return Adapter
 
 
 class TestCommitReplaces(OnMemory):
-    class Made(Stream):
+    class BrokenStream(Stream):
         def commit(self, *, durable_name: bool = True) -> None:
             MemoryFileSystem().delete([self.uri])
             super().commit()
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
 class TestCommitLosesTheEnd(OnMemory):
-    class Made(Stream):
+    class BrokenStream(Stream):
         def commit(self, *, durable_name: bool = True) -> None:
             del self.data[1 << 20 :]
             super().commit()
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestCommitLosesWhatWasSynced(OnMemory):
-    class Made(Stream):
+class TestCommitLosesSyncedBytes(OnMemory):
+    class BrokenStream(Stream):
         def sync(self) -> None:
             super().sync()
             self.data.clear()
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestCommitTwiceIsTaken(OnMemory):
-    class Made(Stream):
+class TestSecondCommitSucceeds(OnMemory):
+    class BrokenStream(Stream):
         def check(self) -> None:
             pass
 
@@ -173,22 +173,22 @@ class TestCommitTwiceIsTaken(OnMemory):
             if not self.finished:
                 super().commit()
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestCommitDoesNotNoticeAbort(OnMemory):
-    class Made(Stream):
+class TestCommitIgnoresAbort(OnMemory):
+    class BrokenStream(Stream):
         def commit(self, *, durable_name: bool = True) -> None:
             self.check()
-            time.sleep(0)  # here it may be aborted
+            time.sleep(0)  # it may be aborted here
             MemoryFileSystem().publish(self.uri, bytes(self.data))
             self.check()
             self.finished = True
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestCreateShowsTheName(OnMemory):
+class TestCreateShowsName(OnMemory):
     class Adapter(MemoryFileSystem):
         def create(self, uri: str, /) -> FileOutputStream:
             stream = super().create(uri)
@@ -196,52 +196,52 @@ class TestCreateShowsTheName(OnMemory):
             return stream
 
 
-class TestSyncShowsTheFile(OnMemory):
-    class Made(Stream):
+class TestSyncShowsFile(OnMemory):
+    class BrokenStream(Stream):
         def sync(self) -> None:
             super().sync()
             store.FILES[self.uri] = (bytes(self.data), 0)
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestSyncAfterTheEndIsTaken(OnMemory):
-    class Made(Stream):
+class TestSyncSucceedsAfterCommit(OnMemory):
+    class BrokenStream(Stream):
         def sync(self) -> None:
             pass
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestAbortLeavesAFile(OnMemory):
-    class Made(Stream):
+class TestAbortLeavesFile(OnMemory):
+    class BrokenStream(Stream):
         def abort(self) -> None:
             if not self.finished:
                 self.finished = True
                 store.FILES[f"{self.uri}.part"] = (bytes(self.data), 0)
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestAbortTakesBackACommit(OnMemory):
-    class Made(Stream):
+class TestAbortDeletesCommittedFile(OnMemory):
+    class BrokenStream(Stream):
         def abort(self) -> None:
             super().abort()
             MemoryFileSystem().delete([self.uri])
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestAbortIsNotNoticedByTheWriter(OnMemory):
-    class Made(Stream):
+class TestWriteIgnoresAbort(OnMemory):
+    class BrokenStream(Stream):
         def write(self, data: BytesLike, /) -> None:
             self.data += memoryview(data).cast("B")
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestWriteKeepsTheBuffer(OnMemory):
-    class Made(Stream):
+class TestWriteKeepsBuffer(OnMemory):
+    class BrokenStream(Stream):
         def __init__(self, uri: str) -> None:
             super().__init__(uri)
             self.parts: list[BytesLike] = []
@@ -255,11 +255,11 @@ class TestWriteKeepsTheBuffer(OnMemory):
                 self.data += memoryview(part).cast("B")
             super().commit()
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
-class TestFilesShareATemporaryName(OnMemory):
-    class Made(Stream):
+class TestFilesShareTemporaryName(OnMemory):
+    class BrokenStream(Stream):
         shared = bytearray()
 
         def __init__(self, uri: str) -> None:
@@ -267,7 +267,7 @@ class TestFilesShareATemporaryName(OnMemory):
             self.shared.clear()
             self.data = self.shared
 
-    Adapter = making(Made)
+    Adapter = adapter_with(BrokenStream)
 
 
 # Directories
@@ -293,7 +293,7 @@ class TestListGivesNames(OnMemory):
             return [replace(entry, uri=entry.uri.rpartition("/")[2]) for entry in super().list(uri)]
 
 
-class TestListGoesDeeper(OnMemory):
+class TestListRecurses(OnMemory):
     class Adapter(MemoryFileSystem):
         def list(self, uri: str, /) -> Iterable[FileStatus]:
             entries = list(super().list(uri))
@@ -301,13 +301,13 @@ class TestListGoesDeeper(OnMemory):
             return [*entries, *(entry for entries in below for entry in entries)]
 
 
-class TestListEndsAfterThePage(OnMemory):
+class TestListEndsAfterFirstPage(OnMemory):
     class Adapter(MemoryFileSystem):
         def list(self, uri: str, /) -> Iterable[FileStatus]:
             return list(super().list(uri))[:1000]
 
 
-class TestListOfNothingFails(OnMemory):
+class TestListRequiresDirectory(OnMemory):
     class Adapter(MemoryFileSystem):
         def list(self, uri: str, /) -> Iterable[FileStatus]:
             if uri not in store.DIRECTORIES:
@@ -315,14 +315,14 @@ class TestListOfNothingFails(OnMemory):
             return super().list(uri)
 
 
-class TestDeleteFailsOnWhatIsMissing(OnMemory):
+class TestDeleteFailsForMissingFiles(OnMemory):
     class Adapter(MemoryFileSystem):
         def delete(self, uris: Iterable[str], /) -> None:
             for uri in uris:
                 del store.FILES[uri]
 
 
-class TestDeleteStopsAtWhatIsMissing(OnMemory):
+class TestDeleteStopsAtMissingFile(OnMemory):
     class Adapter(MemoryFileSystem):
         def delete(self, uris: Iterable[str], /) -> None:
             for uri in uris:
@@ -330,16 +330,16 @@ class TestDeleteStopsAtWhatIsMissing(OnMemory):
                     return
 
 
-class TestDeleteTakesPatterns(OnMemory):
+class TestDeleteExpandsPatterns(OnMemory):
     class Adapter(MemoryFileSystem):
         def delete(self, uris: Iterable[str], /) -> None:
             for uri in uris:
                 prefix = uri.removesuffix("*")
-                doomed = [file for file in store.FILES if file.startswith(prefix)]
-                super().delete(doomed if uri.endswith("*") else [uri])
+                files = [file for file in store.FILES if file.startswith(prefix)]
+                super().delete(files if uri.endswith("*") else [uri])
 
 
-class TestDeleteTreeTakesWhatBeginsTheSame(OnMemory):
+class TestDeleteTreeMatchesPrefix(OnMemory):
     class Adapter(MemoryFileSystem):
         def delete_tree(self, uri: str, /) -> None:
             for entries in (store.FILES, store.DIRECTORIES):
@@ -347,13 +347,13 @@ class TestDeleteTreeTakesWhatBeginsTheSame(OnMemory):
                     del entries[entry]
 
 
-class TestDeleteEmptyDirectoryTakesFullOnes(OnMemory):
+class TestDeleteEmptyDirectoryDeletesFiles(OnMemory):
     class Adapter(MemoryFileSystem):
         def delete_empty_directory(self, uri: str, /) -> None:
             self.delete_tree(uri)
 
 
-class TestPrepareDirectoryMakesOneLevel(OnMemory):
+class TestPrepareDirectoryCreatesOneLevel(OnMemory):
     class Adapter(MemoryFileSystem):
         def prepare_directory(self, uri: str, /) -> None:
             store.DIRECTORIES[uri] = 0
@@ -362,7 +362,7 @@ class TestPrepareDirectoryMakesOneLevel(OnMemory):
 # Reading
 
 
-class TestOpenRaisesItsOwnErrors(OnMemory):
+class TestOpenRaisesFileNotFoundError(OnMemory):
     class Adapter(MemoryFileSystem):
         def open(self, uri: str, /) -> BinaryIO:
             try:
@@ -400,16 +400,16 @@ class OnFileSystem(CheckpointStorageContract):
         return {uri for uri in store.FILES if uri.startswith(f"{storage.directory}/job/chk-")}
 
 
-class TestDisposeOnFailureTakesAll(OnFileSystem):
+class TestDisposeOnFailureDeletesAll(OnFileSystem):
     @pytest.fixture(autouse=True)
     def bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def dispose(self: FileSystemCheckpointStorageLocation) -> None:
-            file_system_for(self.directory).delete_tree(self.directory)
+            file_system_for(self.external_pointer).delete_tree(self.external_pointer)
 
         monkeypatch.setattr(FileSystemCheckpointStorageLocation, "dispose_on_failure", dispose)
 
 
-class TestDisposeOnFailureTakesNothing(OnFileSystem):
+class TestDisposeOnFailureDeletesNothing(OnFileSystem):
     @pytest.fixture(autouse=True)
     def bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
@@ -429,12 +429,14 @@ class TestDisposeOnFailureLeavesSharedFiles(OnFileSystem):
         monkeypatch.setattr(FileSystemCheckpointStorageLocation, "dispose_on_failure", dispose)
 
 
-class TestCheckpointsAreInTextOrder(OnFileSystem):
+class TestCheckpointsSortedAsText(OnFileSystem):
     @pytest.fixture(autouse=True)
     def bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = FileSystemCheckpointStorageAccess.completed_checkpoints
 
-        def completed(self: FileSystemCheckpointStorageAccess) -> dict[int, Any]:
+        def sort_as_text(self: FileSystemCheckpointStorageAccess) -> dict[int, Any]:
             return dict(sorted(real(self).items(), key=lambda item: str(item[0])))
 
-        monkeypatch.setattr(FileSystemCheckpointStorageAccess, "completed_checkpoints", completed)
+        monkeypatch.setattr(
+            FileSystemCheckpointStorageAccess, "completed_checkpoints", sort_as_text
+        )

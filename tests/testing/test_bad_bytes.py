@@ -1,4 +1,4 @@
-"""`proof.bad_bytes`: it finds what comes through, gives the same inputs for a seed, and finds nothing in our readers."""
+"""`proof.bad_bytes`: it finds errors of other types, is reproducible by seed, and finds no errors in our readers."""
 
 import itertools
 from pathlib import Path
@@ -18,8 +18,8 @@ def careless(content: bytes) -> None:
         raise ValueError("careless")
 
 
-def tell_apart(content: bytes) -> None:
-    """Reads bytes of two kinds: the way through `CheckpointCorruptedError` is in Holdfast."""
+def check_length(content: bytes) -> None:
+    """Refuse long input; only `CheckpointCorruptedError` executes code of Holdfast."""
     if len(content) > 5:
         raise CheckpointCorruptedError("too long")
 
@@ -76,5 +76,5 @@ def test_coverage_inputs_give_values_or_holdfast_errors(name: str, tmp_path: Pat
 
 def test_shortest_input_of_equal_coverage_is_kept() -> None:
     longer = b"longer"
-    kept = fewest(Reader({"it": b"whole"}, tell_apart), [b"longest", longer, b"whole", b"ended"])
+    kept = fewest(Reader({"it": b"whole"}, check_length), [b"longest", longer, b"whole", b"ended"])
     assert kept == [longer]

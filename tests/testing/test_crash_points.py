@@ -1,4 +1,4 @@
-"""`proof.crash_points`: it takes the points of a whole life, and sees what is wrong after one."""
+"""`proof.crash_points`: it crashes at points of a whole job, and detects wrong states afterwards."""
 
 import pytest
 from contracts.files import write
@@ -20,20 +20,20 @@ def test_job_killed_around_any_call_resumes(memory_directory: str) -> None:
 
 def test_error_after_restart_is_reported_with_crash_point(memory_directory: str) -> None:
     def fails(_: str, completed: int) -> None:
-        raise ValueError(f"nothing is right behind {completed}")
+        raise ValueError(f"wrong state after {completed}")
 
     crashes = crash_everywhere(memory_directory, every=100, restart=fails)
     assert len(crashes.failures) == crashes.restarts > 2
     assert crashes.failures[-1].startswith(("before call", "after call"))
-    assert "ValueError: nothing is right behind" in crashes.failures[-1]
+    assert "ValueError: wrong state after" in crashes.failures[-1]
 
 
 @pytest.mark.parametrize("damage", ["lost file", "garbage", "lost checkpoint"])
 def test_restart_after_corruption_is_not_skipped(memory_directory: str, damage: str) -> None:
-    """What `go_on` must see: each is what a wrong order of calls would leave."""
-    seen = []
+    """`go_on` detects each damage; a wrong order of calls would leave it."""
+    detected = []
 
-    def damaged(directory: str, completed: int) -> None:
+    def damage_and_resume(directory: str, completed: int) -> None:
         if completed < 7:
             return
         store = file_system_for(directory)
@@ -46,11 +46,11 @@ def test_restart_after_corruption_is_not_skipped(memory_directory: str, damage: 
             store.delete_tree(f"{directory}/job/chk-{completed}")
         with pytest.raises((AssertionError, CheckpointError)):
             go_on(directory, completed)
-        seen.append(completed)
+        detected.append(completed)
 
-    crashes = crash_everywhere(memory_directory, every=25, restart=damaged)
+    crashes = crash_everywhere(memory_directory, every=25, restart=damage_and_resume)
     assert not crashes.failures
-    assert seen
+    assert detected
 
 
 def test_killed_savepoint_commands_leave_no_partial_result(

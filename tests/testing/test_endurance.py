@@ -1,4 +1,4 @@
-"""`proof.endurance`: it sees what grows, of all that it looks at, and nothing else."""
+"""`proof.endurance`: it reports each measure that grows, and no other."""
 
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ BATCHES = 1_200
 
 
 def notes(**growing: float) -> list[dict[str, Any]]:
-    """Notes of a run in which some things grow by so much of themselves with each thousand of batches."""
+    """Return notes of a run in which some measures grow by a fraction every thousand batches."""
 
     def size(name: str, batch: int) -> float:
         return 1e8 * (1 + growing.get(name, 0.0) * batch / 1000)
 
-    # The picture shows these, too.
+    # The picture shows the last two as well.
     flat = {measure.name: 0.0 for measure in MEASURES} | {"period_ms": 0.0, "jvm uss": 0.0}
     return [
         {"batch": batch, **{name: size(name, batch) for name in flat}} for batch in range(BATCHES)

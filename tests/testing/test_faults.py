@@ -100,7 +100,7 @@ def test_file_without_caller_is_aborted_at_the_end(local_directory: str) -> None
 
 
 def outcomes_of(store: ExclusiveFileSystem, directory: str, count: int) -> list[bool]:
-    """Whether each of several calls of `delete` came through."""
+    """Return whether each of several calls of `delete` succeeded."""
     outcomes = []
     for _ in range(count):
         try:
@@ -133,7 +133,7 @@ def test_fault_applies_to_every_call_until_cleared(
     assert outcomes_of(store, faults.directory, 2) == [True, True]
 
 
-def test_it_fails_at_any_call_but_abort(faults: Faults, store: ExclusiveFileSystem) -> None:
+def test_any_call_fails_except_abort(faults: Faults, store: ExclusiveFileSystem) -> None:
     stream = store.create(f"{faults.directory}/x")
     faults.before(ANY_CALL, BROKEN, nth=3)
     faults.before(ANY_CALL, BROKEN, nth=4)
@@ -145,10 +145,10 @@ def test_it_fails_at_any_call_but_abort(faults: Faults, store: ExclusiveFileSyst
     store.list(faults.directory)
 
 
-def test_an_action_is_done_at_the_call(faults: Faults, store: ExclusiveFileSystem) -> None:
-    # Somebody else takes the name just before us.
-    behind = store_of(faults.inner_directory)
-    faults.before("publish", lambda: behind.publish(f"{faults.inner_directory}/x", b"theirs"))
+def test_action_runs_just_before_the_call(faults: Faults, store: ExclusiveFileSystem) -> None:
+    # Another writer takes the name just before.
+    other = store_of(faults.inner_directory)
+    faults.before("publish", lambda: other.publish(f"{faults.inner_directory}/x", b"theirs"))
     with pytest.raises(CheckpointConflictError) as caught:
         store.publish(f"{faults.directory}/x", b"ours")
     assert caught.value.location == f"{faults.directory}/x"
@@ -174,7 +174,7 @@ def test_unknown_call_is_refused(faults: Faults) -> None:
 @pytest.mark.parametrize(
     ("call", "kept"), [("write", b"abcefg"), ("commit", b"abc"), ("publish", b"abc")]
 )
-def test_a_truncated_file_is_there_without_an_error(
+def test_truncated_file_is_stored_without_an_error(
     faults: Faults, store: ExclusiveFileSystem, call: str, kept: bytes
 ) -> None:
     faults.truncate(call, 3)
@@ -186,7 +186,7 @@ def test_a_truncated_file_is_there_without_an_error(
     assert [entry.size for entry in store.list(faults.directory)] == [len(kept)]
 
 
-def test_a_truncated_read_ends_early_and_a_flipped_bit_is_seen_once(
+def test_truncation_and_flipped_bit_affect_one_read(
     faults: Faults, store: ExclusiveFileSystem
 ) -> None:
     store.publish(f"{faults.directory}/x", b"abcdefg")
@@ -199,7 +199,7 @@ def test_a_truncated_read_ends_early_and_a_flipped_bit_is_seen_once(
     assert read(faults.directory) == read(faults.inner_directory) == b"abcdefg"
 
 
-def test_a_store_without_room_takes_nothing_and_keeps_the_rest(
+def test_full_store_refuses_writes_and_keeps_files(
     faults: Faults, store: ExclusiveFileSystem
 ) -> None:
     faults.run_out_of_space(10)
@@ -218,7 +218,7 @@ def test_a_store_without_room_takes_nothing_and_keeps_the_rest(
     assert read(faults.inner_directory, "z") == b"12345678901"
 
 
-def test_a_full_local_disk_has_no_hidden_file_left(local_directory: str) -> None:
+def test_full_local_disk_keeps_no_hidden_file(local_directory: str) -> None:
     with faulty_file_system(local_directory) as faults:
         faults.run_out_of_space(1)
         stream = store_of(faults.directory).create(f"{faults.directory}/x")
@@ -239,7 +239,7 @@ def test_a_delayed_call_waits_for_the_event(faults: Faults, store: ExclusiveFile
     assert read(faults.inner_directory) == b"1"
 
 
-def test_a_delay_by_a_callable_moves_the_tests_own_clock(
+def test_delay_by_a_callable_advances_a_clock_of_the_test(
     faults: Faults, store: ExclusiveFileSystem
 ) -> None:
     clock = [0.0]
@@ -254,12 +254,12 @@ def test_a_delay_by_a_callable_moves_the_tests_own_clock(
 
 
 def test_blocked_call_resumes_when_released(faults: Faults, store: ExclusiveFileSystem) -> None:
-    reached, go_on = faults.blocking("publish")
+    reached, released = faults.blocking("publish")
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(store.publish, f"{faults.directory}/x", b"ours")
         assert reached.wait(HANGS_S)
         store_of(faults.inner_directory).publish(f"{faults.inner_directory}/x", b"theirs")
-        go_on.set()
+        released.set()
         with pytest.raises(CheckpointConflictError):
             publishing.result()
 
@@ -285,7 +285,7 @@ def test_retries_apply_to_faults_if_requested(memory_directory: str) -> None:
         with store.open(f"{faults.directory}/x") as stream:
             assert stream.read(4) == b"0123"
             faults.before("read", BROKEN)
-            assert stream.read(4) == b"4567"  # opened anew, where it stood
+            assert stream.read(4) == b"4567"  # opened again, at the same position
         assert faults.calls == ["open", "read", "read", "open", "read"]
 
 
@@ -301,7 +301,7 @@ def test_each_call_raises_a_new_error(faults: Faults, store: ExclusiveFileSystem
 
 
 @pytest.mark.parametrize("lands", [False, True])
-def test_a_failure_at_any_call_leaves_a_whole_checkpoint_or_none(
+def test_failure_at_any_call_leaves_whole_checkpoint_or_none(
     memory_directory: str,
     lands: bool,  # noqa: FBT001
 ) -> None:
@@ -327,4 +327,4 @@ def test_a_failure_at_any_call_leaves_a_whole_checkpoint_or_none(
         if not reached:
             assert completed
             return
-    pytest.fail("it never came through")
+    pytest.fail("it never succeeded")

@@ -20,14 +20,14 @@ CUT = (ConnectionError, http.client.HTTPException)
 
 
 class Server(ThreadingHTTPServer):
-    """Keeps what was PUT, and counts what it performed.
+    """Stores objects, and records the requests that it has performed.
 
-    `/chunked` answers without a length, `/unchanged` with 304, `/sized?bytes=n` with so many,
-    `/short` with less than it promises, `/closed` with a connection that ends, `/refused` before
+    `/chunked` answers without a length, `/unchanged` with 304, `/sized?bytes=n` with n bytes,
+    `/short` with fewer bytes than announced, `/closed` by closing the connection, `/refused` before
     it has read the body.
     """
 
-    request_queue_size = 128  # of the standard library's five, some of many are turned away
+    request_queue_size = 128  # with five, the default, some clients are refused
 
     daemon_threads = False
 
@@ -40,7 +40,7 @@ class Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Keep quiet about clients that leave."""
+        """Ignore disconnected clients."""
 
     @property
     def url(self) -> str:
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         if self.path == "/refused":
             self.close_connection = True
-            self.say(403, b"no")
+            self.send(403, b"no")
             return
         if self.path.startswith("/big"):
             left = int(self.headers["Content-Length"])
@@ -72,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.stored[self.path] = body
-        self.say(200, b"", ETag='"1"')
+        self.send(200, b"", ETag='"1"')
 
     def do_GET(self) -> None:
         if self.path == "/chunked":
@@ -94,9 +94,9 @@ class Handler(BaseHTTPRequestHandler):
             self.begin(200, Connection="close")
             self.wfile.write(b"until the end")
         elif self.path in self.server.stored:
-            self.say(200, self.server.stored[self.path])
+            self.send(200, self.server.stored[self.path])
         else:
-            self.say(404, b"nothing")
+            self.send(404, b"nothing")
 
     def do_HEAD(self) -> None:
         self.begin(200, **{"Content-Length": str(len(self.server.stored[self.path]))})
@@ -114,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.trailers.append(line.strip())
         return body
 
-    def say(self, status: int, body: bytes, **headers: str) -> None:
+    def send(self, status: int, body: bytes, **headers: str) -> None:
         self.begin(status, **{"Content-Length": str(len(body))}, **headers)
         self.wfile.write(body)
 
@@ -145,7 +145,7 @@ def faults(server: Server) -> Iterator[HttpFaults]:
 
 
 @contextmanager
-def connected(faults: HttpFaults) -> Iterator[http.client.HTTPConnection]:
+def connection_to(faults: HttpFaults) -> Iterator[http.client.HTTPConnection]:
     connection = http.client.HTTPConnection(urlsplit(faults.url).netloc, timeout=HANGS_S)
     try:
         yield connection
@@ -155,7 +155,7 @@ def connected(faults: HttpFaults) -> Iterator[http.client.HTTPConnection]:
 
 @pytest.fixture
 def client(faults: HttpFaults) -> Iterator[http.client.HTTPConnection]:
-    with connected(faults) as connection:
+    with connection_to(faults) as connection:
         yield connection
 
 
@@ -171,11 +171,11 @@ def is_put(request: HttpRequest) -> bool:
     return request.method == "PUT"
 
 
-def told(faults: HttpFaults) -> list[tuple[str, int | None, bool]]:
+def outcomes_of(faults: HttpFaults) -> list[tuple[str, int | None, bool]]:
     return [(request.method, request.status, request.performed) for request in faults.requests]
 
 
-def test_requests_pass_through_unchanged_and_are_noted(
+def test_requests_pass_through_unchanged_and_are_recorded(
     server: Server, faults: HttpFaults, client: http.client.HTTPConnection
 ) -> None:
     assert ask(client, "PUT", "/bucket//a%20b?uploads&x=%2F", b"12345") == (200, b"")
@@ -263,7 +263,7 @@ def test_client_expecting_100_continue_receives_it(server: Server, faults: HttpF
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer",
     [
         (400, "RequestTimeout"),
         (403, "AccessDenied"),
@@ -281,16 +281,16 @@ def test_planned_answer_replaces_server_answer(
     server: Server,
     faults: HttpFaults,
     client: http.client.HTTPConnection,
-    said: tuple[int, str],
+    answer: tuple[int, str],
     performed: bool,  # noqa: FBT001
 ) -> None:
-    status, code = said
+    status, code = answer
     faults.answer(status, performed=performed)
     answered, body = ask(client, "PUT", "/x", b"12345")
     assert answered == status
     assert f"<Error><Code>{code}</Code>".encode() in body
     assert server.stored == ({"/x": b"12345"} if performed else {})
-    assert told(faults) == [("PUT", status, performed)]
+    assert outcomes_of(faults) == [("PUT", status, performed)]
     assert faults.requests[0].body_bytes == 5
     kept = client.sock
     assert ask(client, "PUT", "/y", b"1") == (200, b"")
@@ -331,11 +331,11 @@ def test_a_reset_connection_is_cut_before_or_after_the_effect(
         ask(client, "PUT", "/x", b"12345")
     client.close()
     assert server.stored == ({"/x": b"12345"} if performed else {})
-    assert told(faults) == [("PUT", None, performed)]
+    assert outcomes_of(faults) == [("PUT", None, performed)]
     assert ask(client, "PUT", "/y", b"1") == (200, b"")
 
 
-def test_a_truncated_answer_promises_more_than_it_brings(
+def test_truncated_answer_announces_the_whole_length(
     server: Server, faults: HttpFaults, client: http.client.HTTPConnection
 ) -> None:
     server.stored["/x"] = b"abcdefg"
@@ -371,7 +371,7 @@ def outcomes(client: http.client.HTTPConnection, count: int) -> list[int]:
     return [ask(client, "PUT", "/x", b"1")[0] for _ in range(count)]
 
 
-def test_the_first_requests_meet_a_burst(
+def test_burst_affects_consecutive_requests(
     faults: HttpFaults, client: http.client.HTTPConnection
 ) -> None:
     faults.answer(503, times=3)
@@ -412,13 +412,13 @@ def test_blocked_request_resumes_when_released(
     client: http.client.HTTPConnection,
     performed: bool,  # noqa: FBT001
 ) -> None:
-    reached, go_on = faults.blocking(is_put, performed=performed)
-    with ThreadPoolExecutor(1) as pool, connected(faults) as other:
+    reached, released = faults.blocking(is_put, performed=performed)
+    with ThreadPoolExecutor(1) as pool, connection_to(faults) as other:
         putting = pool.submit(ask, client, "PUT", "/x", b"1")
         assert reached.wait(HANGS_S)
         assert ask(other, "GET", "/x")[0] == (200 if performed else 404)
         assert not putting.done()
-        go_on.set()
+        released.set()
         assert putting.result(HANGS_S) == (200, b"")
 
 
@@ -428,7 +428,7 @@ def test_requests_at_the_same_time_are_each_counted_once(
     faults.answer(503, is_put, times=30)
 
     def put(number: int) -> int:
-        with connected(faults) as client:
+        with connection_to(faults) as client:
             return [
                 ask(client, "PUT", f"/{number}/{attempt}", b"1" * number)[0]
                 for attempt in range(10)
@@ -441,18 +441,16 @@ def test_requests_at_the_same_time_are_each_counted_once(
     assert all(request.body_bytes == int(request.path.split("/")[1]) for request in faults.requests)
 
 
-def test_big_bodies_are_never_held_in_memory(
-    faults: HttpFaults, client: http.client.HTTPConnection
-) -> None:
+def test_big_bodies_are_streamed(faults: HttpFaults, client: http.client.HTTPConnection) -> None:
     process = psutil.Process()
     ask(client, "PUT", "/big", bytes(MIB))
     before = process.memory_info().rss
-    most = 0
+    peak = 0
 
     def pieces() -> Iterator[bytes]:
-        nonlocal most
+        nonlocal peak
         for _ in range(256):
-            most = max(most, process.memory_info().rss)
+            peak = max(peak, process.memory_info().rss)
             yield bytes(MIB)
 
     client.request("PUT", "/big", pieces(), {"Content-Length": str(256 * MIB)})
@@ -463,9 +461,9 @@ def test_big_bodies_are_never_held_in_memory(
         read = 0
         while piece := response.read(MIB):
             read += len(piece)
-            most = max(most, process.memory_info().rss)
+            peak = max(peak, process.memory_info().rss)
     assert read == 256 * MIB
-    assert most - before < 32 * MIB
+    assert peak - before < 32 * MIB
 
 
 def test_answer_before_end_of_request_body_reaches_client(
@@ -478,18 +476,18 @@ def test_answer_before_end_of_request_body_reaches_client(
 def test_stopped_server_looks_like_reset_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with http_faults(f"http://127.0.0.1:{port}") as faults, connected(faults) as client:
+    with http_faults(f"http://127.0.0.1:{port}") as faults, connection_to(faults) as client:
         with pytest.raises(CUT):
             ask(client, "GET", "/x")
-        assert told(faults) == [("GET", None, False)]
+        assert outcomes_of(faults) == [("GET", None, False)]
 
 
 def test_disconnected_client_ends_its_request(server: Server, faults: HttpFaults) -> None:
-    with connected(faults) as client:
+    with connection_to(faults) as client:
         client.putrequest("PUT", "/big")
         client.putheader("Content-Length", "10")
         client.endheaders(b"123")
-    with connected(faults) as client:
+    with connection_to(faults) as client:
         assert ask(client, "PUT", "/y", b"1") == (200, b"")
     assert "PUT /big" not in server.performed
 
@@ -517,7 +515,7 @@ def test_it_leaves_no_thread_and_no_descriptor(
 ) -> None:
     before = set(threading.enumerate())
     for _ in range(3):
-        with http_faults(server.url) as faults, connected(faults) as client:
+        with http_faults(server.url) as faults, connection_to(faults) as client:
             end(faults, client)
             address = urlsplit(faults.url)
     left = set(threading.enumerate()) - before
@@ -534,7 +532,7 @@ def test_it_leaves_no_thread_and_no_descriptor(
 
 def test_blocked_request_is_released_at_the_end(server: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with http_faults(server.url) as faults, connected(faults) as client:
+        with http_faults(server.url) as faults, connection_to(faults) as client:
             reached, _ = faults.blocking()
             asking = pool.submit(ask, client, "GET", "/x")
             assert reached.wait(HANGS_S)
@@ -552,7 +550,7 @@ def test_it_listens_on_loopback_only(faults: HttpFaults) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:1", "http://127.0.0.1:1/x"])
-def test_another_kind_of_url_is_refused(url: str) -> None:
+def test_other_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequestError, match="must be http://host:port"), http_faults(url):
         pass
 

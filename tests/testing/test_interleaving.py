@@ -57,7 +57,7 @@ def test_an_error_is_an_outcome() -> None:
 def test_the_code_of_locations_counts_with_its_folders(memory_directory: str) -> None:
     outcomes: list[Interleaved] = []
     file_system = MemoryFileSystem()
-    # Not `list`, whose lines are as many as there are files in this process.
+    # Not `list`, which has as many lines as there are files in this process.
     at_every_step(
         lambda: ((lambda: file_system.prepare_directory(memory_directory)), list), outcomes.append
     )

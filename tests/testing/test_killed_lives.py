@@ -1,4 +1,4 @@
-"""`proof.killed_lives`: processes kill themselves around calls, and another goes on."""
+"""`proof.killed_lives`: processes kill themselves around calls, and others resume their work."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The clock that tests move."""
+"""The clock of tests, and that of the machine."""
 
 import pickle
 
@@ -16,11 +16,11 @@ def test_clock_moves_by_sleep_and_advance() -> None:
     assert clock.sleeps == [1.5]
 
 
-def test_each_look_at_the_time_of_day_may_take_some_of_it() -> None:
+def test_each_call_of_now_may_advance_the_clock() -> None:
     clock = ManualClock(tick_ms=2)
     assert clock.now_ms() + 2 == clock.now_ms()
 
 
-def test_the_clock_of_the_machine_is_the_same_one_after_pickling() -> None:
+def test_system_clock_is_the_same_object_after_pickling() -> None:
     assert pickle.loads(pickle.dumps(SYSTEM_CLOCK)) is SYSTEM_CLOCK
     assert SYSTEM_CLOCK.monotonic_s() <= SYSTEM_CLOCK.monotonic_s()

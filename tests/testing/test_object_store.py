@@ -1,4 +1,4 @@
-"""A store of objects, which has no directories, passes the suite too."""
+"""An object store, which has no directories, passes the suite too."""
 
 import io
 import time
@@ -28,7 +28,7 @@ class ObjectStore:
     def publish(self, uri: str, data: bytes, /) -> None:
         mine = (bytes(data), time.time_ns() // 1_000_000)
         if self.objects.setdefault(uri, mine) is not mine:
-            raise CheckpointConflictError("there is such an object", uri)
+            raise CheckpointConflictError("the object exists", uri)
 
     def open(self, uri: str, /) -> BinaryIO:
         if uri not in self.objects:
@@ -65,20 +65,20 @@ class Upload:
         self.parts: list[bytes] | None = []
 
     def write(self, data: BytesLike, /) -> None:
-        self.unfinished().append(bytes(data))
+        self.open_parts().append(bytes(data))
 
     def sync(self) -> None:
-        self.unfinished()
+        self.open_parts()
 
     def commit(self, *, durable_name: bool = True) -> None:
-        parts = self.unfinished()
+        parts = self.open_parts()
         self.parts = None
         self.store.publish(self.uri, b"".join(parts))
 
     def abort(self) -> None:
         self.parts = None
 
-    def unfinished(self) -> list[bytes]:
+    def open_parts(self) -> list[bytes]:
         parts = self.parts
         if parts is None:
             raise StreamClosedError("finished", self.uri)

@@ -1,22 +1,22 @@
-"""Races and faults of `make proof`: a few of them, and each finds what it is for."""
+"""A few races and faults of `make proof`, and whether they detect a missing owner."""
 
 import pytest
 
-from holdfast.locations.storages.ownership import DirectoryOwnership
+from holdfast.locations.storages.job_directory import DirectoryOwnership
 from proof.faults import every_fault
 from proof.races import race, random_races
 from proof.stores import empty_directory
 
 
-def test_drivers_sweep_savepoint_and_reader_race_without_losing_anything() -> None:
-    turns, failures = random_races(seed=7, count=6)
+def test_race_of_drivers_sweep_savepoint_and_reader_loses_no_data() -> None:
+    calls, failures = random_races(seed=7, count=6)
     assert failures == []
-    assert turns > 600
+    assert calls > 600
 
 
 def test_the_same_seed_gives_the_same_order() -> None:
     first, again, other = (race(f"memory:///race-{n}", seed) for n, seed in enumerate((5, 5, 6)))
-    assert first.turns == again.turns != other.turns
+    assert first.calls == again.calls != other.calls
 
 
 def test_races_detect_missing_owner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,9 +34,9 @@ def test_failing_calls_lose_no_data() -> None:
 
 
 def test_slow_calls_detect_missing_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = ("is so slow that another driver has gone on before",)
+    slow = ("is slower than another driver, which has taken over the job",)
     monkeypatch.setattr(DirectoryOwnership, "check", lambda _: None)
-    # Where there are no directories: a store that has some refuses a late commit for lack of its own.
+    # In a store without directories; others refuse a late commit, because its directory is gone.
     with empty_directory("s3-memory") as directory:
         faulted = every_fault(directory, every=20, names=slow)
-    assert any("two drivers were told" in failure for failure in faulted.failures)
+    assert any("two drivers completed" in failure for failure in faulted.failures)

@@ -21,7 +21,7 @@ COPY = {"x-amz-copy-source": "bucket/other"}
         ("CompleteMultipartUpload", "POST", "/bucket/key", {"uploadId": "1"}, {}),
     ],
 )
-def test_a_request_is_called_as_s3_calls_it(
+def test_request_has_the_name_of_its_s3_operation(
     name: str, method: str, path: str, query: dict[str, str], headers: dict[str, str]
 ) -> None:
     request = HttpRequest(method, path, query, headers)

@@ -1,4 +1,4 @@
-"""`proof.values`: a sample of its cases, and whether it sees faults."""
+"""`proof.values`: a sample of its cases, and whether it detects faults."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from proof.values.planted import PLANTED, finds
 from proof.values.subjects import SUBJECTS, compare
 
 CASES = {"histories of a job": 6, "functions": 6, "processors": 6}
-"""How many cases the quick test runs where it is not 20: these take longer."""
+"""Number of cases of the quick test for slow subjects, instead of 20."""
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -1,4 +1,4 @@
-"""What stands between a test and its store changes nothing by itself, on any store."""
+"""Wrappers of file systems have no effect without faults, on any store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -75,7 +75,7 @@ class TestCountingFileSystem(Exclusive):
             yield counts.directory
 
 
-class ForOneWriterContract(OnLocalDisk):
+class SingleWriterContract(OnLocalDisk):
     @pytest.fixture
     def file_system(self, directory: str) -> FileSystem:
         return file_system_for(directory).inner
@@ -86,14 +86,14 @@ class ForOneWriterContract(OnLocalDisk):
         assert not isinstance(file_system_for(directory), ExclusiveFileSystem)
 
 
-class TestFaultyFileSystemForOneWriter(ForOneWriterContract):
+class TestFaultySingleWriterFileSystem(SingleWriterContract):
     @pytest.fixture
     def directory(self, one_writer_directory: str) -> Iterator[str]:
         with faulty_file_system(one_writer_directory) as faults:
             yield faults.directory
 
 
-class TestCountingFileSystemForOneWriter(ForOneWriterContract):
+class TestCountingSingleWriterFileSystem(SingleWriterContract):
     @pytest.fixture
     def directory(self, one_writer_directory: str) -> Iterator[str]:
         with counting_file_system(one_writer_directory) as counts:
@@ -101,7 +101,7 @@ class TestCountingFileSystemForOneWriter(ForOneWriterContract):
 
 
 @both_wrappers
-def test_several_can_be_used_at_a_time_and_their_schemes_end_with_them(
+def test_several_wrappers_have_separate_schemes_until_they_end(
     memory_directory: str, wrapped: Wrapped
 ) -> None:
     with wrapped(memory_directory) as first, wrapped(memory_directory) as other:

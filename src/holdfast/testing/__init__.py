@@ -5,7 +5,6 @@ Suites that run on every store. Subclass one in a test file, and provide the fix
 - `FileSystemContract`: requirements of every `FileSystem`.
 - `ExclusiveFileSystemContract`: the same, plus those of an `ExclusiveFileSystem`.
 - `CheckpointStorageContract`: requirements of every `CheckpointStorage`.
-- `StateTablesContract`, `KeyedStatesContract`: requirements of every backend of keyed state, and of states over it.
 
 Stores for tests of code that uses a file system, each with its own scheme while its block lasts:
 
@@ -22,16 +21,21 @@ Importing it needs pytest; `ProcessorTester` needs PySpark.
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.testing.contracts import (
-    CheckpointStorageContract,
-    ExclusiveFileSystemContract,
-    FileSystemContract,
-    KeyedStatesContract,
-    StateTablesContract,
+import pytest
+
+# Before they are imported, so that failing asserts show their values.
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{module}"
+        for module in ("file_systems", "exclusive_file_systems", "checkpoint_streams", "storages")
+    )
 )
+
 from holdfast.testing.counting import Counts, counting_file_system
+from holdfast.testing.exclusive_file_systems import ExclusiveFileSystemContract
 from holdfast.testing.faults import ANY_CALL, Action, Faults, Nth
 from holdfast.testing.faulty import faulty_file_system
+from holdfast.testing.file_systems import FileSystemContract
 from holdfast.testing.http_proxy import http_faults
 from holdfast.testing.interleaving import Interleaved, at_every_step
 from holdfast.testing.manual_clock import ManualClock
@@ -42,6 +46,7 @@ from holdfast.testing.request_faults import (
     s3_operation,
     s3_operation_of,
 )
+from holdfast.testing.storages import CheckpointStorageContract
 from holdfast.testing.values import metadata_of
 
 if TYPE_CHECKING:
@@ -59,11 +64,9 @@ __all__ = [
     "HttpFaults",
     "HttpRequest",
     "Interleaved",
-    "KeyedStatesContract",
     "ManualClock",
     "Nth",
     "ProcessorTester",
-    "StateTablesContract",
     "at_every_step",
     "counting_file_system",
     "faulty_file_system",

@@ -119,10 +119,7 @@ class Faults:
 
         It does not sleep, so the test controls the time.
         """
-        if isinstance(until, threading.Event):
-            self._blocked.append(until)
-            until = _wait_for(until)
-        self.before(call, until, nth)
+        self.before(call, waiting_for(until, self._blocked), nth)
 
     def blocking(self, call: str, nth: Nth = "next") -> tuple[threading.Event, threading.Event]:
         """Block a call: it sets the first event and waits for the second."""
@@ -222,8 +219,15 @@ def _do(actions: list[Action], *, again: bool) -> None:
         action()
 
 
-def _wait_for(event: threading.Event) -> Callable[[], None]:
+def waiting_for(
+    until: threading.Event | Callable[[], object], blocked: list[threading.Event]
+) -> Callable[[], object]:
+    """Return a function that waits for the event, which is added to `blocked`, or calls the callable."""
+    if not isinstance(until, threading.Event):
+        return until
+    blocked.append(until)
+
     def wait() -> None:
-        assert event.wait(MAX_WAIT_S), f"blocked for {MAX_WAIT_S} s without being released"
+        assert until.wait(MAX_WAIT_S), f"blocked for {MAX_WAIT_S} s without being released"
 
     return wait

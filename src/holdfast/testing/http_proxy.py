@@ -3,14 +3,18 @@
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import InvalidRequestError
-from holdfast.testing.request_faults import HttpFaults, HttpRequest, Plan
+from holdfast.testing.request_faults import Answer, HttpFaults, HttpRequest, Plan, apply_effects
+
+_THREADS = "http faults"
 
 _PIECE_BYTES = 1 << 18
 """Bytes of a body in memory at once."""
@@ -40,73 +44,62 @@ def http_faults(server: str) -> Iterator[HttpFaults]:
     if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
         raise InvalidRequestError(f"server must be http://host:port, got {server!r}")
     proxy = _Proxy(parts.hostname, parts.port or 80)
+    acceptor = threading.Thread(target=proxy.serve_forever, args=(0.01,), name=_THREADS)
+    acceptor.start()
     try:
         yield proxy.faults
     finally:
+        proxy.shutdown()
+        acceptor.join()
         proxy.close()
 
 
-class _Proxy:
-    """Accepts connections, and serves each in a separate thread."""
+class _Proxy(ThreadingTCPServer):
+    """Serves each client's connection in a separate thread."""
+
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int) -> None:
-        self.server = (host, port)
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self._address = self._listener.getsockname()
-        self.faults = HttpFaults(f"http://127.0.0.1:{self._address[1]}")
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.upstream = (host, port)
+        self.faults = HttpFaults(f"http://127.0.0.1:{self.server_address[1]}")
         self._lock = threading.Lock()
         self._is_closing = False
-        self._sockets: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._acceptor = threading.Thread(target=self._accept, name="http faults", daemon=True)
-        self._acceptor.start()
+        self._open: set[socket.socket] = set()
 
-    def watch(self, connected: socket.socket) -> None:
-        """Close the connection when the proxy closes."""
+    @contextmanager
+    def watch(self, connected: socket.socket) -> Iterator[None]:
+        """Shut a connection down if the proxy closes during the block."""
         with self._lock:
             if self._is_closing:
                 raise ConnectionAbortedError("the proxy is closed")
-            self._sockets.add(connected)
-
-    def forget(self, connected: socket.socket | None) -> None:
-        with self._lock:
-            self._sockets -= {connected}
+            self._open.add(connected)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open.discard(connected)
 
     def close(self) -> None:
         with self._lock:
             self._is_closing = True
-            for connected in self._sockets:
+            for connected in self._open:
                 with suppress(OSError):  # the other side was faster
                     connected.shutdown(socket.SHUT_RDWR)
         self.faults.clear()
-        with suppress(OSError), socket.create_connection(self._address):
-            pass  # wakes the acceptor
-        self._acceptor.join()
-        self._listener.close()
-        for thread in self._threads:
-            thread.join()
+        self.server_close()  # waits for all threads
 
-    def _accept(self) -> None:
-        while True:
-            connected, _ = self._listener.accept()
-            if self._is_closing:
-                connected.close()
-                return
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
-            thread = threading.Thread(
-                target=self._serve, args=(connected,), name="http faults", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connected: socket.socket) -> None:
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        threading.current_thread().name = _THREADS
         # An error of the server's connection ends the client's, and vice versa.
-        with suppress(OSError, HTTPException), connected:
-            try:
-                self.watch(connected)
-                _Connection(connected, self)
-            finally:
-                self.forget(connected)
+        with suppress(OSError, HTTPException), self.watch(request):
+            super().finish_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        request.close()  # without the regular end of the data before a reset
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # the base's
+        raise  # noqa: PLE0704  # the error that is being handled, so that the test sees it
 
 
 class _Connection(BaseHTTPRequestHandler):
@@ -114,18 +107,7 @@ class _Connection(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-
-    def __init__(self, connected: socket.socket, proxy: _Proxy) -> None:
-        self._proxy = proxy
-        self._server = HTTPConnection(*proxy.server)
-        self._watched: socket.socket | None = None
-        super().__init__(connected, ("", 0), None)  # type: ignore[arg-type]  # never used
-
-    def handle(self) -> None:
-        try:
-            super().handle()
-        finally:
-            self._hang_up()
+    server: _Proxy
 
     def handle_one_request(self) -> None:
         self._is_awaited = False
@@ -142,13 +124,14 @@ class _Connection(BaseHTTPRequestHandler):
             {name.lower(): value for name, value in self.headers.items()},
         )
         self._body = self._read_body()
-        plans = self._proxy.faults.begin(self._request)
-        if any(plan.before(self) for plan in plans if plan.before):
+        plans = self.server.faults.begin(self._request)
+        if answer := apply_effects(plan.before for plan in plans):
+            self._answer(answer)
             return
         with self._perform() as response:
             self._request.performed = True
-            if any(plan.after(self) for plan in plans if plan.after):
-                self._hang_up()
+            if answer := apply_effects(plan.after for plan in plans):
+                self._answer(answer)
             else:
                 self._pass_on(response, plans)
 
@@ -159,19 +142,20 @@ class _Connection(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing, because `requests` has everything."""
 
-    def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    def _answer(self, answer: Answer) -> None:
+        if answer.status is None:
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.close_connection = True
+            return
         for _ in self._body:
             pass
-        has_body = status not in {204, 304}
-        of_body = {"Content-Type": "application/xml", "Content-Length": str(len(body))}
-        self._begin_answer(status, None, {**(of_body if has_body else {}), **headers}.items())
+        has_body = answer.status not in {204, 304}
+        of_body = {"Content-Type": "application/xml", "Content-Length": str(len(answer.body))}
+        headers = {**(of_body if has_body else {}), **answer.headers}
+        self._begin_answer(answer.status, None, headers.items())
         if has_body and self.command != "HEAD":
-            self.wfile.write(body)
-
-    def reset(self) -> None:
-        linger = struct.pack("ii", 1, 0)
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self.close_connection = True
+            self.wfile.write(answer.body)
 
     def _read_body(self) -> Iterator[bytes]:
         """Yield the pieces of the request's body, with the framing of its chunks."""
@@ -207,23 +191,35 @@ class _Connection(BaseHTTPRequestHandler):
             raise ConnectionAbortedError("the client left")
         return line
 
-    def _perform(self) -> HTTPResponse:
-        """Forward the request to the server."""
-        server = self._connect()
-        server.putrequest(self.command, self._target, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
-            if name.lower() not in _HOP_BY_HOP:
-                server.putheader(name, value)
-        server.putheader("Connection", "close")
-        server.endheaders()
-        is_read = True
-        for piece in self._body:
-            try:
-                if is_read:
-                    server.send(piece)
-            except OSError:
-                is_read = False  # a server may answer and close before it has read everything
-        return server.getresponse()
+    @contextmanager
+    def _perform(self) -> Iterator[HTTPResponse]:
+        """Forward the request to the server, over a new connection.
+
+        The server may close an idle connection at the moment when it is used again, which would be an
+        unplanned fault.
+        """
+        with closing(HTTPConnection(*self.server.upstream)) as upstream:
+            upstream.connect()
+            with self.server.watch(upstream.sock):
+                upstream.putrequest(
+                    self.command, self._target, skip_host=True, skip_accept_encoding=True
+                )
+                for name, value in self.headers.items():
+                    if name.lower() not in _HOP_BY_HOP:
+                        upstream.putheader(name, value)
+                upstream.putheader("Connection", "close")
+                upstream.endheaders()
+                is_read = True
+                for piece in self._body:
+                    try:
+                        if is_read:
+                            upstream.send(piece)
+                    except OSError:
+                        is_read = (
+                            False  # a server may answer and close before it has read everything
+                        )
+                with upstream.getresponse() as response:
+                    yield response
 
     def _pass_on(self, response: HTTPResponse, plans: list[Plan]) -> None:
         """Forward the answer to the client, with planned damage."""
@@ -262,19 +258,3 @@ class _Connection(BaseHTTPRequestHandler):
         for name, value in headers:
             self.send_header(name, value)
         self.end_headers()
-
-    def _connect(self) -> HTTPConnection:
-        """Open a new connection to the server.
-
-        The server may close an idle connection at the moment when it is used again, which would be an
-        unplanned fault.
-        """
-        self._hang_up()
-        self._server.sock = self._watched = socket.create_connection(self._proxy.server)
-        self._watched.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._proxy.watch(self._watched)
-        return self._server
-
-    def _hang_up(self) -> None:
-        self._proxy.forget(self._watched)
-        self._server.close()

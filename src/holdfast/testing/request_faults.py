@@ -1,13 +1,12 @@
 """Planned faults of HTTP requests, and matchers of requests by S3 operation."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Protocol
 
 from holdfast.errors import InvalidRequestError
-from holdfast.testing.faults import MAX_WAIT_S, Nth
+from holdfast.testing.faults import Nth, waiting_for
 
 _CODES = {
     200: "InternalError",
@@ -53,20 +52,22 @@ Matches = Callable[[HttpRequest], object]
 """Returns whether a fault applies to a request; called before its body is read, for one request at a time."""
 
 
-class Exchange(Protocol):
-    """A running request, to which a fault is applied."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The proxy's own answer; without a status it closes the connection like a crashed host."""
 
-    def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """Read the whole request, and answer it without the server."""
-        ...
-
-    def reset(self) -> None:
-        """Close the connection like a crashed host."""
-        ...
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
 
 
-_Effect = Callable[[Exchange], bool]
-"""Applies a fault, and returns whether the request ends with it."""
+Effect = Callable[[], Answer | None]
+"""Applies a fault; returns an answer if the request ends with it."""
+
+
+def apply_effects(effects: Iterable[Effect | None]) -> Answer | None:
+    """Apply faults in their order until one ends the request; returns its answer."""
+    return next((answer for effect in effects if effect and (answer := effect())), None)
 
 
 def any_request(_: HttpRequest, /) -> bool:
@@ -81,8 +82,8 @@ class Plan:
     when: Matches
     first: int
     last: float
-    before: _Effect | None = None
-    after: _Effect | None = None
+    before: Effect | None = None
+    after: Effect | None = None
     kept_bytes: int | None = None
     flipped_bit: tuple[int, int] | None = None
     matched: int = 0
@@ -143,12 +144,8 @@ class HttpFaults:
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             f"<Error><Code>{code}</Code><Message>as planned</Message></Error>"
         ).encode()
-
-        def effect(exchange: Exchange) -> bool:
-            exchange.answer(status, dict(headers or {}), body)
-            return True
-
-        self._plan(when, nth, times, effect, performed=performed)
+        answer = Answer(status, dict(headers or {}), body)
+        self._plan(when, nth, times, lambda: answer, performed=performed)
 
     def reset(
         self,
@@ -159,12 +156,7 @@ class HttpFaults:
         performed: bool = False,
     ) -> None:
         """Reset the connection, before the body is read or after the server performed the request."""
-
-        def effect(exchange: Exchange) -> bool:
-            exchange.reset()
-            return True
-
-        self._plan(when, nth, times, effect, performed=performed)
+        self._plan(when, nth, times, Answer, performed=performed)
 
     def lose_answer(
         self, when: Matches = any_request, nth: Nth = "next", *, times: int = 1
@@ -214,15 +206,10 @@ class HttpFaults:
 
         It does not sleep, so the test controls the time.
         """
-        if isinstance(until, threading.Event):
-            self._blocked.append(until)
+        wait = waiting_for(until, self._blocked)
 
-        def effect(_: Exchange) -> bool:
-            if not isinstance(until, threading.Event):
-                until()
-            elif not until.wait(MAX_WAIT_S):
-                raise AssertionError(f"blocked for {MAX_WAIT_S} s without being released")
-            return False
+        def effect() -> None:
+            wait()
 
         self._plan(when, nth, times, effect, performed=performed)
 
@@ -249,7 +236,7 @@ class HttpFaults:
             return [plan for plan in self._plans if plan.takes(request)]
 
     def _plan(
-        self, when: Matches, nth: Nth, times: int, effect: _Effect, *, performed: bool
+        self, when: Matches, nth: Nth, times: int, effect: Effect, *, performed: bool
     ) -> None:
         plan = self._add(when, nth, times)
         if performed:
