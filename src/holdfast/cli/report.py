@@ -1,7 +1,4 @@
-"""`holdfast report`: the history of checkpoints as an HTML page.
-
-`gathering` has its values, `charts` and `page` draw them.
-"""
+"""`holdfast report`: the history of checkpoints as an HTML page."""
 
 import argparse
 import json
@@ -10,7 +7,7 @@ import sys
 import msgspec
 
 from holdfast.cli.options import STORES, command, configure_stores, json_option, option
-from holdfast.cli.report.gathering import gather_report
+from holdfast.cli.report_values import gather_report
 from holdfast.common import replace_file
 from holdfast.errors import InvalidRequestError
 
@@ -43,7 +40,7 @@ def report_command(options: argparse.Namespace) -> int:
         content = json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False) + "\n"
     else:
         try:
-            from holdfast.cli.report.page import render_page  # noqa: PLC0415  # Jinja is an extra
+            from holdfast.cli.report_page import render_page  # noqa: PLC0415  # Jinja is an extra
         except ModuleNotFoundError as error:
             message = f"the page needs {error.name}; pip install 'holdfast[report]'"
             raise InvalidRequestError(message) from error

@@ -8,8 +8,8 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from holdfast.cli.output import bytes_text, ms_text, second_text, span_text
-from holdfast.cli.report.charts import job_figures, number_text, subtask_figures
-from holdfast.cli.report.gathering import Job, Report
+from holdfast.cli.report_charts import job_figures, number_text, subtask_figures
+from holdfast.cli.report_values import Job, Report
 from holdfast.spark_progress import CheckpointView, OperatorView, SubtaskView, add_known
 
 _STATES = {
@@ -96,7 +96,7 @@ def _totals(operator: OperatorView, comparable: Sequence[OperatorView]) -> list[
 def render_page(report: Report) -> str:
     """Render the page. Texts from checkpoints are escaped."""
     environment = Environment(
-        loader=PackageLoader("holdfast.cli.report", "."),
+        loader=PackageLoader("holdfast.cli", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -112,7 +112,9 @@ def render_page(report: Report) -> str:
         "below": lambda uri, directory: uri.removeprefix(f"{directory}/"),
     }
     sections = [_section(job, f"job-{number}", report) for number, job in enumerate(report.jobs, 1)]
-    rendered = environment.get_template("page.html.jinja").render(report=report, jobs=sections)
+    rendered = environment.get_template("report_page.html.jinja").render(
+        report=report, jobs=sections
+    )
     return rendered.lstrip()  # macros are before the page
 
 

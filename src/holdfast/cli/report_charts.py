@@ -6,7 +6,7 @@ from statistics import mean, median
 from typing import Any
 
 from holdfast.cli.output import bytes_text, ms_text
-from holdfast.cli.report.gathering import Job
+from holdfast.cli.report_values import Job
 from holdfast.spark_progress import SubtaskView
 
 HEIGHT = 100
