@@ -179,7 +179,7 @@ class FlinkStateImport:
         allow_loss: bool = False,
     ) -> Self:
         """Plan an import. Arguments and errors are those of `import_savepoint`."""
-        plan = ImportPlan.of(savepoint, states, timers=timers)
+        plan = ImportPlan(savepoint, states, timers=timers)
         if plan.refused and not allow_loss:
             raise UnreadableStateError(f"{'; '.join(plan.refused)}; {_WAY_OUT}")
         if not plan.moved:
