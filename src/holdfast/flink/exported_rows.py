@@ -163,7 +163,6 @@ def check_nulls(rows: pa.RecordBatch, names: Iterable[str]) -> None:
 
 @contextmanager
 def java_values() -> Iterator[None]:
-    """Translate errors of encoders to `InvalidRequestError`."""
     try:
         yield
     except (AttributeError, TypeError, struct.error, UnicodeEncodeError):
@@ -201,7 +200,6 @@ def _timer_entries(columns: list[list[Any]]) -> Iterable[tuple[bytes, bytes, byt
 
 
 def _content(spec: TableSpec, columns: pa.Schema) -> tuple[bytes, _Rest]:
-    """Return the snapshot and encoder of a state's values."""
     type = columns.field(_VALUE).type
     has_times = spec.ttl_ms is not None
     if spec.kind == "list":

@@ -22,8 +22,6 @@ MODES = ("list", "union", "broadcast")
 
 @dataclass(frozen=True, slots=True)
 class InlineStream:
-    """Bytes in the metadata itself."""
-
     data: bytes
 
 
@@ -136,7 +134,6 @@ def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
 
 
 def needed_stream(source: DataInput, depth: int = 0) -> StreamHandle:
-    """Read a stream handle that must not be null."""
     handle = stream_handle(source, depth)
     if handle is None:
         raise corrupted_error("a stream handle is missing")
@@ -144,7 +141,6 @@ def needed_stream(source: DataInput, depth: int = 0) -> StreamHandle:
 
 
 def operator_handle(source: DataInput) -> OperatorHandle | None:
-    """Read an operator handle."""
     kind = source.byte()
     if kind == 0:
         return None
@@ -164,7 +160,6 @@ def operator_handle(source: DataInput) -> OperatorHandle | None:
 
 
 def keyed_handle(source: DataInput, depth: int = 0) -> KeyedHandle | None:
-    """Read a keyed handle."""
     _check_depth(depth)
     kind = source.byte()
     if kind == 0:

@@ -45,7 +45,6 @@ class MovedState:
 
     @property
     def is_keyed(self) -> bool:
-        """True for keyed state."""
         return self.kind.startswith("keyed")
 
     @property
@@ -161,7 +160,6 @@ class ImportPlan:
                 self._take_timers(row, uid)
 
     def _is(self, place: Place, row: Mapping[str, Any]) -> bool:
-        """Return whether a row describes the state at a place."""
         operator, state = place
         known = self._operators[row["operator"]]
         names = {row["operator"], known["id"], known["name"]}

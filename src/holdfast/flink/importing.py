@@ -104,8 +104,6 @@ def import_savepoint(
 
 @dataclass(slots=True)
 class _Operator:
-    """An operator of the new savepoint, and the state of its subtasks."""
-
     parallelism: int = 1
     max_parallelism: int = 1
     key: tuple[str, ...] = ()

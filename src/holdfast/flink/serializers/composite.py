@@ -58,7 +58,6 @@ def flagged_reader(read: Read, *, null: bool, padding: int = 0) -> Read:
 
 
 def list_of(element: Serializer) -> Serializer:
-    """`ListSerializer`."""
     return Serializer(pa.list_(element.type), list_reader(element.read), parts=(element,))
 
 
@@ -85,7 +84,6 @@ def linked_list_of(element: Serializer, *, has_mask: bool) -> Serializer:
 
 
 def map_of(key: Serializer, value: Serializer) -> Serializer:
-    """`MapSerializer`."""
     read_key, read_value = key.read, value.read
 
     def read(data: bytes, position: int) -> tuple[list[tuple[Any, Any]], int]:
@@ -121,7 +119,6 @@ def case_class_of(*fields: Serializer) -> Serializer:
 
 
 def struct_of(fields: Mapping[str, Serializer]) -> Serializer:
-    """Named fields in order."""
     if not fields:  # a list could have any number of them in zero bytes
         return unreadable("a tuple without fields")
     type = pa.struct([(name, field.type) for name, field in fields.items()])

@@ -106,8 +106,6 @@ class OperatorStates:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPart:
-    """A list, union or broadcast state of a subtask."""
-
     subtask: int
     states: OperatorStates
     name: str

@@ -62,8 +62,6 @@ _OF_THIS_STATE = (
 
 @dataclass(frozen=True, slots=True)
 class KeyedPart:
-    """A keyed state of a subtask."""
-
     groups: KeyGroups | RocksGroups
     number: int
     files: StateFiles
@@ -373,7 +371,6 @@ def _merged_type(type: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Convert a batch to the common columns of all subtasks."""
     if batch.schema.equals(schema):
         return batch
     columns = [
