@@ -1,6 +1,9 @@
 """Composite values: lists, maps, tuples, rows, POJOs, and values of Flink's operators, of patterns (CEP) and of Scala.
 
-    matches  int n, n * { name of the stage, node, version, long start [long previous] byte 0 | 1, event id }
+    event id  int number, long timestamp
+    node      byte 0 none | 1, event id, name of the pattern's stage
+    version   int n, n * int
+    matches   int n, n * { name of the stage, node, version, long start [long previous] byte 0 | 1, event id }
 
 Source:
     Flink, org.apache.flink.api.common.typeutils.base, org.apache.flink.api.java.typeutils.runtime,
