@@ -1,7 +1,7 @@
-"""How to reach S3: Holdfast's settings, Hadoop's for the same, and two queries with different ones."""
+"""Settings of S3, those of Holdfast and of Hadoop, and of HDFS; two queries with different ones."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +15,6 @@ from servers.s3 import S3Bucket
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import S3Settings
-from holdfast.locations.adapters import unregister_file_system
 from holdfast.spark.settings import Settings, s3_settings_table
 
 SECRET = "the-secret-of-a-test"
@@ -24,7 +23,7 @@ Given = dict[str, str]
 
 
 def s3_of(*, own: Given | None = None, s3a: Given | None = None) -> S3Settings:
-    """What is read for the bucket `data.one`.
+    """Parse settings for the bucket `data.one`.
 
     Args:
         own: Settings without `spark.holdfast.s3.`.
@@ -53,7 +52,7 @@ def test_fields_of_s3_settings_are_named_like_the_settings() -> None:
     }
 
 
-def test_every_setting_of_s3_is_read() -> None:
+def test_every_setting_of_s3_is_parsed() -> None:
     own = {
         "endpoint": "http://127.0.0.1:1",
         "region": "eu-central-1",
@@ -98,10 +97,10 @@ def test_every_setting_of_s3_is_read() -> None:
 
 
 @pytest.mark.parametrize("directory", ["file:///x", "hdfs://data.one/x", "s3:///x", ""])
-def test_without_a_bucket_there_is_nothing_to_reach(directory: str) -> None:
+def test_no_bucket_has_no_settings(directory: str) -> None:
     given = {
         "spark.holdfast.checkpoint.dir": directory,
-        "spark.hadoop.fs.s3a.encryption.algorithm": "SSE-C",  # somebody else's
+        "spark.hadoop.fs.s3a.encryption.algorithm": "SSE-C",  # of another component
     }
     assert Settings.parse(given).stores.s3 == {}
 
@@ -118,24 +117,23 @@ def test_without_a_bucket_there_is_nothing_to_reach(directory: str) -> None:
         ("access-key", "name"),
     ],
 )
-def test_a_wrong_setting_is_refused_even_where_nothing_is_in_s3(key: str, value: str) -> None:
+def test_wrong_setting_is_refused_without_s3(key: str, value: str) -> None:
     given = {"spark.holdfast.checkpoint.dir": "file:///x", f"spark.holdfast.s3.{key}": value}
     with pytest.raises(InvalidRequestError, match=rf"spark\.holdfast\.s3\.{key}"):
         Settings.parse(given)
 
 
-def test_right_settings_are_taken_where_nothing_is_in_s3() -> None:
+def test_right_settings_are_accepted_without_s3() -> None:
     given = {
         "spark.holdfast.checkpoint.dir": "file:///x",
         "spark.holdfast.s3.kms-key": "key",
         "spark.holdfast.s3.checksum": "off",
-        "spark.hadoop.fs.s3a.access.key": "name",  # somebody else's
+        "spark.hadoop.fs.s3a.access.key": "name",  # of another component
     }
     assert Settings.parse(given).stores.s3 == {}
 
 
-# What Hadoop says
-
+# Settings of Hadoop
 
 ALL_OF_S3A = {
     "endpoint": "http://127.0.0.1:1",
@@ -173,20 +171,20 @@ OLD_NAMES = {
 
 
 @pytest.mark.parametrize("prefix", ["", OF_THE_BUCKET], ids=["general", "of the bucket"])
-def test_hadoops_settings_are_taken_where_ours_say_nothing(prefix: str) -> None:
+def test_settings_of_hadoop_fill_in_for_ours(prefix: str) -> None:
     given = {f"{prefix}{key}": f" {value} " for key, value in ALL_OF_S3A.items()}
     assert s3_of(s3a=given) == ALL_READ
     assert s3_of(own={"region": "us"}, s3a=given).region == "us"
 
 
 @pytest.mark.parametrize("key", ALL_OF_S3A)
-def test_an_option_of_the_bucket_wins_over_the_general_one(key: str) -> None:
+def test_bucket_option_wins_over_the_general_one(key: str) -> None:
     general = {**ALL_OF_S3A, key: "false" if ALL_OF_S3A[key] == "true" else "http://another"}
     given = general | {OF_THE_BUCKET + key: ALL_OF_S3A[key]}
     assert s3_of(s3a=given) == ALL_READ
 
 
-def test_options_of_other_buckets_are_not_taken() -> None:
+def test_options_of_other_buckets_are_ignored() -> None:
     given = {
         f"bucket.{bucket}.{key}": value
         for bucket in ("data", "data.one.two", "one", "data-one", "*")
@@ -195,7 +193,7 @@ def test_options_of_other_buckets_are_not_taken() -> None:
     assert s3_of(s3a=given) == S3Settings()
 
 
-def test_an_empty_option_of_the_bucket_takes_the_general_one_away() -> None:
+def test_empty_bucket_option_removes_the_general_one() -> None:
     given = ALL_OF_S3A | {f"{OF_THE_BUCKET}session.token": "", f"{OF_THE_BUCKET}endpoint": " "}
     read = s3_of(s3a=given)
     assert read.session_token is None
@@ -203,12 +201,12 @@ def test_an_empty_option_of_the_bucket_takes_the_general_one_away() -> None:
     assert read.access_key == "name"
 
 
-def test_old_names_are_taken_where_the_new_ones_say_nothing() -> None:
+def test_old_names_fill_in_for_new_ones() -> None:
     given = {OLD_NAMES.get(key, key): value for key, value in ALL_OF_S3A.items()}
     assert s3_of(s3a=given) == ALL_READ
 
 
-def test_names_are_looked_for_in_the_order_of_hadoop() -> None:
+def test_names_have_the_precedence_of_hadoop() -> None:
     order = [
         f"{prefix}{name}"
         for prefix in (OF_THE_BUCKET, "")
@@ -224,12 +222,12 @@ def test_names_are_looked_for_in_the_order_of_hadoop() -> None:
     ("secure", "expected"), [({}, "https"), ({"": "false"}, "http"), ({"": "true"}, "https")]
 )
 @pytest.mark.parametrize("prefix", ["", OF_THE_BUCKET], ids=["general", "of the bucket"])
-def test_an_endpoint_without_a_scheme_gets_one(secure: Given, expected: str, prefix: str) -> None:
+def test_endpoint_without_a_scheme_gets_one(secure: Given, expected: str, prefix: str) -> None:
     given = {f"{prefix}connection.ssl.enabled{key}": value for key, value in secure.items()}
     assert s3_of(s3a={"endpoint": "host:1", **given}).endpoint == f"{expected}://host:1"
 
 
-def test_whoever_names_an_endpoint_takes_nothing_of_hadoop() -> None:
+def test_own_endpoint_ignores_settings_of_hadoop() -> None:
     read = s3_of(own={"endpoint": "http://own"}, s3a=ALL_OF_S3A)
     assert read == S3Settings(endpoint="http://own")
 
@@ -257,7 +255,7 @@ def test_credentials_and_encryption_are_not_mixed() -> None:
         ("endpoint", "gopher://host"),
     ],
 )
-def test_what_is_wrong_is_refused_by_the_key_that_said_it(key: str, value: str) -> None:
+def test_wrong_value_is_refused_with_its_key(key: str, value: str) -> None:
     message = refusal(s3a={key: value, "encryption.key": SECRET})
     assert f"setting 'spark.hadoop.fs.s3a.{key}' must be " in message
     assert f"got {value!r}" in message
@@ -280,7 +278,7 @@ def test_what_is_wrong_is_refused_by_the_key_that_said_it(key: str, value: str) 
         ({"own": {"endpoint": f"user:{SECRET}@host"}}, ["spark.holdfast.s3.endpoint"]),
     ],
 )
-def test_what_does_not_go_together_is_refused_by_its_keys_and_shows_no_secret(
+def test_contradictory_settings_are_refused_without_secrets(
     given: dict[str, Given], keys: list[str]
 ) -> None:
     message = refusal(**given)
@@ -290,7 +288,7 @@ def test_what_does_not_go_together_is_refused_by_its_keys_and_shows_no_secret(
     assert SECRET not in message
 
 
-def test_no_secret_is_in_what_is_printed() -> None:
+def test_secrets_are_not_printed() -> None:
     given = {
         "spark.holdfast.checkpoint.dir": "s3://bucket/x",
         "spark.hadoop.fs.s3a.access.key": "name",
@@ -305,9 +303,7 @@ def test_no_secret_is_in_what_is_printed() -> None:
 @pytest.mark.parametrize("scheme", ["s3", "S3A", "fsspec+s3"])
 @pytest.mark.parametrize("end", ["", "/x"])
 @pytest.mark.parametrize("wrong", [{}, {"access-key": "name"}, {"checksum": "bananas"}])
-def test_a_password_in_the_uri_is_refused_and_not_shown(
-    scheme: str, end: str, wrong: Given
-) -> None:
+def test_password_in_the_uri_is_refused_and_not_shown(scheme: str, end: str, wrong: Given) -> None:
     given = {
         "spark.holdfast.checkpoint.dir": f"{scheme}://name:{SECRET}@bucket{end}",
         **{f"spark.holdfast.s3.{key}": value for key, value in wrong.items()},
@@ -320,29 +316,22 @@ def test_a_password_in_the_uri_is_refused_and_not_shown(
 # On executors
 
 
-@pytest.fixture
-def _as_it_was() -> Iterator[None]:
-    yield
-    for scheme in ("s3", "s3a"):
-        unregister_file_system(scheme)
-
-
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("_as_it_was")
-def test_two_queries_at_the_same_time_keep_their_checkpoints_on_two_servers(
+@pytest.mark.usefixtures("_unregister_s3")
+def test_two_concurrent_queries_use_two_servers(
     spark: SparkSession, tmp_path: Path, moto_bucket: S3Bucket, ministack_bucket: S3Bucket
 ) -> None:
     buckets = (moto_bucket, ministack_bucket)
     together = threading.Barrier(2)  # batch by batch: neither runs ahead
 
-    def job_on(bucket: S3Bucket, said: Callable[[S3Bucket], Given]) -> Job:
+    def job_on(bucket: S3Bucket, settings_of: Callable[[S3Bucket], Given]) -> Job:
         job = Job(spark.newSession(), tmp_path / bucket.server.name)
         job.settings = {
             "spark.holdfast.checkpoint.dir": f"s3://{bucket.name}/checkpoints",
             "spark.holdfast.checkpoint.num-retained": "2",
             "spark.holdfast.state.inline-threshold": "0",  # tasks write it themselves
             "spark.holdfast.job.id": "job",
-            **said(bucket),
+            **settings_of(bucket),
         }
         return job
 
@@ -353,8 +342,8 @@ def test_two_queries_at_the_same_time_keep_their_checkpoints_on_two_servers(
 
         job.run(job.operator(Groups(70), sink=write))
 
-    jobs = [job_on(moto_bucket, of_holdfast), job_on(ministack_bucket, of_hadoop)]
-    for files in (2, 1):  # the second time they restore
+    jobs = [job_on(moto_bucket, holdfast_settings), job_on(ministack_bucket, hadoop_settings)]
+    for files in (2, 1):  # the second run restores
         for job in jobs:
             job.feed(files)
         with ThreadPoolExecutor(2) as pool:
@@ -364,10 +353,10 @@ def test_two_queries_at_the_same_time_keep_their_checkpoints_on_two_servers(
         keys = bucket.keys("checkpoints/job/chk-")
         completed = [key.split("/")[2] for key in keys if key.endswith("/_metadata")]
         assert completed == ["chk-2", "chk-3"]
-        assert len(keys) > len(completed)  # and their state
+        assert len(keys) > len(completed)  # with their state
 
 
-def of_holdfast(bucket: S3Bucket) -> Given:
+def holdfast_settings(bucket: S3Bucket) -> Given:
     return {
         "spark.holdfast.s3.endpoint": bucket.server.endpoint,
         "spark.holdfast.s3.region": bucket.server.region,
@@ -377,7 +366,7 @@ def of_holdfast(bucket: S3Bucket) -> Given:
     }
 
 
-def of_hadoop(bucket: S3Bucket) -> Given:
+def hadoop_settings(bucket: S3Bucket) -> Given:
     return {
         "spark.hadoop.fs.s3a.endpoint": "nowhere.invalid",
         f"spark.hadoop.fs.s3a.bucket.{bucket.name}.endpoint": bucket.server.endpoint,
@@ -386,3 +375,32 @@ def of_hadoop(bucket: S3Bucket) -> Given:
         f"spark.hadoop.fs.s3a.bucket.{bucket.name}.access.key": bucket.server.access_key,
         f"spark.hadoop.fs.s3a.bucket.{bucket.name}.secret.key": bucket.server.secret_key,
     }
+
+
+HADOOP = {
+    "spark.hadoop.dfs.nameservices": "cluster",
+    "spark.hadoop.fs.defaultFS": "hdfs://cluster",
+    "spark.hadoop.fs.viewfs.mounttable.all.link./a": "hdfs://cluster/a",
+    "spark.hadoop.fs.s3a.path.style.access": "true",
+    "dfs.replication": "1",
+}
+
+
+def hdfs(directory: str) -> dict[str, str]:
+    settings = Settings.parse(HADOOP | {"spark.holdfast.checkpoint.dir": directory})
+    return dict(settings.stores.hdfs)
+
+
+def test_hdfs_gets_its_options_of_hadoop() -> None:
+    expected = {
+        "dfs.nameservices": "cluster",
+        "fs.defaultFS": "hdfs://cluster",
+        "fs.viewfs.mounttable.all.link./a": "hdfs://cluster/a",
+    }
+    for directory in ("hdfs://cluster/a", "HDFS:///a", "viewfs://all/a"):
+        assert hdfs(directory) == expected
+
+
+def test_other_stores_get_no_options_of_hdfs() -> None:
+    for directory in ("file:///a", "s3://bucket/a", "hdfsx://cluster/a"):
+        assert hdfs(directory) == {}

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columnar.lookup import Hits, OpenRun, look_up
 from holdfast.backends.keyed.columns import (
     Column,
     Rows,
@@ -19,23 +18,27 @@ from holdfast.backends.keyed.columns import (
     to_arrow,
 )
 from holdfast.backends.keyed.folding import fold_values
-from holdfast.backends.keyed.segments import (
+from holdfast.backends.keyed.segments.lookup import Hits, OpenRun, look_up
+from holdfast.backends.keyed.segments.manifest import (
     END,
+    Run,
+    Slice,
+    TableManifest,
+    resolve_migration,
+)
+from holdfast.backends.keyed.segments.merging import merge, rows_between, scan
+from holdfast.backends.keyed.segments.rows import (
     OpenSlice,
     RowRange,
-    Run,
-    Section,
     SectionRows,
-    Slice,
     SortedRows,
-    TableManifest,
-    merge,
-    resolve_migration,
-    rows_between,
-    scan,
     take_rows,
 )
+from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.table import (
+    GROUP,
+    MIN_TIME_MS,
+    STEP,
     Flags,
     Identities,
     Migration,
@@ -43,8 +46,8 @@ from holdfast.backends.keyed.table import (
     SortKeys,
     TableRows,
     TableSpec,
+    advance_to_time,
 )
-from holdfast.backends.keyed.times import GROUP, MIN_TIME_MS, STEP, advance_to_time
 from holdfast.errors import InvalidRequestError
 
 _MAX_RECENT_WRITES = 8
@@ -55,8 +58,8 @@ class ColumnarTable:
     """The rows of one state.
 
     Args:
-        spec: The table's name, columns and types.
-        manifest: The table's runs; the manifest's last spec is that of the table.
+        spec: The last spec of the manifest.
+        manifest: The table's runs.
         open_section: Returns the section of a slice.
         sort_keys: The first sort key of the subtask, and the end, exclusive.
         now_ms: Returns the time of the batch.
@@ -94,7 +97,6 @@ class ColumnarTable:
 
     @property
     def now_ms(self) -> int:
-        """The time of the batch, milliseconds."""
         return self._now_ms()
 
     def get(
@@ -203,7 +205,6 @@ class ColumnarTable:
         return self._recent[0] if self._recent else None
 
     def open_slice(self, slice_: Slice) -> OpenSlice:
-        """Open a slice."""
         key = slice_.segment, slice_.section
         section = self._open_section(slice_)
         known, source = self._sources.get(key, (None, None))
@@ -244,7 +245,7 @@ class ColumnarTable:
 
     def _open_runs(self) -> Iterator[OpenRun]:
         for rows in self._recent:
-            yield OpenRun([(0, END)], partial(_open_recent, rows))
+            yield OpenRun([(0, END)], [OpenSlice(rows)].__getitem__)
         for run in self.manifest.runs:
             yield OpenRun(
                 [(slice_.first, slice_.end) for slice_ in run.slices],
@@ -263,12 +264,7 @@ class ColumnarTable:
                 to_arrow(c, f.type) for c, f in zip(columns, self.spec.values, strict=True)
             )
         return tuple(
-            _scatter(
-                [(positions, columns[number]) for positions, columns in hits],
-                count,
-                present,
-                field.type,
-            )
+            _scatter([(at, columns[number]) for at, columns in hits], count, present, field.type)
             for number, field in enumerate(self.spec.values)
         )
 
@@ -299,10 +295,6 @@ class ColumnarTable:
                 f"got {types} with {sorted(lengths)} rows"
             )
             raise InvalidRequestError(message)
-
-
-def _open_recent(rows: SortedRows, _: int) -> OpenSlice:
-    return OpenSlice(rows)
 
 
 def _first_timer(slice_: OpenSlice, groups: SortKeys, low: int) -> int:
