@@ -154,7 +154,9 @@ def _history_rows(
             *(common | {"kind": "failed attempt"} | row for row in history.attempt_rows()),
             *(common | {"kind": "checkpoint"} | row for row in history.checkpoint_rows(retained)),
         ]
-        rows += sorted(timed, key=lambda row: row.get("failed_ms", row.get("completed_ms")))
+        rows += sorted(
+            timed, key=lambda row: row["failed_ms" if "reason" in row else "completed_ms"]
+        )
     return rows
 
 
