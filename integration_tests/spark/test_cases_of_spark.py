@@ -30,7 +30,7 @@ def test_case_of_spark_passes(run_case: RunCase, module: str, cases: str, name: 
 def test_case_of_spark_fails_at_a_known_difference(
     run_case: RunCase, module: str, cases: str, name: str, fails: Fails
 ) -> None:
-    with pytest.raises(Exception, match=fails.says):
+    with pytest.raises(Exception, match=fails.message):
         run_case(module, cases, name)
 
 

@@ -1,6 +1,6 @@
 """Parts of a checkpoint that depend on Spark: the query's progress, the job's history, and in savepoints Spark's files.
 
-The driver writes them; commands and savepoints read them, without PySpark. `progress`, `spark_files` and `history_format`
+The driver writes them; commands and savepoints read them, without PySpark. `progress`, `spark_files` and `history`
 each have a format. `checkpoint_view` is the view of a checkpoint in commands, `history` has the statistics of deleted
 checkpoints, and `spark_files` also lists, verifies and copies all files of a checkpoint. Start with `progress`.
 """
@@ -14,22 +14,21 @@ from holdfast.spark_progress.checkpoint_view import (
     subtasks,
 )
 from holdfast.spark_progress.history import (
-    History,
-    checkpoint_statistics,
-    history_of,
-    next_history,
-)
-from holdfast.spark_progress.history_format import (
     HISTORY,
     MAX_ATTEMPTS,
     MAX_REASON_CHARACTERS,
     CheckpointStatistics,
     FailedAttempt,
+    History,
     OperatorStatistics,
+    checkpoint_statistics,
+    history_of,
+    next_history,
 )
 from holdfast.spark_progress.progress import (
     SPARK,
     SparkProgress,
+    find_progress,
     logged_times,
     plan_of,
     progress_of,
@@ -39,11 +38,11 @@ from holdfast.spark_progress.spark_files import (
     SPARK_FILES,
     SparkFile,
     SparkFiles,
-    SparkFilesComparison,
     all_streams,
     compare_spark_files,
     copy_savepoint,
     directories_of,
+    find_spark_files,
     spark_files_of,
     verify_checkpoints,
     with_copied_files,
@@ -63,7 +62,6 @@ __all__ = [
     "OperatorView",
     "SparkFile",
     "SparkFiles",
-    "SparkFilesComparison",
     "SparkProgress",
     "SubtaskView",
     "add_known",
@@ -72,6 +70,8 @@ __all__ = [
     "compare_spark_files",
     "copy_savepoint",
     "directories_of",
+    "find_progress",
+    "find_spark_files",
     "history_of",
     "iso_time",
     "logged_times",
