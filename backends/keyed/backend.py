@@ -258,8 +258,7 @@ class KeyedStateBackend:
         """
         cursor = self._cursor
         if not 0 <= index < cursor.count:
-            message = f"key index {index} is out of range for {cursor.count} keys"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"key index {index} is out of range for {cursor.count} keys")
         cursor.index = index
 
     def set_current_namespace(self, *namespace: Any) -> None:

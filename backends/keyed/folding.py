@@ -144,8 +144,7 @@ def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[
     else:
         sums = np.add.reduceat(numbers.astype(object), starts)  # Python's integers don't overflow
     if (sums < limits.min).any() or (sums > limits.max).any():
-        message = f"a sum is less than {limits.min} or greater than {limits.max}"
-        raise _FoldOverflowError(message)
+        raise _FoldOverflowError(f"a sum is less than {limits.min} or greater than {limits.max}")
     return sums.astype(numbers.dtype)
 
 

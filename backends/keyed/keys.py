@@ -96,8 +96,7 @@ class Keys:
         if hashes is None:
             hashes = xxhash64(arrays)
         elif len(hashes) != len(sort_keys):
-            message = f"got {len(hashes)} hashes for {len(sort_keys)} rows"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"got {len(hashes)} hashes for {len(sort_keys)} rows")
         sort_keys <<= _U(_HASH_BITS)
         sort_keys |= hashes >> _U(64 - _HASH_BITS)
         rows = group_rows(sort_keys, arrays, by_counting=not has_vector_sort())
@@ -146,8 +145,7 @@ class Keys:
         arrays = [_plain(column) for column in columns]
         for array in arrays:
             if len(array) != len(indices):
-                message = f"got {len(array)} values for {len(indices)} rows"
-                raise InvalidRequestError(message)
+                raise InvalidRequestError(f"got {len(array)} values for {len(indices)} rows")
         hashed = [*(take_arrow(column, indices) for column in self.columns[self.width :]), *arrays]
         sort_keys = self.sort_keys.take(indices)
         sort_keys &= ~_LOW
