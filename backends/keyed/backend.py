@@ -25,13 +25,7 @@ from holdfast.backends.keyed.states import (
     TimerService,
     ValueState,
 )
-from holdfast.backends.keyed.table import (
-    NO_COLUMNS,
-    StateTables,
-    TableSpec,
-    plain_schema,
-    whole_ms,
-)
+from holdfast.backends.keyed.table import NO_COLUMNS, StateTables, TableSpec, plain_schema, whole_ms
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, xxhash64
 from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import InvalidRequestError

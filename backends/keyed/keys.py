@@ -153,10 +153,8 @@ class Keys:
         rows = group_rows(sort_keys, [pa.array(indices), *arrays])
         firsts = rows.firsts
         keys = indices.take(firsts)
-        joined = [
-            *(take_arrow(column, keys) for column in self.columns),
-            *(take_arrow(array, firsts) for array in arrays),
-        ]
+        joined = [take_arrow(column, keys) for column in self.columns]
+        joined += [take_arrow(array, firsts) for array in arrays]
         return Keys(sort_keys.take(firsts), joined, rows, self.width)
 
     def in_namespace(self, namespace: Sequence[pa.Scalar], hash_of: Hash = xxhash64) -> "Keys":
@@ -200,10 +198,7 @@ def key_columns(
         listed = ", ".join(map(str, types)) or "no columns"
         message = f"the key's columns must be {describe_columns(key)}, got {listed}"
         raise InvalidRequestError(message)
-    return [
-        conform(combine_chunks(column), type)
-        for column, type in zip(columns, key.types, strict=True)
-    ]
+    return list(map(conform, map(combine_chunks, columns), key.types))
 
 
 def arrow_columns(given: Iterable[Any], label: str) -> list[pa.Array | pa.ChunkedArray]:

@@ -32,11 +32,7 @@ from holdfast.common import (
     message_pack_decoder,
     raise_shortage,
 )
-from holdfast.errors import (
-    CheckpointCorruptedError,
-    StateMigrationError,
-    UnsupportedFormatError,
-)
+from holdfast.errors import CheckpointCorruptedError, StateMigrationError, UnsupportedFormatError
 
 FRAME = Frame(b"HOLDTBLS", 1, "manifest of tables")
 ROCKSDB_MAGIC = b"HOLDRKDB"

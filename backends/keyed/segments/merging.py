@@ -16,14 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.backends.keyed.columns import (
-    Column,
-    Rows,
-    concatenate,
-    cut,
-    group_equal_rows,
-    take,
-)
+from holdfast.backends.keyed.columns import Column, Rows, concatenate, cut, group_equal_rows, take
 from holdfast.backends.keyed.folding import fold_values
 from holdfast.backends.keyed.segments.rows import OpenSlice, Operations, RowRange, SortedRows, Times
 from holdfast.backends.keyed.table import Flags, Operation, SortKeys, TableSpec

@@ -112,10 +112,7 @@ class SegmentStore:
     """
 
     def __init__(
-        self,
-        directory: str | None,
-        workspace: Workspace,
-        streams: Mapping[str, StreamStateHandle],
+        self, directory: str | None, workspace: Workspace, streams: Mapping[str, StreamStateHandle]
     ) -> None:
         self._directory = directory
         self._workspace = workspace

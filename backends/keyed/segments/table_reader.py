@@ -21,11 +21,7 @@ from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import location_of
 from holdfast.common import read_exactly
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.handles import (
-    ByteStreamStateHandle,
-    SegmentsStateHandle,
-    StreamStateHandle,
-)
+from holdfast.locations.handles import ByteStreamStateHandle, SegmentsStateHandle, StreamStateHandle
 
 _MAX_SINGLE_READ_BYTES = 256 << 10
 """A section up to this size is read with a single request, even if only some rows are wanted."""
