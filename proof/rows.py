@@ -149,7 +149,7 @@ def _values_on_spark(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT
 def _compared(subject: Subject, cases: int | None, seed: int) -> Outcome:
     end = time.monotonic() + _LONG_VALUES_S
     tally = compare(subject, seed, cases=cases, has_time=lambda: time.monotonic() < end)
-    return Outcome(tally.comparisons, [*tally.found.values()])
+    return Outcome(tally.comparisons, [*tally.descriptions.values()])
 
 
 def _planted_faults(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
