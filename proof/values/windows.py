@@ -82,7 +82,7 @@ class WindowCase:
         key: The key's columns.
         columns: The other columns; the first is the time.
         kind: The windows.
-        lateness: Milliseconds for which windows are kept for late rows.
+        lateness: Time to keep windows for late rows, in milliseconds.
         emit: "append" or "update".
         specs: Aggregates by name; none to call a function with the rows of each window.
         batches: The batches; each is a start of the job.
