@@ -25,7 +25,6 @@ PENDING = (
     "benchmarks/",
     "docs/",
     "integration_tests/",
-    "proof/",
     "tests/cases_of_spark/",
     "tests/examples/",
     "tests/jobs/",
